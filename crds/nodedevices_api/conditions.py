@@ -62,25 +62,39 @@ TOO_FEW: Final = "Expected{expected}Found{found}"  # a template; the numbers are
 POLICY_RESOLVED: Final = "PolicyResolved"
 RESOLVED: Final = "Resolved"
 NO_POLICY: Final = "NoPolicy"
-CONFLICT: Final = "Conflict"  # also a reason of CapacitySynced
+CONFLICT: Final = "Conflict"  # also a reason of an action
 POLICY_INVALID: Final = "PolicyInvalid"
 
-CAPACITY_SYNCED: Final = "CapacitySynced"
-IN_SYNC: Final = "InSync"
-NOTHING_OWNED: Final = "NothingOwned"
+ACTIONS_SYNCED: Final = "ActionsSynced"  # sums up status.actions; only where there is one
+IN_SYNC: Final = "InSync"  # also an action's reason; by each of the next ones an action is not in sync
 PENDING: Final = "Pending"
 NOT_WRITTEN: Final = "NotWritten"  # a write or a read failed; it is tried again
 FORBIDDEN: Final = "Forbidden"
-
-LABELS_SYNCED: Final = "LabelsSynced"  # only where a policy enables labels; reasons as of CapacitySynced
-
-TAINT_SYNCED: Final = "TaintSynced"  # only where a policy taints Nodes
-EVICTIONS_SYNCED: Final = "EvictionsSynced"  # only where a policy evicts pods
 REFUSED: Final = "Refused"  # by the policy's budget
 STOPPED: Final = "Stopped"  # by the circuit breaker; also a reason of RolledOut
 BLOCKED: Final = "Blocked"  # by a PodDisruptionBudget
 
-IDLE_PODS_MARKED: Final = "IdlePodsMarked"  # only where a policy has idle.podCondition
+# Names in status.actions, each only where a policy asks for the action.
+ACTION_CAPACITY: Final = "capacity"
+ACTION_EVICTIONS: Final = "evictions"
+ACTION_TAINT: Final = "taint"
+ACTION_LABELS: Final = "labels"
+ACTION_IDLE_PODS: Final = "idlePods"
+
+ACTIONS: Final[dict[str, tuple[str, ...]]] = {
+    ACTION_CAPACITY: (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT),
+    ACTION_EVICTIONS: (PENDING, NOT_WRITTEN, FORBIDDEN, REFUSED, STOPPED, BLOCKED),
+    ACTION_TAINT: (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT, REFUSED, STOPPED),
+    ACTION_LABELS: (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT),
+    ACTION_IDLE_PODS: (PENDING, NOT_WRITTEN, FORBIDDEN),
+}
+"""Why an action can be out of sync; of several such actions the first one is in the reason of ActionsSynced."""
+
+
+def action_reason(action: str, reason: str) -> str:
+    """The reason of ActionsSynced where this action is not in sync for this reason, such as IdlePodsNotWritten."""
+    return action[:1].upper() + action[1:] + reason
+
 
 STALE: Final = "Stale"
 NODE_NOT_READY: Final = "NodeNotReady"
@@ -180,11 +194,10 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     ALLOCATED_ONCE: {"True": (NO_DOUBLE_ALLOCATION,), "False": (DOUBLE_ALLOCATION,), "Unknown": (STARTING,)},
     EXPECTED_DEVICES: {"True": (ALL_FOUND,), "False": (TOO_FEW,), "Unknown": (STARTING,)},
     POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
-    CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT)},
-    LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT)},
-    TAINT_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT, REFUSED, STOPPED)},
-    EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},
-    IDLE_PODS_MARKED: {"True": (IN_SYNC,), "False": (PENDING, NOT_WRITTEN, FORBIDDEN)},
+    ACTIONS_SYNCED: {
+        "True": (IN_SYNC,),
+        "False": tuple(action_reason(action, reason) for action, reasons in ACTIONS.items() for reason in reasons),
+    },
     STALE: {"True": (NODE_NOT_READY, AGENT_LOST, HEARTBEAT_OVERDUE), "False": (FRESH,)},
     PROBLEM_REPORTED: {
         "True": (
@@ -205,7 +218,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     },
     ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED, PAUSED, FAILED)},
 }
-"""Which reasons a condition of ours can have, by its status. The first fifteen are a NodeDevices'; the last five a
+"""Which reasons a condition of ours can have, by its status. The first eleven are a NodeDevices'; the last five a
 DevicePolicy's."""
 
 

@@ -1,8 +1,8 @@
 """NodeDevices: one object per node, named like the node.
 
 `spec` is written by the operator (config, configName, configHash, policies) and by people (unschedulable); `status` by
-the agent, except affectedPods and three conditions, which are the operator's. In status only closed sets are enums: one
-value that an older CRD does not know would make the API server refuse the agent's whole report.
+the agent, except affectedPods, actions and some conditions, which are the operator's. In status only closed sets are
+enums: one value that an older CRD does not know would make the API server refuse the agent's whole report.
 """
 
 from __future__ import annotations
@@ -664,6 +664,17 @@ class AffectedPod(Loose):
     since: Time = Field(description="When the fault began.")
 
 
+class NodeAction(Loose):
+    """One of the things that the operator does on the node because a policy asks for it."""
+
+    name: Word = Field(description="capacity, evictions, taint, labels or idlePods.")
+    reason: Word = Field(description="InSync, or why it is not done, in CamelCase.")
+    message: ConditionMessage = Field(description="Human-readable message; may be empty.")
+    observed_generation: Generation | None = Field(
+        default=None, description="metadata.generation that reason and message are about."
+    )
+
+
 class NodeDevicesStatus(Loose):
     """What is on this node, who holds it, and whether it is well."""
 
@@ -706,12 +717,19 @@ class NodeDevicesStatus(Loose):
         default=(),
         description="Pods with the condition nodedevices.io/DeviceHealthy because of a fault. Written by the operator.",
     )
+    actions: Annotated[tuple[Annotated[NodeAction, Atomic()], ...], Field(max_length=8), ListType("map", "name")] = (
+        Field(
+            default=(),
+            description="What policies ask the operator to do on this node, and whether it is done. The condition "
+            "ActionsSynced sums it up. Written by the operator.",
+        )
+    )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=16), ListType("map", "type")] = (
         Field(
             default=(),
             description="By the agent: Ready, DevicesHealthy, ConfigApplied, HoldersKnown, AllocatedOnce, "
-            "ExpectedDevices. By the operator: PolicyResolved, CapacitySynced, Stale, LabelsSynced, TaintSynced, "
-            "EvictionsSynced, IdlePodsMarked, ProblemReported, MaintenanceScheduled. Some exist only where they apply.",
+            "ExpectedDevices. By the operator: PolicyResolved, ActionsSynced, Stale, ProblemReported, "
+            "MaintenanceScheduled. Some exist only where they apply.",
         )
     )
 

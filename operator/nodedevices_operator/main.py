@@ -8,7 +8,7 @@ loses it ends, and begins anew as a standby. `--leader-elect=false`: there is on
 What it uses of the API (the whole of its RBAC; `cleanup` and the chart's `kubectl nodedevices check` use the same):
 
     nodedevices.io  nodedevices              get list watch patch   spec: config and what goes with it
-    nodedevices.io  nodedevices/status       patch                  own conditions, affectedPods
+    nodedevices.io  nodedevices/status       patch                  own conditions, actions, affectedPods
     nodedevices.io  devicepolicies           get list watch
     nodedevices.io  devicepolicies/status    patch
     core            nodes                    get list watch patch   labels, the taint nodedevices.io/device-fault

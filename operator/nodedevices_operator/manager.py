@@ -300,7 +300,7 @@ class Manager:
         )
         for held in islice(holders, MOST_UNHEALTHY):
             metrics.unhealthy_holder.labels(*held).set(1)
-        problems = [(record.name, *problem) for record in records for problem in node_problems(record.conditions)]
+        problems = [(record.name, *problem) for record in records for problem in node_problems(record)]
         metrics.stale.set(sum(kind == STALE for _, kind, _ in problems))
         metrics.problems.clear()
         for labels in problems:

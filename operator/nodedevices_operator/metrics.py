@@ -102,7 +102,8 @@ class OperatorMetrics(Exposition):
     problems = gauge(
         "nodedevices_operator_node_problem",
         "1 for each condition of a NodeDevices that shows a problem: True for `Stale`, `ProblemReported` and "
-        "`MaintenanceScheduled`, not True for others. `reason` has no numbers (`TooFew`).",
+        "`MaintenanceScheduled`, not True for others; of `ActionsSynced` for each action that is not in sync. `reason` "
+        "has no numbers (`TooFew`).",
         "node condition reason",
     )
     policies = gauge(

@@ -517,21 +517,22 @@ def conditions_agree(node: NodeSeen, plan: NodePlan) -> list[str]:
         "HoldersKnown": "True",
         "AllocatedOnce": "True",
         "PolicyResolved": "True",
-        "CapacitySynced": "True",
         "Stale": "False",
     }
-    expected |= {name: "True" for name in ("LabelsSynced", "TaintSynced") if name in conditions}
     states = {each["health"]["state"] for each in status.get("devices", ())}
     if "Unhealthy" in states or states <= {*FIT}:
         expected["DevicesHealthy"] = "False" if "Unhealthy" in states else "True"
-    if conditions.get("CapacitySynced", {}).get("reason") == "Pending":  # pods have requested more than there is left
-        del expected["CapacitySynced"]
     found = [
         f"{node.name}: {name} is {conditions.get(name, {}).get('status')}: {conditions.get(name, {}).get('reason')}: "
         f"{conditions.get(name, {}).get('message')}"
         for name, right in expected.items()
         if conditions.get(name, {}).get("status") != right
     ]
+    for action in status.get("actions", ()):
+        # Evictions may wait; of a capacity, pods may have requested more than there is left.
+        allowed = {"InSync", "Pending"} if action["name"] == "capacity" else {"InSync"}
+        if action["name"] in {"capacity", "labels", "taint"} and action["reason"] not in allowed:
+            found.append(f"{node.name}: action {action['name']} is {action['reason']}: {action.get('message')}")
     applied, configuration = conditions.get("ConfigApplied", {}), status.get("configuration", {})
     waits, refused = bool(configuration.get("waitingFor")), bool(configuration.get("refused"))
     match applied.get("reason"):

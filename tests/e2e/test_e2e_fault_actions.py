@@ -72,14 +72,14 @@ def reasons(cluster: Cluster, pod: str) -> set[str]:
     return {one["reason"] for one in found}
 
 
-def shown(cluster: Cluster, kind: str = "EvictionsSynced") -> dict[str, Any]:
-    return cluster.condition("nodedevices", cluster.a, kind)
+def shown(cluster: Cluster) -> dict[str, Any]:
+    return cluster.action(cluster.a, "evictions")
 
 
 def test_a_deployments_pod_leaves_its_bad_gpu_and_its_successor_is_ready_on_the_other_node(cluster: Cluster) -> None:
     faults = {"podCondition": "Always", "taint": {"effect": "NoSchedule"}, "evict": EVICT}
     cluster.policy("act", {"faults": faults | {"budget": {"maxUnavailable": 1, "perHour": 100}}})
-    cluster.until("the policy is active", lambda: shown(cluster).get("status") == "True")
+    cluster.until("the policy is active", lambda: shown(cluster).get("reason") == "InSync")
     first = deployment(cluster, readinessGates=[{"conditionType": HEALTHY}])
     strike(cluster, first)
     cluster.until("the Node is tainted", lambda: taints(cluster) == [("NoSchedule", "Xid79")])
@@ -137,7 +137,7 @@ def test_a_jobs_pod_that_is_evicted_for_its_gpu_is_replaced_and_not_counted_as_a
 def test_a_mass_fault_stops_all_actions_until_a_person_resumes_them(cluster: Cluster) -> None:
     faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 8}, "budget": {"perHour": 100}}
     cluster.policy("act", {"faults": faults})
-    cluster.until("the policy is active", lambda: shown(cluster).get("status") == "True")
+    cluster.until("the policy is active", lambda: shown(cluster).get("reason") == "InSync")
     pod = deployment(cluster)
     strike(cluster, pod)
     cluster.hardware(cluster.b, simulated.l4s(lost=1))

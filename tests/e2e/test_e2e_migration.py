@@ -176,7 +176,7 @@ def test_the_page_moves_a_cluster_node_by_node_and_back_under_running_pods(vendo
     assert {node: pod["metadata"]["uid"] for node, pod in vendors_pods(cluster).items()} == before, "nothing restarted"
     for node, had in ((a, DISCOVERED["a"]), (b, DISCOVERED["b"])):
         assert had.items() <= labels(cluster, node).items(), "the labels of both agree, or theirs stay"
-        synced = cluster.condition("nodedevices", node, "LabelsSynced")
+        synced = cluster.action(node, "labels")
         assert synced["reason"] == "Conflict"
         assert MACHINE in synced["message"]
         assert PRODUCT not in synced["message"]

@@ -113,7 +113,7 @@ def test_the_vendors_resource_is_not_given_to_the_operator_and_its_plugins_end_i
     )
     reported = cluster.until(
         "the operator refuses the name",
-        lambda: (c := cluster.condition("nodedevices", cluster.b, "CapacitySynced")).get("reason") == "Conflict" and c,
+        lambda: (c := cluster.action(cluster.b, "capacity")).get("reason") == "Conflict" and c,
     )
     assert "served by the device plugin" in reported["message"]
     uninstall(cluster)
@@ -122,7 +122,7 @@ def test_the_vendors_resource_is_not_given_to_the_operator_and_its_plugins_end_i
     assert resources(cluster)[GPU]["managedBy"] == "plugin"
     assert ready(cluster)["status"] == "True"
     assert cluster.condition("nodedevices", cluster.b, "Stale")["status"] == "False"
-    assert cluster.condition("nodedevices", cluster.b, "CapacitySynced")["reason"] == "Conflict"
+    assert cluster.action(cluster.b, "capacity")["reason"] == "Conflict"
 
 
 def test_a_node_is_taken_over_with_its_pods_and_given_back_when_they_have_ended(cluster: Cluster) -> None:

@@ -33,6 +33,8 @@ OBJECT: dict[str, Any] = {
 }
 STALE = {"type": "Stale", "status": "False", "reason": "Fresh", "message": "", "lastTransitionTime": stamp()}
 POD = {"namespace": "ml", "name": "trainer", "uid": "1", "device": device_id(0), "reason": "Xid79", "since": stamp()}
+ACTION = {"name": "taint", "reason": "Refused", "message": "the budget is used up", "observedGeneration": 1}
+OPERATORS_PART = {"conditions": [STALE], "affectedPods": [POD], "actions": [ACTION]}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def nodes(_installed: None, kubectl: Kubectl) -> tuple[FleetNode, FleetNode]:
     """Two nodes; of the first the operator has written its part of the status already."""
     mine, other = FleetNode(kubectl, "mine").create(), FleetNode(kubectl, "other").create()
     server_side = ("apply", "--server-side", "--subresource=status", f"--field-manager={OPERATORS}", "-f", "-")
-    kubectl.run(*server_side, stdin=json.dumps(OBJECT | {"status": {"conditions": [STALE], "affectedPods": [POD]}}))
+    kubectl.run(*server_side, stdin=json.dumps(OBJECT | {"status": OPERATORS_PART}))
     return mine, other
 
 
@@ -145,23 +147,27 @@ def test_another_nodes_object_is_refused(agent: Kubectl) -> None:
             patch(agent, body, node="other", status=status)
 
 
-OPERATORS_CONDITIONS = (
-    *("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "IdlePodsMarked", "Stale"),
-    *("ProblemReported", "MaintenanceScheduled"),
-)
+OPERATORS_CONDITIONS = ("PolicyResolved", "ActionsSynced", "Stale", "ProblemReported", "MaintenanceScheduled")
 
 
 def test_what_the_operator_reports_is_refused(agent: Kubectl) -> None:
     for pods in ([], [POD, POD | {"uid": "2", "name": "other"}], [POD | {"name": "other"}]):
-        with pytest.raises(KubectlError, match=r"may not write status\.affectedPods"):
+        with pytest.raises(KubectlError, match=r"may not write status\.actions and status\.affectedPods"):
             patch(agent, {"status": {"affectedPods": pods}})
+    for actions in ([], [ACTION | {"reason": "InSync"}], [ACTION, ACTION | {"name": "capacity"}]):
+        with pytest.raises(KubectlError, match=r"may not write status\.actions and status\.affectedPods"):
+            patch(agent, {"status": {"actions": actions}})
     for kind in OPERATORS_CONDITIONS:
         made = STALE | {"type": kind, "status": "True", "reason": "Lie"}
         with pytest.raises(KubectlError, match="may not write the operator's conditions"):
             apply(agent, {"status": {"conditions": [made]}})
     with pytest.raises(KubectlError, match="may not write the operator's conditions"):
         patch(agent, {"status": {"conditions": []}})
-    for status in ({"affectedPods": [POD]}, {"conditions": [STALE]}):  # what two own stays when one takes it back
+    for status in (
+        {"affectedPods": [POD]},
+        {"actions": [ACTION]},
+        {"conditions": [STALE]},
+    ):  # what two own stays when one takes it back
         with pytest.raises(KubectlError, match="may not own"):
             apply(agent, {"status": status})
 
@@ -202,7 +208,7 @@ def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl) -> None
             patch(agent, reset, kind="json-patch+json", status=status)
         shown = kubectl.object("nodedevices", "mine")
         [entry] = [it for it in shown["metadata"]["managedFields"] if it["manager"] == OPERATORS]
-        assert set(entry["fieldsV1"]["f:status"]) == {"f:affectedPods", "f:conditions"}
+        assert set(entry["fieldsV1"]["f:status"]) == {f"f:{key}" for key in OPERATORS_PART}
 
 
 def test_what_the_operator_applied_stays_applied(agent: Kubectl, kubectl: Kubectl) -> None:

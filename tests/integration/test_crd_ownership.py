@@ -234,7 +234,12 @@ def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, lim
     """With managedFields, as every watcher receives it; every part held by a pod with a name of 40 characters."""
     status = copy.deepcopy(FULL_NODE["status"])
     status["devices"] = [full_device(index, partitions) for index in range(gpus)]
-    del status["affectedPods"], status["retiredResources"], status["machine"]["vgpu"]  # none of these on most nodes
+    del (
+        status["affectedPods"],
+        status["actions"],
+        status["retiredResources"],
+        status["machine"]["vgpu"],
+    )  # none of these on most nodes
     del status["drivers"][1:], status["probes"][1:], status["resources"][1:]
     status["configuration"] = {"sources": ["policy", "flags", "file"]}
     status["conditions"] = [
@@ -260,7 +265,7 @@ def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, lim
     apply(
         kubectl,
         OPERATOR,
-        status={"conditions": [condition(name) for name in ("PolicyResolved", "CapacitySynced", "Stale")]},
+        status={"conditions": [condition(name) for name in ("PolicyResolved", "ActionsSynced", "Stale")]},
     )
 
     kept = node(kubectl)

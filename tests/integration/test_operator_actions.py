@@ -11,7 +11,7 @@ import pytest
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from support import fleet
 from support.fleet import NAMESPACE, FleetNode, events, get_pod, pod, policy
-from support.kubectl import Kubectl, KubectlError, condition, wait_until
+from support.kubectl import Kubectl, KubectlError, action, condition, wait_until
 from support.operatorprocess import NAMESPACE as SYSTEM
 from support.operatorprocess import OperatorProcess
 
@@ -37,8 +37,8 @@ def taints(node: FleetNode) -> list[tuple[str, str, str]]:
     return [(it["key"], it["effect"], it.get("value", "")) for it in ours]
 
 
-def shown(node: FleetNode, kind: str = "EvictionsSynced") -> dict[str, Any]:
-    return condition(node.object, kind)
+def shown(node: FleetNode, name: str = "evictions") -> dict[str, Any]:
+    return action(node.object, name)
 
 
 def leaving(kubectl: Kubectl, name: str) -> bool:
@@ -64,7 +64,7 @@ def test_a_fault_taints_its_node_beside_other_taints_and_the_recovery_takes_it_b
     node = FleetNode(kubectl, "n1").create()
     kubectl.patch("node", "n1", {"spec": {"taints": [OTHER]}})
     kubectl.apply(policy("taint", faults={"taint": {"effect": "NoSchedule"}}))
-    wait_until("tainted", lambda: shown(node, "TaintSynced").get("status") == "True")
+    wait_until("tainted", lambda: shown(node, "taint").get("reason") == "InSync")
     node.fail(0)
     other = ("example.com/other", "NoSchedule", "")
     wait_until("tainted", lambda: taints(node) == [other, (KEY, "NoSchedule", "Xid79")])
@@ -77,7 +77,7 @@ def test_a_fault_taints_its_node_beside_other_taints_and_the_recovery_takes_it_b
     node.fail(1)
     wait_until("tainted", lambda: len(taints(node)) == 2)
     kubectl.delete("dp", "taint")
-    wait_until("the policy is gone", lambda: taints(node) == [other] and shown(node, "TaintSynced") == {})
+    wait_until("the policy is gone", lambda: taints(node) == [other] and shown(node, "taint") == {})
 
 
 def test_the_pod_that_holds_the_device_is_marked_and_then_evicted_and_no_other(

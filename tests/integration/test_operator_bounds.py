@@ -179,12 +179,10 @@ def test_its_condition_goes_wherever_it_stands_among_those_of_others(operator: A
     assert {each["type"] for each in shown["status"]["conditions"]} == {"DisruptionTarget", "Initialized", "Ready"}
 
 
-OWN_CONDITIONS = (
-    *("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "IdlePodsMarked", "Stale"),
-    *("ProblemReported", "MaintenanceScheduled"),
-)
+OWN_CONDITIONS = ("PolicyResolved", "ActionsSynced", "Stale", "ProblemReported", "MaintenanceScheduled")
 POD_OF_DEVICE = {"namespace": "ml", "name": "train", "uid": "u", "device": fleet.device_id(0), "reason": "Xid79"}
 AFFECTED = POD_OF_DEVICE | {"since": stamp()}
+ACTION = {"name": "taint", "reason": "Refused", "message": "the budget is used up", "observedGeneration": 1}
 
 
 def on_object(**fields: Any) -> dict[str, Any]:
@@ -226,7 +224,7 @@ def test_empty_lists_of_others_do_not_hold_its_fields_back(operator: Account, ku
     """Whose last field is taken back by server-side apply, with it go empty lists that others left."""
     kubectl.patch("nodedevices", "n1", {"spec": {"unschedulable": []}})
     kubectl.patch("nodedevices", "n1", {"status": {"retiredResources": []}}, subresource="status")
-    own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED]}
+    own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED], "actions": [ACTION]}
     for spec in (on_object(spec={"config": {}, "configHash": "a"}), on_object()):
         operator.patch(OBJECT, spec, APPLY, manager="nodedevices-operator-config")
     for status in (on_object(status=own), on_object()):
@@ -239,14 +237,34 @@ def test_empty_lists_of_others_do_not_hold_its_fields_back(operator: Account, ku
 
 def test_its_part_of_a_nodes_status_comes_and_goes_beside_the_agents(operator: Account, kubectl: Kubectl) -> None:
     before = kubectl.object("nodedevices", "n1")["status"]
-    own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED]}
+    own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED], "actions": [ACTION]}
     for status in (own, {"conditions": own["conditions"][:1], "affectedPods": []}, {}):
         body = on_object(**({"status": status} if status else {}))
         shown = operator.patch(f"{OBJECT}/status", body, APPLY, manager="nodedevices-operator-status")["status"]
         types = {each["type"] for each in shown["conditions"]}
         assert types & set(OWN_CONDITIONS) == {each["type"] for each in status.get("conditions", ())}
-        assert shown.get("affectedPods", []) == status.get("affectedPods", [])
-    assert {key: value for key, value in shown.items() if key != "affectedPods"} == before
+        for key in ("affectedPods", "actions"):
+            assert shown.get(key, []) == status.get(key, [])
+    assert {key: value for key, value in shown.items() if key not in {"affectedPods", "actions"}} == before
+
+
+def test_conditions_of_an_operator_of_before_go_with_its_next_write_and_no_other(
+    operator: Account, kubectl: Kubectl
+) -> None:
+    """The five of an operator that had no `actions`; and one that another writer has set, as who it may be."""
+    before = kubectl.object("nodedevices", "n1")["status"]
+    old = ("CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "IdlePodsMarked")
+    ours = {"conditions": [condition(kind) for kind in ("PolicyResolved", *old)]}
+    kubectl.apply_as("nodedevices-operator-status", on_object(status=ours), subresource="status")
+    now = {"conditions": [condition("PolicyResolved"), condition("ActionsSynced")], "actions": [ACTION]}
+    shown = operator.patch(f"{OBJECT}/status", on_object(status=now), APPLY, manager="nodedevices-operator-status")
+    types = {each["type"] for each in shown["status"]["conditions"]}
+    assert types == {"PolicyResolved", "ActionsSynced"} | {each["type"] for each in before["conditions"]}
+    for kind in (old[0], "Ready"):
+        more = {"conditions": [*now["conditions"], condition(kind)], "actions": [ACTION]}
+        with pytest.raises(Refused, match="nodedevices-operator-own-fields"):
+            operator.patch(f"{OBJECT}/status", on_object(status=more), APPLY, manager="nodedevices-operator-status")
+    operator.patch(f"{OBJECT}/status", on_object(), APPLY, manager="nodedevices-operator-status")
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support import fleet
 from support.fleet import GPU, MEMORY, NAMESPACE, FleetNode, memory_capacity, owners, pod, policy
-from support.kubectl import Kubectl, condition, wait_until
+from support.kubectl import Kubectl, action, condition, wait_until
 from support.operatorprocess import OperatorProcess
 
 ONE = 80 * 1024  # MiB of one GPU
@@ -29,7 +29,7 @@ def shows(node: FleetNode, value: int | None) -> None:
 
 
 def synced(node: FleetNode) -> dict[str, Any]:
-    return condition(node.object, "CapacitySynced")
+    return action(node.object, "capacity")
 
 
 def test_memory_of_healthy_devices_is_a_resource_that_follows_their_health(node: FleetNode) -> None:
@@ -44,7 +44,8 @@ def test_memory_of_healthy_devices_is_a_resource_that_follows_their_health(node:
 def test_deleting_the_policy_takes_away_our_key_and_no_other(node: FleetNode, kubectl: Kubectl) -> None:
     kubectl.delete("dp", "memory")
     shows(node, None)
-    wait_until("nothing owned", lambda: synced(node).get("reason") == "NothingOwned")
+    wait_until("nothing owned", lambda: synced(node) == {})
+    assert condition(node.object, "ActionsSynced") == {}
     assert node.capacity[GPU] == "2"
     assert "nodedevices-operator-capacity" not in owners(node.node)
 

@@ -19,7 +19,7 @@ from support.apiserver import ApiServer
 from support.crashes import CrashingKube, at_most, live, lives
 from support.fleet import MEMORY, FleetNode, memory_capacity, pod, policy
 from support.fuzzing import FULL
-from support.kubectl import Kubectl, condition
+from support.kubectl import Kubectl, action, condition
 
 MOST_CALLS = 80
 STEP = 1 if FULL else 3
@@ -72,7 +72,7 @@ async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> Observed
     marks = [condition(it, "nodedevices.io/DeviceHealthy") for it in pods]
     happened = [it async for page in kube.pages(events_path(fleet.NAMESPACE)) for it in page]
     about = [[it["reason"] for it in happened if it["involvedObject"]["uid"] == uids[name]] for name in sorted(uids)]
-    conditions = ("PolicyResolved", "CapacitySynced", "Stale")
+    conditions = ("PolicyResolved", "ActionsSynced", "Stale")
     return {
         "config": item["spec"]["config"],
         "hash": item["spec"]["configHash"],
@@ -114,12 +114,11 @@ async def acted(kube: KubeClient, node: str, uid: str) -> Observed:
     evicted = await kube.get(pod_path(fleet.NAMESPACE, f"{node}-a"))
     happened = [it async for page in kube.pages(events_path(fleet.NAMESPACE)) for it in page]
     data = (await kube.get(config_map_path(NAMESPACE, RECORD)))["data"]
-    kinds = ("TaintSynced", "EvictionsSynced")
     return {
         "taints": [it.get("value") for it in own["spec"].get("taints", []) if it["key"] == TAINT],
         "leaving": "deletionTimestamp" in evicted["metadata"],
         "mark": condition(evicted, "nodedevices.io/DeviceHealthy")["status"],
-        "conditions": [[condition(item, kind).get(key) for key in ("status", "reason")] for kind in kinds],
+        "shown": [action(item, name).get("reason") for name in ("taint", "evictions")],
         "events": [sorted(it["reason"] for it in happened if it["involvedObject"]["uid"] == uid)],
         "actions": sorted(it["kind"] for it in json.loads(data["actions"]) if it["node"] == node),
         "breaker": data["breaker"],
@@ -143,7 +142,7 @@ async def test_killed_at_any_call_it_taints_and_evicts_once_and_takes_the_taint_
     at_fault, well = await killed_at_every_call(kube, kubectl, begin, 0, tidy=True)
     assert (at_fault["taints"], at_fault["leaving"], at_fault["mark"]) == (["Xid79"], True, "False")
     assert at_fault["actions"] == ["Evict", "Taint"]
-    assert at_fault["conditions"] == [["True", "InSync"]] * 2
+    assert at_fault["shown"] == ["InSync"] * 2
     assert (well["taints"], well["breaker"]) == ([], "Closed")
     assert well["mark"] == "False", "the pod ends, and a Job judges its end by this"
     assert well["events"] == [["DeviceFault", "DeviceFaultEviction"]]

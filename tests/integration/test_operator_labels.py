@@ -10,7 +10,7 @@ import pytest
 from support import fleet
 from support.apiserver import ApiServer
 from support.fleet import FleetNode, owners, policy
-from support.kubectl import Kubectl, condition, wait_until
+from support.kubectl import Kubectl, action, wait_until
 from support.operatorprocess import OperatorProcess
 from support.patience import CLUSTER_PATIENCE_SECONDS
 
@@ -45,7 +45,7 @@ def labels(node: FleetNode) -> dict[str, str]:
 
 
 def synced(node: FleetNode) -> dict[str, Any]:
-    return condition(node.object, "LabelsSynced")
+    return action(node.object, "labels")
 
 
 def test_labels_come_with_the_policy_follow_the_devices_and_go_with_it(
@@ -70,7 +70,7 @@ def test_labels_come_with_the_policy_follow_the_devices_and_go_with_it(
     wait_until("only the extra label", lambda: labels(node) == before | {"example.com/tier": "gold"})
     kubectl.delete("dp", "labels")
     wait_until("none", lambda: labels(node) == before)
-    wait_until("the condition is gone", lambda: synced(node) == {})
+    wait_until("the action is gone", lambda: synced(node) == {})
     assert MANAGER not in owners(node.node)
 
 

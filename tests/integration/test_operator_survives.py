@@ -17,7 +17,7 @@ from support import audit, fleet
 from support.apiserver import ApiServer
 from support.audit import Right
 from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, policy
-from support.kubectl import Kubectl, condition, wait_until
+from support.kubectl import Kubectl, action, condition, wait_until
 from support.marking import next_node
 from support.operatorprocess import NAMESPACE, OperatorProcess, service_account
 
@@ -215,7 +215,7 @@ def test_s17_while_the_crd_of_nodedevices_is_away_the_node_keeps_its_capacity(
     """All NodeDevices go with their CRD, which says nothing of what the nodes offer. Nothing is written on the Node."""
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("memory", capacity=memory_capacity()))
-    wait_until("capacity", lambda: condition(node.object, "CapacitySynced").get("status") == "True")
+    wait_until("capacity", lambda: action(node.object, "capacity").get("reason") == "InSync")
     wait_until("it rests", lambda: operator.metric("nodedevices_operator_queue_depth") == 0)
     before = node.node["metadata"]["resourceVersion"]
     try:
@@ -228,7 +228,7 @@ def test_s17_while_the_crd_of_nodedevices_is_away_the_node_keeps_its_capacity(
     wait_until("ready", lambda: operator.get("/readyz")[0] == 200)
     node.create_object()
     node.report()
-    wait_until("at work", lambda: condition(node.object, "CapacitySynced").get("status") == "True")
+    wait_until("at work", lambda: action(node.object, "capacity").get("reason") == "InSync")
     assert node.capacity[MEMORY] == str(2 * 80 * 1024)
     assert node.node["metadata"]["resourceVersion"] == before
 
@@ -248,7 +248,7 @@ def test_what_it_may_not_do_is_shown_and_the_rest_goes_on(
         with OperatorProcess(tmp_path, bound, "--relist-seconds=3"):
             node = FleetNode(kubectl, "n1").create()
             kubectl.apply(policy("memory", capacity=memory_capacity()))
-            wait_until("shown", lambda: condition(node.object, "CapacitySynced").get("reason") == "Forbidden")
+            wait_until("shown", lambda: action(node.object, "capacity").get("reason") == "Forbidden")
             pod(kubectl, "a", "n1")
             node.hold(0, "a")
             node.fail(0)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from support import installing, node_client, simulated
 from support.bookings import Sample, doubled, physical
 from support.cluster_provider import ClusterProvider
-from support.kubectl import Kubectl, condition, wait_until
+from support.kubectl import Kubectl, action, condition, wait_until
 from support.node_client import NodeClient
 from support.patience import CLUSTER_PATIENCE_SECONDS
 
@@ -139,6 +139,9 @@ class Cluster:
 
     def condition(self, kind: str, name: str, type_: str, namespace: str | None = None) -> dict[str, Any]:
         return condition(self.kubectl.get(kind, name, namespace), type_)
+
+    def action(self, node: str, name: str) -> dict[str, Any]:
+        return action(self.kubectl.get("nodedevices", node), name)
 
     # --- what the kubelet shows ---------------------------------------------------------------------------------------
     def ids(self, node: str, resource: str = GPU) -> set[str]:

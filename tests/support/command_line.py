@@ -46,6 +46,10 @@ def condition(
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
 
 
+def action(name: str, reason: str, message: str = "") -> JsonObject:
+    return {"name": name, "reason": reason, "message": message}
+
+
 def gpu(index: int, *pods: str, **more: Any) -> JsonObject:
     """`pods`: namespace/name, each holding the whole device."""
     holders = [

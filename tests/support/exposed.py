@@ -155,16 +155,19 @@ def agent_text(shown: NodeFacts | None = None) -> str:
     )
 
 
-def operator(conditions: Mapping[str, tuple[str, str]] | None = None) -> Samples:
-    return parsed(operator_text(conditions))
+def operator(conditions: Mapping[str, tuple[str, str]] | None = None, **actions: str) -> Samples:
+    return parsed(operator_text(conditions, **actions))
 
 
-def operator_text(conditions: Mapping[str, tuple[str, str]] | None = None) -> str:
-    """A fleet of one node with these conditions, else one whose agent is lost and whose capacity is not in sync."""
-    bad = {"Stale": ("True", "AgentLost"), "CapacitySynced": ("False", "Conflict")}
+def operator_text(conditions: Mapping[str, tuple[str, str]] | None = None, **actions: str) -> str:
+    """A fleet of one node with these conditions, and actions with these reasons, else one whose agent is lost and whose
+    capacity is not in sync."""
+    bad = {"Stale": ("True", "AgentLost"), "ActionsSynced": ("False", "CapacityConflict")}
+    done = actions if conditions is not None else {"capacity": "Conflict"}
     held = {"namespace": "ml", "pod": "train-0", "container": "main", "resource": GPU, "ids": ["GPU-0"], "since": "x"}
     only = device(0, "Unhealthy", "Xid79", holders=[held]) if conditions is None else device(0)
-    shown = node_devices(only, conditions=bad if conditions is None else conditions)
+    listed = [{"name": name, "reason": reason, "message": ""} for name, reason in done.items()]
+    shown = node_devices(only, conditions=bad if conditions is None else conditions, actions=listed)
     manager = Manager(None, OperatorMetrics())  # type: ignore[arg-type]  # nothing is written
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))
     manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("share")))

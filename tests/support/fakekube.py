@@ -171,6 +171,7 @@ class FakeKube:
             self._manage(item, manager, {"f:metadata": {"f:annotations": self._fields(where, manager)}})
         if manager == names.STATUS:
             status["affectedPods"] = copy.deepcopy(applied.get("affectedPods", []))
+            status["actions"] = copy.deepcopy(applied.get("actions", []))
 
     def _keys(self, where: str, manager: str, shown: dict[str, Any], applied: Mapping[str, Any]) -> None:
         for key in self._owned.get((where, manager), set()) - set(applied):

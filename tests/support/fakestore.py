@@ -11,6 +11,8 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.known_fields import without_unknown
 
+OPERATORS = ("actions", "affectedPods")  # fields of the status
+
 
 class FakeStore:
     """One object. `problem`, while set, is raised by every call; `calls` are the writes that were tried.
@@ -73,7 +75,7 @@ class FakeStore:
         if self.schema is not None and (unknown := without_unknown(status, self.schema)[1]):
             raise ApiError(f".{unknown[0]}: field not declared in schema", status=500)
         self.statuses.append(copy.deepcopy(dict(status)))
-        theirs = {key: value for key, value in (self.item.get("status") or {}).items() if key == "affectedPods"}
+        theirs = {key: value for key, value in (self.item.get("status") or {}).items() if key in OPERATORS}
         written = self._put(self.item | {"status": theirs | copy.deepcopy(dict(status))})
         if self.held is not None:
             await self.held.wait()

@@ -34,11 +34,7 @@ NODE: Conditions = {
     "AllocatedOnce": ("True", "NoDoubleAllocation"),
     "ExpectedDevices": ("True", "AllFound"),
     "PolicyResolved": ("True", "Resolved"),
-    "CapacitySynced": ("True", "NothingOwned"),
-    "LabelsSynced": ("True", "InSync"),
-    "TaintSynced": ("True", "InSync"),
-    "EvictionsSynced": ("True", "InSync"),
-    "IdlePodsMarked": ("True", "InSync"),
+    "ActionsSynced": ("True", "InSync"),
     "Stale": ("False", "Fresh"),
 }
 # What one condition makes of it, by its reason or, where all reasons of a status are alike, by its status. What is not

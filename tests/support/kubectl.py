@@ -293,3 +293,9 @@ def condition(thing: Mapping[str, Any] | None, kind: str) -> dict[str, Any]:
     """One condition of any object; empty when it has none of that type."""
     conditions = ((thing or {}).get("status") or {}).get("conditions") or []
     return next((one for one in conditions if one["type"] == kind), {})
+
+
+def action(thing: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+    """One action of a NodeDevices; empty when it has none of that name."""
+    actions = ((thing or {}).get("status") or {}).get("actions") or []
+    return next((one for one in actions if one["name"] == name), {})

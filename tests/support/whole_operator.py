@@ -64,6 +64,12 @@ def verdict(kube: FakeKube, path: str, kind: str) -> tuple[str, str]:
     return (found["status"], found["reason"]) if found else ("", "")
 
 
+def action(kube: FakeKube, name: str) -> Raw:
+    """The action that the NodeDevices shows; empty: it shows none."""
+    shown = kube.objects[ITEM].get("status", {}).get("actions", [])
+    return next((entry for entry in shown if entry["name"] == name), {})
+
+
 def writes(manager: Manager, concern: str) -> float:
     """How much the concern has written so far, by the metric."""
     counter = "nodedevices_operator_writes_total"

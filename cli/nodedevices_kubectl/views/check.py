@@ -37,15 +37,8 @@ _WAITS = {
     *("WaitingForHolders", "WaitingForKubelet", "WaitingForDaemon", "NoConfig"),  # the agent's
     *("Pending", "Refused", "Blocked", "Progressing", "Paused", "NoNodes", "SamePriority"),  # the operator's
 }
-_OF_POLICIES = (  # conditions of a node that say whether what policies set is in effect there
-    facts.POLICY_RESOLVED,
-    facts.CONFIG_APPLIED,
-    facts.CAPACITY_SYNCED,
-    facts.LABELS_SYNCED,
-    facts.TAINT_SYNCED,
-    facts.EVICTIONS_SYNCED,
-    facts.IDLE_PODS_MARKED,
-)
+# Conditions of a node that say whether what policies set is in effect there, beside its actions.
+_OF_POLICIES = (facts.POLICY_RESOLVED, facts.CONFIG_APPLIED)
 # A DevicePolicy's conditions, each with its status where all is well.
 _POLICY_WELL = {
     "Accepted": "True",
@@ -312,10 +305,12 @@ def _health(item: Raw, name: str) -> Finding:
 
 def _configuration(item: Raw, name: str) -> Finding:
     explain = f"kubectl nodedevices policy explain {name}"
-    bad = [found for kind in _OF_POLICIES if (found := facts.condition(item, kind)).get("status", "True") != "True"]
+    conditions = {kind: facts.condition(item, kind) for kind in _OF_POLICIES}
+    bad = {kind: found for kind, found in conditions.items() if found.get("status", "True") != "True"}
+    bad |= facts.not_in_sync(item)
     if bad:
-        waits = all(text(found.get("reason")) in _WAITS | {"Stopped"} for found in bad)
-        said = "; ".join(f"{text(found.get('type'))}: {_about(found)}" for found in bad)
+        waits = all(text(found.get("reason")) in _WAITS | {"Stopped"} for found in bad.values())
+        said = "; ".join(f"{what}: {_about(found)}" for what, found in bad.items())
         return Finding("configuration", WARNING if waits else BROKEN, said, explain)
     if not facts.condition(item, facts.CONFIG_APPLIED):
         return Finding("configuration", WARNING, "not known yet", explain)
@@ -401,8 +396,8 @@ def _pods(item: Raw) -> Finding:
         if (health := facts.health_for(holder, unit)).get("state") == facts.UNHEALTHY
     ]
     if hurt:
-        evictions = facts.condition(item, facts.EVICTIONS_SYNCED)
-        policy = "; the policy does not evict them: " + _about(evictions) if evictions.get("status") == "False" else ""
+        evictions = facts.not_in_sync(item).get(facts.ACTION_EVICTIONS)
+        policy = "" if evictions is None else f"; the policy does not evict them: {_about(evictions)}"
         advice = f"delete these pods{policy or ', or let a policy evict them: docs/faults.md'}"
         return Finding("pods", BROKEN, some(list(dict.fromkeys(hurt)), MOST_HURT), advice)
     return Finding("pods", OK, "no pod holds a faulty device")

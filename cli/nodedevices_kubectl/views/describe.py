@@ -109,6 +109,8 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
     ]
     yield Section(pairs=[(name, value or NONE) for name, value in pairs])
     yield Section("Conditions", columns=_CONDITIONS, rows=_rows(mappings(status.get("conditions"))))
+    if actions := mappings(status.get("actions")):
+        yield Section("Actions", columns=_ACTIONS, rows=_rows(actions))
     yield Section("Probes", columns=_PROBES, rows=_rows(mappings(status.get("probes"))))
     yield Section("Devices", columns=_DEVICES, rows=list(devices.rows(item)))
     resources = [{**resource, "withheld": _withheld(resource)} for resource in mappings(status.get("resources"))]
@@ -126,6 +128,11 @@ _COUNTS = (
     ("unknown", "unknown"),
     ("held", "held"),
     ("outOfService", "out of service"),
+)
+_ACTIONS = (
+    Column("NAME", "name"),
+    Column("REASON", "reason"),
+    Column("MESSAGE", "message"),
 )
 _PROBES = (
     Column("NAME", "name"),

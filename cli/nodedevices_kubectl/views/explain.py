@@ -17,12 +17,12 @@ from nodedevices_kubectl.views import facts
 
 MOST_OF_VALUE = 60  # characters in a cell; -o wide, json and yaml have all of it
 APPLIED = "applied"
-# What the operator does by itself; the agent applies all other sections.
+# The actions of what the operator does by itself; the agent applies all other sections.
 _OPERATOR: Mapping[str, tuple[str, ...]] = {
-    "capacity": (facts.CAPACITY_SYNCED,),
-    "labels": (facts.LABELS_SYNCED,),
-    "faults": (facts.TAINT_SYNCED, facts.EVICTIONS_SYNCED),
-    "idle": (facts.IDLE_PODS_MARKED,),
+    "capacity": ("capacity",),
+    "labels": ("labels",),
+    "faults": ("taint", facts.ACTION_EVICTIONS),
+    "idle": ("idlePods",),
 }
 
 
@@ -85,12 +85,16 @@ def _state(item: Raw, section: str) -> str:
     refused = [mapping(configuration.get("refused")), *mappings(configuration.get("refusals"))]
     if any(refusal.get("section") == section for refusal in refused):
         return "refused"
-    for kind in _OPERATOR.get(section, (facts.CONFIG_APPLIED,)):
-        found = facts.condition(item, kind)
-        if found and found.get("status") != "True":
-            return text(found.get("reason")) or facts.UNKNOWN
-    spec, applied = mapping(item.get("spec")), facts.status_of(item).get("appliedConfigHash")
-    if section not in _OPERATOR and spec.get("configHash") != applied:
+    if section in _OPERATOR:
+        wrong = facts.not_in_sync(item)
+        found = next((wrong[action] for action in _OPERATOR[section] if action in wrong), {})
+    else:
+        applied = facts.condition(item, facts.CONFIG_APPLIED)
+        found = applied if applied.get("status") != "True" else {}
+    if found:
+        return text(found.get("reason")) or facts.UNKNOWN
+    spec, applied_hash = mapping(item.get("spec")), facts.status_of(item).get("appliedConfigHash")
+    if section not in _OPERATOR and spec.get("configHash") != applied_hash:
         return "Pending"
     return "NoEffect" if observes(facts.status_of(item)) and section in SERVED else APPLIED
 

@@ -16,15 +16,12 @@ CONFIG_APPLIED = "ConfigApplied"
 HOLDERS_KNOWN = "HoldersKnown"
 ALLOCATED_ONCE = "AllocatedOnce"
 EXPECTED_DEVICES = "ExpectedDevices"
-CAPACITY_SYNCED = "CapacitySynced"
-LABELS_SYNCED = "LabelsSynced"
-TAINT_SYNCED = "TaintSynced"
-EVICTIONS_SYNCED = "EvictionsSynced"
-IDLE_PODS_MARKED = "IdlePodsMarked"
 POLICY_RESOLVED = "PolicyResolved"
 STALE = "Stale"
 PROBLEM_REPORTED = "ProblemReported"
 MAINTENANCE_SCHEDULED = "MaintenanceScheduled"
+IN_SYNC = "InSync"
+ACTION_EVICTIONS = "evictions"
 
 AGENTS = "app.kubernetes.io/name=nodedevices,app.kubernetes.io/component=agent"  # labels of their pods
 
@@ -56,6 +53,12 @@ def condition(item: Raw, kind: str) -> Raw:
         if found.get("type") == kind:
             return found
     return {}
+
+
+def not_in_sync(item: Raw) -> dict[str, Raw]:
+    """Return the operator's actions that are not done, by name."""
+    actions = mappings(status_of(item).get("actions"))
+    return {text(action.get("name")): action for action in actions if action.get("reason") != IN_SYNC}
 
 
 def drivers(item: Raw) -> str:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
-from nodedevices_operator.concerns.port import Info, Outcome, View, failed_to
+from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
 from nodedevices_operator.kube.port import KubeError
@@ -39,7 +39,7 @@ class _Memory(Struct):
 
 
 class CapacityConcern:
-    info = Info("capacity", section="capacity", condition=names.CAPACITY_SYNCED)
+    info = Info("capacity", section="capacity", action=names.ACTION_CAPACITY)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
@@ -56,7 +56,7 @@ class CapacityConcern:
         node, entries = target[0], target[1].capacity
         memory = self._nodes.setdefault(view.record.name, _Memory())
         ours = node.owned | memory.names | claimed_names(view.before)
-        shown = view.record.condition(names.CAPACITY_SYNCED)
+        shown = view.record.action(names.ACTION_CAPACITY)
         recheck = memory.recheck or (shown is not None and shown.reason in {names.PENDING, names.NOT_WRITTEN})
         plan = plan_capacity(entries, view.record, node, ours=ours)
         if plan.needs_requests or (recheck and entries):
@@ -70,7 +70,8 @@ class CapacityConcern:
 
     async def _write(self, view: View, node: NodeRecord, memory: _Memory, plan: CapacityPlan) -> Outcome:
         outcome = Outcome(
-            (plan.status, plan.reason, plan.message), requeue_after=HELD_BACK_SECONDS if plan.held_back else None
+            (plan.status, plan.reason, plan.message) if plan.status else Shown.REMOVED,
+            requeue_after=HELD_BACK_SECONDS if plan.held_back else None,
         )
         if plan.matches(node):
             memory.names, memory.values = shared(plan.values), plan.values
@@ -112,10 +113,11 @@ class CapacityConcern:
 
 
 def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:
-    """Names that the NodeDevices itself says are ours: its configuration has them, and CapacitySynced of that very
-    generation refused none and failed at none: a name that was never written is whose plugin comes first. It outlives
-    both our process and a change of managedFields by another writer."""
-    shown = record.condition(names.CAPACITY_SYNCED)
+    """Names that the NodeDevices itself says are ours: its configuration has them, and its action `capacity` of that
+    very generation refused none and failed at none: a name that was never written is whose plugin comes first. It
+    outlives both our process and a change of managedFields by another writer. What became of other actions says nothing
+    about it."""
+    shown = record.action(names.ACTION_CAPACITY)
     if shown is None or shown.generation != record.generation or shown.reason not in {names.IN_SYNC, names.PENDING}:
         return frozenset()
     entries = (record.config or {}).get("capacity")

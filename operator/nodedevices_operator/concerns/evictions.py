@@ -38,8 +38,8 @@ from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)
-MAX_LISTED = 5  # pods in the condition
-# Of the condition, what a person can help with first.
+MAX_LISTED = 5  # pods in the message
+# Of the reason, what a person can help with first.
 _ORDER = (
     names.FORBIDDEN,
     names.NOT_WRITTEN,
@@ -85,7 +85,7 @@ class EvictionTally(Struct):
 
 
 class EvictionsConcern:
-    info = Info("evictions", section="faults", condition=names.EVICTIONS_SYNCED)
+    info = Info("evictions", section="faults", action=names.ACTION_EVICTIONS)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer

@@ -2,12 +2,12 @@
 period (section `idle`); desired/idle.py says what they say.
 
 Which pods carry the condition is known from the pods themselves: those of the node are listed once by this process, as
-soon as a policy asks for the condition or the NodeDevices shows that one did (IdlePodsMarked, which is written before
-the first pod), and once more when no policy asks for it any more. What an earlier NodeDevices of the node has left on
-pods is looked for in the first reconciliation of a new one, as marks of faults are. Whose pod a holder means is found
-out as for these. A pod that ends keeps its condition. While the NodeDevices is stale the condition is Unknown: nobody
-must end a pod for what was so before its agent was lost. A period that was reported long before the operator's start
-has had its Event then.
+soon as a policy asks for the condition or the NodeDevices shows that one did (its action idlePods, which is written
+before the first pod), and once more when no policy asks for it any more. What an earlier NodeDevices of the node has
+left on pods is looked for in the first reconciliation of a new one, as marks of faults are. Whose pod a holder means is
+found out as for these. A pod that ends keeps its condition. While the NodeDevices is stale the condition is Unknown:
+nobody must end a pod for what was so before its agent was lost. A period that was reported long before the operator's
+start has had its Event then.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _IdlePlan(Struct, frozen=True):
 
 
 class IdlePodsConcern:
-    info = Info("idle-pods", section="idle", condition=names.IDLE_PODS_MARKED, informs=True)
+    info = Info("idle-pods", section="idle", action=names.ACTION_IDLE_PODS, informs=True)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
@@ -107,7 +107,7 @@ class IdlePodsConcern:
     async def _seen(self, view: View) -> _Looking | Outcome:
         """Find the pods; reads alone. An Outcome: there is nothing to decide."""
         sections, record = view.sections, view.record
-        shown = record.condition(names.IDLE_PODS_MARKED)
+        shown = record.action(names.ACTION_IDLE_PODS)
         try:
             left = marked(await pods_at_first(view, self._writer.kube))
         except KubeError as error:

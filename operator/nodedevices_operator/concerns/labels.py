@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class LabelsConcern:
-    info = Info("labels", section="labels", condition=names.LABELS_SYNCED)
+    info = Info("labels", section="labels", action=names.ACTION_LABELS)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer

@@ -35,13 +35,14 @@ class Info(Struct, frozen=True):
     name: str  # of its metrics and log lines
     section: str = ""  # of the DevicePolicy that configures it; a policy has not applied while this is hindered
     condition: str = ""  # its type on NodeDevices.status, where it has one; no other concern has the same
+    action: str = ""  # its name in NodeDevices.status.actions, where it has one; no other concern has the same
     by_generation: bool = True  # the condition is about a generation of spec, and says which
     informs: bool = False  # it only says what is so: it goes on where its section is understood in part
     first: bool = False  # when faults change it runs once by itself, before anything else is written for any node
 
 
 class Shown(Enum):
-    """A condition about which nothing was decided, or that is no longer needed."""
+    """A condition or an action about which nothing was decided, or that is no longer needed."""
 
     KEPT = "as it stands"
     REMOVED = "removed"
@@ -50,12 +51,12 @@ class Shown(Enum):
 class Outcome(Struct, frozen=True):
     """Result of a reconciliation of one concern."""
 
-    verdict: ConditionVerdict | Shown = Shown.KEPT  # of its condition
+    verdict: ConditionVerdict | Shown = Shown.KEPT  # of its condition or action
     requeue_after: float | None = None  # seconds after which to reconcile without any event
     problems: tuple[
         Exception, ...
     ] = ()  # what was refused for want of permission is repeated now and then, the rest by back-off
-    hindrance: Hindrance | None = None  # why its section is not in effect, where no condition says so
+    hindrance: Hindrance | None = None  # why its section is not in effect, where no action says so
 
     @property
     def retried(self) -> bool:
@@ -217,31 +218,39 @@ class View(Struct):
             if info.condition and info.name in self.outcomes
         }
 
+    def decided(self) -> dict[str, ConditionVerdict | None]:
+        """The verdicts by action, as far as something has been decided; None: the action is no longer needed."""
+        found = ((info.action, self.outcomes[info.name].verdict) for info in self.infos if info.name in self.outcomes)
+        return {
+            action: None if isinstance(verdict, Shown) else verdict
+            for action, verdict in found
+            if action and verdict is not Shown.KEPT
+        }
+
 
 def forbidden(error: Exception) -> bool:
     return isinstance(error, KubeError) and error.forbidden
 
 
 def not_granted(answer: ActionAnswer | None, stopped: str) -> ConditionVerdict:
-    """Return the verdict of a concern whose condition says that an action waits for its grant. `stopped`: by the
-    gate."""
+    """Return the verdict of a concern whose action waits for its grant. `stopped`: by the gate."""
     if answer is None:
         return "False", names.STOPPED if stopped else names.PENDING, stopped or "the action is not recorded yet"
     return "False", names.STOPPED if answer.stopped else names.REFUSED, answer.reason
 
 
 def failed_to(what: str, error: KubeError) -> Outcome:
-    """Return the outcome of a concern whose condition says that it could not read or write what it needs."""
+    """Return the outcome of a concern whose action says that it could not read or write what it needs."""
     return Outcome(("False", failure(error), f"failed to {what}: {error}"), problems=(error,))
 
 
 def failure(error: KubeError) -> str:
-    """Return the reason of a condition for a write or a read that failed, which is no waiting."""
+    """Return the reason of an action for a write or a read that failed, which is no waiting."""
     return names.FORBIDDEN if error.forbidden else names.NOT_WRITTEN
 
 
 def hindered(*errors: KubeError) -> Hindrance | None:
-    """Return the hindrance of a concern without a condition: what it cannot write, its policy has not applied."""
+    """Return the hindrance of a concern without an action: what it cannot write, its policy has not applied."""
     if not errors:
         return None
     worst = max(errors, key=forbidden)

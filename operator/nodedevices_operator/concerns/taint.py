@@ -35,7 +35,7 @@ class TaintMemory(Struct):
 
 
 class TaintConcern:
-    info = Info("taint", section="faults", condition=names.TAINT_SYNCED)
+    info = Info("taint", section="faults", action=names.ACTION_TAINT)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer

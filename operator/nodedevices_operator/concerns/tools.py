@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from nodedevices_api import conditions as names
 from nodedevices_common.conditions import build, same
 
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.concerns.events import NodeEvents
 from nodedevices_operator.concerns.port import ActionGate, AtOnce, RolloutGate, Shown, View
+from nodedevices_operator.desired.actions import next_actions, summed_up
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import JsonObject, Kube
 from nodedevices_operator.metrics import OperatorMetrics
@@ -71,8 +73,8 @@ class Tools(Struct, frozen=True):
 
 
 class NodeStatus:
-    """Writes the operator's part of NodeDevices.status: the conditions of all concerns, and affectedPods. One field
-    manager, so one apply carries everything; a condition about which nothing was decided is written unchanged."""
+    """Writes the operator's part of NodeDevices.status: the conditions and actions of all concerns, and affectedPods.
+    One field manager, so one apply carries everything; what nothing was decided about is written unchanged."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -80,12 +82,15 @@ class NodeStatus:
     async def write(self, view: View, affected: Sequence[Affected]) -> None:
         """Write the status. May raise KubeError."""
         record, verdicts = view.record, view.verdicts()
-        state = (frozenset(affected), tuple(verdicts.items()))
+        actions = next_actions(record.actions, view.decided(), record.generation)
+        state = (frozenset(affected), tuple(verdicts.items()), actions)
         if view.status == state:
             return
         shown = {item.type: item for item in record.conditions}
         conditions: list[dict[str, Any]] = []
-        unchanged = state[0] == set(record.affected)
+        unchanged = state[0] == set(record.affected) and set(actions) == {
+            it for it in record.actions if it.name in names.ACTIONS
+        }
         for info in view.infos:
             old, verdict = shown.get(info.condition), verdicts.get(info.condition, Shown.KEPT)
             if verdict is Shown.REMOVED:
@@ -100,8 +105,12 @@ class NodeStatus:
             made = build(info.condition, *verdict, shown=old, generation=generation, now=view.now)
             conditions.append(made)
             unchanged = unchanged and same(old, made)
-        if not unchanged:
-            view.wrote(Kind.NODE_DEVICES, await self._writer.status(record, conditions, affected))
+        old, summary = shown.get(names.ACTIONS_SYNCED), None
+        if (summed := summed_up(actions)) is not None:
+            summary = build(names.ACTIONS_SYNCED, *summed[0], shown=old, generation=summed[1], now=view.now)
+            conditions.append(summary)
+        if not (unchanged and same(old, summary)):
+            view.wrote(Kind.NODE_DEVICES, await self._writer.status(record, conditions, actions, affected))
         view.status = state
 
 

@@ -30,7 +30,7 @@ class CapacityPlan(Struct, frozen=True):
     """`values` are what the Node shall show from us: exactly these keys, no others of ours."""
 
     values: Mapping[str, int]
-    status: str  # of CapacitySynced
+    status: str  # "": no policy gives the node a capacity
     reason: str
     message: str
     needs_requests: bool  # a value would be written: call again with what the node's pods request
@@ -82,7 +82,7 @@ def plan_capacity(
             for name, lower in sorted(held_back.items())
         )
     elif not entries:
-        status, reason, message = "True", names.NOTHING_OWNED, "no policy gives this node a capacity"
+        status = reason = message = ""
     else:
         status, reason = "True", names.IN_SYNC
         message = ", ".join(sorted(values))

@@ -2,7 +2,7 @@
 as well, so that `kubectl get nodedevices -l` selects as people select Nodes.
 
 What a vendor's labels say is its own matter (desired.vendors). The node's own labels of before stay with whom they are:
-a key that shows another value and is not ours is left out and reported (LabelsSynced=False/Conflict), never fought for.
+a key that shows another value and is not ours is left out and reported (the action labels: Conflict), never fought for.
 
 A NodeDevices gets those labels by which people tell nodes apart; not what says which hardware a node has, which is
 many, changes, and is in the status already, and not what says by which tool the Node was deployed. A key that another
@@ -29,7 +29,7 @@ class LabelPlan(Struct, frozen=True):
     """`values` are the labels that shall be ours: exactly these keys, no others."""
 
     values: Mapping[str, str]
-    status: str  # of LabelsSynced
+    status: str  # of the action
     reason: str
     message: str
 

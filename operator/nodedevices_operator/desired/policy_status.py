@@ -37,8 +37,8 @@ MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
 PASSING = (names.PENDING, names.NOT_WRITTEN)  # reasons that end by themselves
 _HELD_BACK = {
-    names.TAINT_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED),
-    names.EVICTIONS_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
+    names.ACTION_TAINT: (names.PENDING, names.REFUSED, names.STOPPED),
+    names.ACTION_EVICTIONS: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
 }
 _REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
 Rehearse = Callable[[frozenset[str], Sequence[Action]], Mapping[Action, ActionAnswer]]  # with the nodes where it reacts
@@ -180,17 +180,17 @@ def node_outcome(
 def hindrances(
     record: NodeDevicesRecord, verdicts: Mapping[str, ConditionVerdict | None], sections: Mapping[str, str]
 ) -> dict[str, Hindrance]:
-    """Sections that are not in effect by the conditions with which the operator reports its own writes: those that it
-    has just found, else those of the object. `sections` are the conditions' sections.
+    """Sections that are not in effect by the actions with which the operator reports its own writes: those that it has
+    just found, else those of the object. `sections` are the actions' sections.
 
     An action that waits for its grace, or that a budget, the breaker or a PodDisruptionBudget holds back, is what the
     policy sets.
     """
     found = {}
-    for kind, section in sections.items():
-        shown = record.condition(kind)
-        verdict = verdicts.get(kind, (shown.status, shown.reason, shown.message) if shown is not None else None)
-        if verdict is not None and verdict[0] != "True" and verdict[1] not in _HELD_BACK.get(kind, ()):
+    for name, section in sections.items():
+        shown = record.action(name)
+        verdict = verdicts.get(name, None if shown is None else ("", shown.reason, shown.message))
+        if verdict is not None and verdict[1] not in {names.IN_SYNC, *_HELD_BACK.get(name, ())}:
             found[section] = Hindrance(f"{verdict[1]}: {verdict[2]}", passing=verdict[1] in PASSING)
     return found
 
@@ -202,10 +202,10 @@ def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Not
     )
     if record.observes:
         found += tuple(Note(section, "", text) for section, text in without_effect(configuration.config))
-    for kind in _HELD_BACK:
-        shown = record.condition(kind)
+    for name in _HELD_BACK:
+        shown = record.action(name)
         if shown is not None and shown.reason == names.REFUSED:
-            found += (Note("faults", kind, f"faults: {kind}: {names.REFUSED}: {shown.message}"),)
+            found += (Note("faults", name, f"faults: {name}: {names.REFUSED}: {shown.message}"),)
     return found
 
 

@@ -22,6 +22,7 @@ from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
 from nodedevices_operator.records.objects import (
+    ActionRecord,
     Affected,
     ChangeRecord,
     NodeDevicesRecord,
@@ -67,9 +68,13 @@ class Writer:
         return await self.apply(names.CONFIG, named(names.NODE_DEVICES, record.name), body)
 
     async def status(
-        self, record: NodeDevicesRecord, conditions: Sequence[Mapping[str, Any]], affected: Sequence[Affected]
+        self,
+        record: NodeDevicesRecord,
+        conditions: Sequence[Mapping[str, Any]],
+        actions: Sequence[ActionRecord],
+        affected: Sequence[Affected],
     ) -> JsonObject:
-        """Our conditions and affectedPods on NodeDevices.status."""
+        """Our conditions, actions and affectedPods on NodeDevices.status."""
         entries = [
             {
                 "namespace": it.namespace,
@@ -81,7 +86,13 @@ class Writer:
             }
             for it in affected
         ]
-        status = {"conditions": list(conditions), "affectedPods": entries}
+        status: dict[str, Any] = {"conditions": list(conditions), "affectedPods": entries}
+        if actions:
+            status["actions"] = [
+                {"name": it.name, "reason": it.reason, "message": it.message}
+                | ({} if it.generation is None else {"observedGeneration": it.generation})
+                for it in actions
+            ]
         body = identified("NodeDevices", record.name, record.uid) | {"status": status}
         return await self.apply(names.STATUS, f"{named(names.NODE_DEVICES, record.name)}/status", body)
 

@@ -18,7 +18,7 @@ from nodedevices_common.errors import OperationError
 from prometheus_client import Counter
 
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View, forbidden, hindered
+from nodedevices_operator.concerns.port import Concern, Outcome, View, forbidden, hindered
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
@@ -106,12 +106,12 @@ class NodeReconciler:
     def _say_refused(self, view: View) -> None:
         """Write an Event where a budget refuses what it did not refuse before."""
         record = view.record
-        for kind, verdict in view.verdicts().items():
-            shown = view.before.condition(kind)
-            if isinstance(verdict, tuple) and verdict[1] == REFUSED and (shown is None or shown.reason != REFUSED):
+        for action, verdict in view.decided().items():
+            shown = view.before.action(action)
+            if verdict is not None and verdict[1] == REFUSED and (shown is None or shown.reason != REFUSED):
                 about = events.About("NodeDevices", record.name, record.uid)
-                what = events.EventIdentity(record.name, "", kind, view.now)
-                self._events.write(record.name, events.refused(about, what, f"{kind}: {verdict[2]}", view.now))
+                what = events.EventIdentity(record.name, "", action, view.now)
+                self._events.write(record.name, events.refused(about, what, f"{action}: {verdict[2]}", view.now))
 
     def _view(self, record: NodeDevicesRecord, node: NodeRecord | None) -> View:
         return View(
@@ -153,12 +153,8 @@ class NodeReconciler:
         if view.configuration is None or view.node is None:
             return
         name = view.record.name
-        verdicts = {kind: it for kind, it in view.verdicts().items() if it is not Shown.KEPT}
-        hindered = hindrances(
-            view.record,
-            {kind: None if isinstance(it, Shown) else it for kind, it in verdicts.items()},
-            {info.condition: info.section for info in self._infos if info.section and info.condition},
-        )
+        sections = {info.action: info.section for info in self._infos if info.action}
+        hindered = hindrances(view.record, view.decided(), sections)
         for info in self._infos:
             hindrance = view.outcomes[info.name].hindrance
             if info.section and hindrance is not None:

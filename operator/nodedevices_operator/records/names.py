@@ -13,7 +13,7 @@ from nodedevices_api import API_VERSION, GROUP, VERSION
 # Server-side apply: one manager for each concern, so that leaving a key out removes exactly our key.
 MANAGER = "nodedevices-operator"
 CONFIG = f"{MANAGER}-config"  # NodeDevices.spec: config, configName, configHash, policies, change
-STATUS = f"{MANAGER}-status"  # NodeDevices.status: our conditions, affectedPods
+STATUS = f"{MANAGER}-status"  # NodeDevices.status: our conditions, actions, affectedPods
 CAPACITY = f"{MANAGER}-capacity"  # Node.status.capacity
 NODE_CONDITION = f"{MANAGER}-node-condition"  # Node.status.conditions: Ready, DevicesHealthy
 XID_CONDITION = f"{MANAGER}-xid-condition"  # Node.status.conditions, another of them

@@ -14,7 +14,7 @@ from sys import hash_info, intern
 from typing import Annotated, Any
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import MISSING, NODE_DEVICES_HEALTHY, NODE_READY, XID_CRITICAL_ERROR
+from nodedevices_api.conditions import IN_SYNC, MISSING, NODE_DEVICES_HEALTHY, NODE_READY, XID_CRITICAL_ERROR
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
@@ -212,6 +212,20 @@ class Affected:
 
 
 @dataclass(frozen=True, slots=True)
+class ActionRecord:
+    """An entry of NodeDevices.status.actions."""
+
+    name: Interned
+    reason: Interned = ""
+    message: Interned = ""
+    generation: Annotated[int | None, At("observedGeneration")] = None
+
+    @property
+    def in_sync(self) -> bool:
+        return self.reason == IN_SYNC
+
+
+@dataclass(frozen=True, slots=True)
 class SummaryRecord:
     """NodeDevices.status.summary, as far as a roll-out goes by it."""
 
@@ -277,6 +291,7 @@ class NodeDevicesRecord:
     platform: Platform = UNKNOWN_PLATFORM
     retired: Annotated[tuple[Retirement, ...], At("status", "retiredResources")] = ()
     affected: Annotated[tuple[Affected, ...], At("status", "affectedPods")] = ()
+    actions: Annotated[tuple[ActionRecord, ...], At("status", "actions")] = ()
     conditions: Annotated[tuple[ConditionRecord, ...], At("status", "conditions")] = ()
     boot_id: Annotated[str, At("status", "agent", "bootID")] = ""  # of the boot that the devices' health is about
     fingerprints: bytes = field(
@@ -292,6 +307,9 @@ class NodeDevicesRecord:
 
     def condition(self, kind: str) -> ConditionRecord | None:
         return next((item for item in self.conditions if item.type == kind), None)
+
+    def action(self, name: str) -> ActionRecord | None:
+        return next((item for item in self.actions if item.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)

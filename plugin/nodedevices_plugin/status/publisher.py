@@ -45,7 +45,7 @@ CREDENTIALS_SECONDS = 10.0  # between two checks whether the kubelet has refresh
 STOP_SECONDS = 4.0  # for the last write: less than the pod's termination grace, 10 s
 SILENT_SECONDS = 60.0  # until it says that the API server does not answer
 UNKNOWN_FIELD = frozenset({400, 422, 500})  # 500 by Kubernetes 1.32 to 1.37: "field not declared in schema"
-OPERATOR_FIELDS = frozenset({"affectedPods"})
+OPERATOR_FIELDS = frozenset({"actions", "affectedPods"})
 AGENT_CONDITIONS = frozenset(
     {"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce", "ExpectedDevices"}
 )

@@ -1,7 +1,7 @@
 """Makes the status of the node's NodeDevices object from the latest values of every stage.
 
-Only the agent's own fields are made here (affectedPods and six conditions are the operator's). They are sorted and
-bounded, and equal input gives an equal status, so that a comparison shows whether anything changed.
+Only the agent's own fields are made here (affectedPods, actions and some conditions are the operator's). They are
+sorted and bounded, and equal input gives an equal status, so that a comparison shows whether anything changed.
 `agent.heartbeatTime` is set by the publisher at each write.
 
 Values from drivers, kubelets and other programs may be odd in unforeseen ways. A part that the contract's types refuse

@@ -507,6 +507,7 @@ async def test_a_refusal_for_another_reason_stays_one(desk: Desk) -> None:
 def test_what_is_ours_in_a_status_does_not_depend_on_the_operator() -> None:
     ready = {"type": "Ready", "status": "True"}
     mine = {"summary": {"devices": 8}, "conditions": [ready]}
-    theirs = {**mine, "affectedPods": [{"uid": "u"}], "conditions": [{"type": "Stale", "status": "False"}, ready]}
+    fields = {"affectedPods": [{"uid": "u"}], "actions": [{"name": "taint"}]}
+    theirs = {**mine, **fields, "conditions": [{"type": "Stale", "status": "False"}, ready]}
     assert owned(theirs) == owned(mine)
     assert owned({**mine, "summary": {}}) != owned(mine)

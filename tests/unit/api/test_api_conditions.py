@@ -47,11 +47,11 @@ HoldersKnown: True Synced; Unknown PodResourcesUnavailable PodResourcesIncomplet
 AllocatedOnce: True NoDoubleAllocation; False DoubleAllocation; Unknown Starting
 ExpectedDevices: True AllFound; False Expected{expected}Found{found}; Unknown Starting
 PolicyResolved: True Resolved NoPolicy; False Conflict PolicyInvalid
-CapacitySynced: True InSync NothingOwned; False Pending NotWritten Forbidden Conflict
-LabelsSynced: True InSync; False Pending NotWritten Forbidden Conflict
-TaintSynced: True InSync; False Pending NotWritten Forbidden Conflict Refused Stopped
-EvictionsSynced: True InSync; False Pending NotWritten Forbidden Refused Stopped Blocked
-IdlePodsMarked: True InSync; False Pending NotWritten Forbidden
+ActionsSynced: True InSync; False CapacityPending CapacityNotWritten CapacityForbidden CapacityConflict
+  EvictionsPending EvictionsNotWritten EvictionsForbidden EvictionsRefused EvictionsStopped EvictionsBlocked
+  TaintPending TaintNotWritten TaintForbidden TaintConflict TaintRefused TaintStopped
+  LabelsPending LabelsNotWritten LabelsForbidden LabelsConflict
+  IdlePodsPending IdlePodsNotWritten IdlePodsForbidden
 Stale: True NodeNotReady AgentLost HeartbeatOverdue; False Fresh
 ProblemReported: True NVSentinel EKSNodeMonitoringAgent AKSNodeProblemDetector NebiusHealthCheck NodeProblemDetector
 MaintenanceScheduled: True Scheduled Due Ongoing

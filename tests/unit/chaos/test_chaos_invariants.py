@@ -146,7 +146,6 @@ GOOD = {
     "HoldersKnown": ("True", "Synced"),
     "AllocatedOnce": ("True", "NoDoubleAllocation"),
     "PolicyResolved": ("True", "Resolved"),
-    "CapacitySynced": ("True", "Synced"),
     "Stale": ("False", "Fresh"),
     "DevicesHealthy": ("True", "AllHealthy"),
     "ConfigApplied": ("True", "Applied"),
@@ -296,7 +295,6 @@ def test_a_device_at_fault_or_out_of_service_that_is_offered_is_found() -> None:
         ("HoldersKnown", "False", "Stale"),
         ("AllocatedOnce", "Unknown", "Starting"),
         ("Stale", "True", "AgentLost"),
-        ("CapacitySynced", "False", "Conflict"),
         ("DevicesHealthy", "False", "Unhealthy"),
         ("ConfigApplied", "False", "WaitingForHolders"),
         ("ConfigApplied", "False", "StateNotSaved"),
@@ -304,6 +302,22 @@ def test_a_device_at_fault_or_out_of_service_that_is_offered_is_found() -> None:
 )
 def test_a_condition_that_contradicts_the_rest_is_found(kind: str, status: str, reason: str) -> None:
     assert [each for each in wrong(node(conditions={kind: (status, reason)})) if kind in each]
+
+
+@cases(
+    ("name", "reason", "wanted"),
+    [
+        ("capacity", "Conflict", True),
+        ("capacity", "Pending", False),
+        ("labels", "Pending", True),
+        ("taint", "InSync", False),
+        ("evictions", "Pending", False),
+    ],
+)
+def test_an_action_that_is_not_done_is_found(name: str, reason: str, wanted: bool) -> None:
+    seen = node()
+    seen.shown["status"]["actions"] = [{"name": name, "reason": reason, "message": ""}]
+    assert bool([each for each in wrong(seen) if f"action {name}" in each]) is wanted
 
 
 def test_what_the_agent_found_with_two_pods_counts_at_every_moment_of_any_test() -> None:

@@ -6,12 +6,12 @@ import json
 from datetime import timedelta
 
 import pytest
-from nodedevices_api.conditions import REASONS
+from nodedevices_api.conditions import ACTIONS, REASONS
 from nodedevices_common import __version__
 from nodedevices_common.times import rfc3339
 from nodedevices_kubectl.completing import proposals
 from nodedevices_kubectl.session import Machine
-from support.command_line import NOW, CommandLine, JsonObject, condition, failed, gpu, node
+from support.command_line import NOW, CommandLine, JsonObject, action, condition, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi
 
 AGENTS = "/api/v1/namespaces/nodedevices-system/pods"
@@ -203,6 +203,7 @@ def test_a_pod_is_hurt_by_what_happened_to_it_alone_and_not_by_what_did_not(
 SILENT = {
     *(("Applied", "DryRun"), ("Applied", "NotAccepted"), ("RolledOut", "Progressing"), ("RolledOut", "Failed")),
     *((kind, "Starting") for kind in ("ExpectedDevices", "AllocatedOnce")),
+    *(("ActionsSynced", reason) for reason in REASONS["ActionsSynced"]["False"]),  # by the actions themselves
 }
 WELL_WHEN_FALSE = {"Stale", "Conflicted", "ActionsStopped", "ProblemReported", "MaintenanceScheduled"}
 OF_POLICIES = list(REASONS)[-5:]
@@ -227,11 +228,27 @@ def test_no_condition_that_is_not_well_is_left_out(well: RecordedApi, kubectl: C
         assert code == (3 if "broken" in kubectl.out else 0), (kind, reason)
 
 
-@pytest.mark.parametrize("kind", ["Applied", "CapacitySynced", "TaintSynced"])
-def test_what_failed_for_good_is_broken_whatever_its_reason(well: RecordedApi, kubectl: CommandLine, kind: str) -> None:
-    said = condition(kind, "False", "Failed", "forbidden")
-    well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), conditions=[said])]
+def test_no_action_that_is_not_in_sync_is_left_out(well: RecordedApi, kubectl: CommandLine) -> None:
+    for name, reasons in ACTIONS.items():
+        for reason in reasons:
+            broken = reason in {"NotWritten", "Forbidden", "Conflict"}
+            shown = [
+                action("labels" if name != "labels" else "taint", "InSync", "not this"),
+                action(name, reason, "so"),
+            ]
+            well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), actions=shown)]
+            assert kubectl("check", "-o", "json") == (3 if broken else 0), (name, reason)
+            link = found(kubectl)["n1", "configuration"]
+            assert (link["status"], link["detail"]) == ("broken" if broken else "warning", f"{name}: {reason}: so")
+
+
+def test_what_failed_for_good_is_broken_whatever_its_reason(well: RecordedApi, kubectl: CommandLine) -> None:
+    said = condition("Applied", "False", "Failed", "forbidden")
+    before = well.objects[POLICIES][0]["status"]["conditions"]
     well.objects[POLICIES][0]["status"]["conditions"] = [said]
+    assert kubectl("check") == 3
+    well.objects[POLICIES][0]["status"]["conditions"] = before
+    well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), actions=[action("taint", "Failed", "forbidden")])]
     assert kubectl("check") == 3
 
 
@@ -288,12 +305,12 @@ def test_of_a_stopped_roll_out_the_advice_is_to_correct_first_and_then_to_resume
 def test_what_a_budget_refuses_is_said_of_the_node_and_of_the_pods_it_leaves(
     well: RecordedApi, kubectl: CommandLine
 ) -> None:
-    refused = condition("EvictionsSynced", "False", "Refused", "the budget is used up: 6 of 6 in an hour")
+    refused = action("evictions", "Refused", "the budget is used up: 6 of 6 in an hour")
     held = gpu(0, "ml/train-0", **failed())
-    well.objects[NODE_DEVICES] = [node("n1", held, gpu(1), gpu(2), conditions=[refused])]
+    well.objects[NODE_DEVICES] = [node("n1", held, gpu(1), gpu(2), actions=[refused])]
     assert kubectl("check", "-o", "json") == 3
     links = found(kubectl)
-    assert links["n1", "configuration"]["detail"] == f"EvictionsSynced: Refused: {refused['message']}"
+    assert links["n1", "configuration"]["detail"] == f"evictions: Refused: {refused['message']}"
     why = f"delete these pods; the policy does not evict them: Refused: {refused['message']}"
     assert links["n1", "pods"]["next"] == why
 
@@ -489,7 +506,7 @@ def test_what_is_not_in_effect_says_why(policies: RecordedApi, kubectl: CommandL
         refusals=[{"section": "sharing", "message": "replicas: 0"}],
         unmatched=[{"section": "sharing", "entry": "resources[0].name a.b/c", "message": "there is nvidia.com/gpu"}],
     )
-    item["status"]["conditions"].append(condition("LabelsSynced", "False", "Forbidden"))
+    item["status"]["actions"] = [action("capacity", "InSync"), action("labels", "Forbidden")]
     policies.add(NODE_DEVICES, item)
     kubectl("policy", "explain", "n1", "-o", "json")
     assert {each["section"]: each["state"] for each in json.loads(kubectl.out)["items"]} == {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_api import conditions as names
-from nodedevices_kubectl.views import facts
-from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
+from nodedevices_kubectl.views import explain, facts
+from support.command_line import CommandLine, JsonObject, action, condition, failed, gpu, node
 from support.recorded_api import EVENTS, NODE_DEVICES, RecordedApi
 
 ESCAPE = "\033"
@@ -329,6 +329,19 @@ def test_a_node_and_a_device_are_described_on_one_screen(api: RecordedApi, kubec
     assert kubectl.out == DEVICE_DESCRIBED
 
 
+def test_a_description_shows_what_the_operator_does_there(api: RecordedApi, kubectl: CommandLine) -> None:
+    actions = [action("evictions", "InSync", "no pod needs to be evicted"), action("taint", "Refused", "used up")]
+    api.add(NODE_DEVICES, node("n1", gpu(0), actions=actions))
+    kubectl("describe", "n1")
+    lines = squeezed(kubectl.out)
+    at = lines.index(["Actions:"])
+    assert lines[at + 1 : at + 4] == [
+        ["NAME", "REASON", "MESSAGE"],
+        ["evictions", "InSync", "no", "pod", "needs", "to", "be", "evicted"],
+        ["taint", "Refused", "used", "up"],
+    ]
+
+
 def test_a_description_ends_with_the_events(api: RecordedApi, kubectl: CommandLine) -> None:
     api.add(NODE_DEVICES, node("n1", gpu(0)))
     late = {"type": "Warning", "reason": "DeviceFault", "lastTimestamp": "2026-11-23T11:59:00Z", "message": "gpu-0"}
@@ -349,7 +362,7 @@ def test_a_description_ends_with_the_events(api: RecordedApi, kubectl: CommandLi
 def test_conditions_are_called_as_the_contract_calls_them() -> None:
     """The views may not load it: it takes longer than all of them."""
     ours = {key: value for key, value in vars(facts).items() if key.isupper() and value == getattr(names, key, None)}
-    wanted = "READY DEVICES_HEALTHY CONFIG_APPLIED HOLDERS_KNOWN ALLOCATED_ONCE CAPACITY_SYNCED POLICY_RESOLVED STALE"
-    wanted += " EXPECTED_DEVICES LABELS_SYNCED TAINT_SYNCED EVICTIONS_SYNCED IDLE_PODS_MARKED PROBLEM_REPORTED"
-    wanted += " MAINTENANCE_SCHEDULED"
+    wanted = "READY DEVICES_HEALTHY CONFIG_APPLIED HOLDERS_KNOWN ALLOCATED_ONCE POLICY_RESOLVED STALE"
+    wanted += " EXPECTED_DEVICES PROBLEM_REPORTED MAINTENANCE_SCHEDULED IN_SYNC ACTION_EVICTIONS"
     assert set(ours) == set(wanted.split())
+    assert {action for actions in explain._OPERATOR.values() for action in actions} == set(names.ACTIONS)

@@ -11,7 +11,7 @@ from nodedevices_common.table import Kind, Row, TableText
 from nodedevices_kubectl.output import documents
 from nodedevices_kubectl.views import bundle, check, describe, devices, edits, explain, facts, idle, nodes, pods, top
 from support.cases import cases
-from support.command_line import NOW, JsonObject, condition, failed, gpu, node
+from support.command_line import NOW, JsonObject, action, condition, failed, gpu, node
 from support.odd_json import places, with_value
 
 ASKED = edits.Cordon(reason="", until="", by="jane", now=NOW)
@@ -26,8 +26,15 @@ def whole() -> JsonObject:
     device |= {"unschedulable": "RMA", "notices": [{"code": "Xid31", "count": 1}], "history": [{"reason": "Xid79"}]}
     part = {"id": "MIG-0", "name": "gpu-0.0", "profile": "1g.10gb", "holders": [dict(device["holders"][0])]}
     device["partitions"] = [part]
-    said = [condition("Ready", "False", "KubeletUnreachable"), condition("TaintSynced", "False", "Pending")]
-    item = node("n1", device, gpu(1), conditions=said, probes=[{"name": "nvml", "state": "Starting", "message": "no"}])
+    said = [condition("Ready", "False", "KubeletUnreachable"), condition("ActionsSynced", "False", "TaintPending")]
+    item = node(
+        "n1",
+        device,
+        gpu(1),
+        conditions=said,
+        actions=[action("taint", "Pending")],
+        probes=[{"name": "nvml", "state": "Starting", "message": "no"}],
+    )
     item["metadata"] |= {"annotations": {edits.CONFIRM: "a=recovered"}, "managedFields": [{"time": "2026-11-23"}]}
     item["spec"] = {
         "config": {"sharing": {"strategy": "none"}},

@@ -361,14 +361,14 @@ async def test_cleanup_takes_our_taint_from_a_busy_node_and_leaves_the_others() 
 def end_state(kube: FakeKube) -> tuple[Any, ...]:
     """What the operator answers for, without times and Events."""
     item = kube.objects[ITEM]
-    kinds = ("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale")
-    conditions = [condition(kube, ITEM, kind) for kind in kinds]
+    conditions = [condition(kube, ITEM, kind) for kind in ("PolicyResolved", "ActionsSynced", "Stale")]
+    actions_shown = [(it["name"], it["reason"]) for it in item["status"].get("actions", [])]
     marked = [it["name"] for it in item["status"]["affectedPods"]]
     taints = kube.objects[NODE].get("spec", {}).get("taints")
     evicted = "deletionTimestamp" in kube.objects[POD]["metadata"]
     record = from_data(kube.objects.get(RECORD, {}).get("data", {}))
     actions = [action for action, _ in record.actions] if record is not None else None
-    return item["spec"], conditions, marked, done(kube), taints, evicted, actions
+    return item["spec"], conditions, marked, done(kube), taints, evicted, actions, actions_shown
 
 
 async def through(rig: Callable[[], FakeKube], dies_at: int) -> tuple[Any, list[Any], int]:

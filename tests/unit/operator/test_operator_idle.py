@@ -15,7 +15,19 @@ from support.cases import cases
 from support.crashes import CrashingKube, Killed, live
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy, record
-from support.whole_operator import ITEM, NODE, POD, POLICY, arrive, one_node, said, started, verdict, with_status
+from support.whole_operator import (
+    ITEM,
+    NODE,
+    POD,
+    POLICY,
+    action,
+    arrive,
+    one_node,
+    said,
+    started,
+    verdict,
+    with_status,
+)
 
 KIND = "nodedevices.io/DeviceIdle"
 # Their Events are still there, also when these are the last tests of a suite.
@@ -79,8 +91,10 @@ def mark(kube: FakeKube) -> tuple[str, str]:
     return verdict(kube, POD, KIND)
 
 
-def synced(kube: FakeKube) -> tuple[str, str]:
-    return verdict(kube, ITEM, "IdlePodsMarked")
+def synced(kube: FakeKube) -> str:
+    """The reason of the action; empty: there is none."""
+    reason: str = action(kube, "idlePods").get("reason", "")
+    return reason
 
 
 def told(kube: FakeKube) -> list[str]:
@@ -90,7 +104,7 @@ def told(kube: FakeKube) -> list[str]:
 async def test_a_pod_that_never_used_its_device_shows_it_and_its_owner_hears_of_it_once() -> None:
     kube, _ = await run(idle())
     assert mark(kube) == ("True", "NeverUsed")
-    assert synced(kube) == ("True", "InSync")
+    assert synced(kube) == "InSync"
     [message] = told(kube)
     assert message.startswith("NeverUsed: gpu-0 GPU-")
     assert message.endswith(f"since {RECENT}: no process has been seen on it since the pod got it")
@@ -117,41 +131,41 @@ async def test_a_restarted_operator_takes_back_what_the_one_before_wrote() -> No
 
 async def test_nothing_is_written_where_no_policy_asks_for_it() -> None:
     kube, _ = await run(idle(), afterSeconds=1800)
-    assert (mark(kube), synced(kube), told(kube)) == (NONE, NONE, [])
+    assert (mark(kube), synced(kube), told(kube)) == (NONE, "", [])
 
 
 async def test_an_event_alone_marks_no_pod() -> None:
     kube, _ = await run(idle(), afterSeconds=1800, event=True)
-    assert (mark(kube), synced(kube), len(told(kube))) == (NONE, NONE, 1)
+    assert (mark(kube), synced(kube), len(told(kube))) == (NONE, "", 1)
 
 
 async def test_a_policy_that_no_longer_asks_for_the_condition_takes_it_from_the_pods() -> None:
     kube, manager = await run(idle())
     await policy(kube, manager, afterSeconds=1800, event=True)
-    assert (mark(kube), synced(kube)) == (NONE, NONE)
+    assert (mark(kube), synced(kube)) == (NONE, "")
     await policy(kube, manager, **BOTH)
-    assert (mark(kube), synced(kube)) == (("True", "NeverUsed"), ("True", "InSync"))
+    assert (mark(kube), synced(kube)) == (("True", "NeverUsed"), "InSync")
 
 
 async def test_the_condition_goes_also_where_the_policy_went_while_no_operator_ran() -> None:
     kube, _ = await run(idle())
     kube.put(POLICY, raw_policy("p", partitions={"strategy": "none"}, generation=2))
     await running(kube)
-    assert (mark(kube), synced(kube)) == (NONE, NONE)
+    assert (mark(kube), synced(kube)) == (NONE, "")
 
 
 async def test_a_pod_that_uses_its_device_again_loses_the_condition_with_the_policy() -> None:
     kube, manager = await run(idle())
     await report(kube, manager, busy())
     await policy(kube, manager, afterSeconds=1800)
-    assert (mark(kube), synced(kube)) == (NONE, NONE)
+    assert (mark(kube), synced(kube)) == (NONE, "")
 
 
 async def test_the_condition_goes_with_the_policy_also_while_the_holders_are_not_known() -> None:
     kube, manager = await run(idle())
     await report(kube, manager, idle(), HoldersKnown=("Unknown", "PodResourcesUnavailable"))
     await policy(kube, manager, afterSeconds=1800)
-    assert (mark(kube), synced(kube)) == (NONE, NONE)
+    assert (mark(kube), synced(kube)) == (NONE, "")
 
 
 async def test_a_new_nodedevices_takes_back_what_the_earlier_one_led_to_where_no_policy_asks_for_it() -> None:
@@ -159,7 +173,7 @@ async def test_a_new_nodedevices_takes_back_what_the_earlier_one_led_to_where_no
     kube.put(POLICY, raw_policy("p", partitions={"strategy": "none"}, generation=2))
     kube.put(ITEM, node_devices(idle()))  # made anew, without any condition of ours
     await running(kube)
-    assert (mark(kube), synced(kube)) == (NONE, NONE)
+    assert (mark(kube), synced(kube)) == (NONE, "")
 
 
 @pytest.mark.parametrize("reported", [False, True])
@@ -254,7 +268,7 @@ async def test_without_the_right_the_condition_says_so() -> None:
     kube = rig(idle())
     kube.fails = lambda verb, path: KubeError("no", status=403) if (verb, path) == ("apply", f"{POD}/status") else None
     await running(kube)
-    assert synced(kube) == ("False", "Forbidden")
+    assert synced(kube) == "Forbidden"
 
 
 async def test_cleanup_takes_the_condition_away() -> None:
@@ -294,7 +308,7 @@ async def test_killed_between_any_two_calls_it_comes_to_the_same_end() -> None:
             await live(first)
         calls = max(calls, len(first.calls))
         await running(kube)
-        assert (mark(kube), synced(kube), len(told(kube))) == (("True", "NeverUsed"), ("True", "InSync"), 1), dies_at
+        assert (mark(kube), synced(kube), len(told(kube))) == (("True", "NeverUsed"), "InSync", 1), dies_at
         kube.put(ITEM, with_status(kube, devices=[busy()]))
         await running(kube)
         assert mark(kube) == ("False", "InUse"), dies_at

@@ -18,7 +18,19 @@ from nodedevices_operator.records.kinds import Kind, read
 from support.clock import Clock
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
-from support.whole_operator import ITEM, NODE, POD, POLICY, arrive, condition, one_node, started, verdict, with_status
+from support.whole_operator import (
+    ITEM,
+    NODE,
+    POD,
+    POLICY,
+    action,
+    arrive,
+    condition,
+    one_node,
+    started,
+    verdict,
+    with_status,
+)
 
 POD_CONDITION = "nodedevices.io/DeviceHealthy"
 BEAT_SECONDS = 300
@@ -316,7 +328,7 @@ async def test_a_node_recreated_between_two_reconciliations_inherits_no_limit_of
         raw = raw_policy("tiers", labels={"extra": {"example.com/tier": str(turn)}}, generation=turn + 1)
         arrive(manager, kube, f"{names.POLICIES}/tiers", raw)
         await settle(manager)
-        shown: str = condition(kube, ITEM, "LabelsSynced")["reason"]
+        shown: str = action(kube, "labels")["reason"]
         return shown
 
     reasons = [await wanted(turn) for turn in range(MOST_WRITES + 1)]
@@ -325,7 +337,7 @@ async def test_a_node_recreated_between_two_reconciliations_inherits_no_limit_of
     raw["metadata"]["uid"] = "another-uid"
     arrive(manager, kube, NODE, raw)
     await settle(manager)
-    assert condition(kube, ITEM, "LabelsSynced")["reason"] == "InSync"
+    assert action(kube, "labels")["reason"] == "InSync"
     assert kube.objects[NODE]["metadata"]["labels"] == {"example.com/tier": str(MOST_WRITES)}
 
 

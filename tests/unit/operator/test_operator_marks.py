@@ -69,7 +69,8 @@ class Cluster:
         made = self._object(name, list(devices), **status)
         made["spec"], made["metadata"]["generation"] = before["spec"], before["metadata"]["generation"]
         made["status"].setdefault("affectedPods", before["status"].get("affectedPods", []))
-        kept = {"PolicyResolved", "CapacitySynced", "Stale"}
+        made["status"].setdefault("actions", before["status"].get("actions", []))
+        kept = {"PolicyResolved", "ActionsSynced", "Stale"}
         made["status"]["conditions"] += [entry for entry in before["status"]["conditions"] if entry["type"] in kept]
         arrive(self.manager, self.kube, self._path(name), made)
         await self._rest()

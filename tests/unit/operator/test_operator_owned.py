@@ -10,9 +10,10 @@ from nodedevices_api.sections import CapacityEntry, Sections
 from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.capacity import CapacityConcern, claimed_names
 from nodedevices_operator.kube.port import JsonObject, KubeError
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_devices_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+from support.cases import cases
 from support.concerns import Result, run, tools
-from support.opfacts import MEMORY, device, node, node_devices, record
+from support.opfacts import MEMORY, device, node, record
 
 ONE = 81920
 ENTRY = Sections(capacity=[CapacityEntry(name=MEMORY, sum_of="memoryMiB")])
@@ -137,28 +138,57 @@ async def test_a_name_that_a_plugin_registers_while_our_first_write_fails_is_the
     shown = (await bench.sync(BOTH, node())).shown
     assert isinstance(shown, tuple)
     setattr(bench.world, fails, 0)
-    synced = {"type": "CapacitySynced", "status": shown[0], "reason": shown[1], "observedGeneration": 1}
     spec = {"config": {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}]}}
-    raw = node_devices(device(0), device(1), spec=spec)
-    raw["status"]["conditions"].append(synced)
-    result = await bench.sync(node_devices_record(raw), node({MEMORY: 8}))
+    shown_before = record(device(0), device(1), spec=spec, actions=[action("capacity", shown[1])])
+    result = await bench.sync(shown_before, node({MEMORY: 8}))
     assert (result.reason, bench.world.applied) == ("Conflict", [])
 
 
-def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_set_for() -> None:
-    spec = {"config": {"capacity": [{"name": MEMORY, "perNode": 1}]}}
-    for reason, generation, expected in (
+OURS = {"config": {"capacity": [{"name": MEMORY, "perNode": 1}]}}
+
+
+def action(name: str, reason: str, generation: int = 1) -> dict[str, Any]:
+    return {"name": name, "reason": reason, "message": "", "observedGeneration": generation}
+
+
+@cases(
+    ("reason", "generation", "expected"),
+    [
         ("InSync", 1, {MEMORY}),
         ("Pending", 1, {MEMORY}),
         ("NotWritten", 1, set()),
+        ("Forbidden", 1, set()),
         ("Conflict", 1, set()),
         ("InSync", 0, set()),
-    ):
-        synced = {"type": "CapacitySynced", "status": "True", "reason": reason, "observedGeneration": generation}
-        assert claimed_names(_with(spec, synced)) == expected
+        ("Pending", 0, set()),
+    ],
+)
+@pytest.mark.parametrize("other", ["InSync", "NotWritten", "Conflict", "Refused", None])
+def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_set_for(
+    reason: str, generation: int, expected: set[str], other: str | None
+) -> None:
+    """Whatever became of another action, at this generation or before it."""
+    for at in (0, 1):
+        others = [] if other is None else [action("labels", other, at), action("evictions", other, at)]
+        actions = [action("capacity", reason, generation), *others]
+        assert claimed_names(record(spec=OURS, actions=actions)) == expected
 
 
-def _with(spec: Any, condition: Any) -> NodeDevicesRecord:
-    raw = node_devices(spec=spec)
-    raw["status"]["conditions"].append(condition)
-    return node_devices_record(raw)
+@cases(
+    ("spec", "actions"),
+    [
+        pytest.param(OURS, [], id="nothing was decided"),
+        pytest.param(OURS, [action("labels", "InSync")], id="of another action alone"),
+        pytest.param(OURS, [action("labels", "Conflict")], id="of another action's failure"),
+        pytest.param({}, [action("capacity", "InSync")], id="nothing is configured"),
+        pytest.param({"config": {}}, [action("capacity", "InSync")], id="not of the configuration"),
+        pytest.param({"config": {"capacity": []}}, [action("capacity", "InSync")], id="of no entry"),
+    ],
+)
+def test_the_object_claims_no_name_for_us_that_it_does_not_say_was_written(spec: Any, actions: Any) -> None:
+    assert claimed_names(record(spec=spec, actions=actions)) == frozenset()
+
+
+def test_a_summary_that_is_in_sync_claims_nothing() -> None:
+    """The condition may be of the actions beside a capacity that this generation has brought."""
+    assert claimed_names(record(spec=OURS, conditions={"ActionsSynced": ("True", "InSync")})) == frozenset()

@@ -230,11 +230,11 @@ def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutc
 def test_what_a_budget_refuses_is_reported_to_the_policys_author() -> None:
     configuration = resolve({}, [P], Previous())
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
-    refused = {"ConfigApplied": ("True", "Applied"), "EvictionsSynced": ("False", "Refused")}
-    found = record(conditions=refused, spec=spec, appliedConfigHash=configuration.config_hash)
+    is_applied, refused = {"ConfigApplied": ("True", "Applied")}, [{"name": "evictions", "reason": "Refused"}]
+    found = record(conditions=is_applied, actions=refused, spec=spec, appliedConfigHash=configuration.config_hash)
     evicting = {"p": PolicyOutcome(("faults",), generation=1)}
     node = replace(node_outcome({}, {"p": P}, configuration, found), outcomes=evicting)
-    assert applied({"a": node})[2].startswith("in effect on 1 nodes; on 1 of them faults: EvictionsSynced: Refused: ")
+    assert applied({"a": node})[2].startswith("in effect on 1 nodes; on 1 of them faults: evictions: Refused: ")
 
 
 def test_nodes_on_which_an_entry_matches_nothing_are_counted_where_a_program_can_read_it() -> None:
@@ -310,32 +310,32 @@ def test_a_policy_that_does_not_supply_the_section_is_in_effect() -> None:
 
 
 @cases(
-    ("kind", "reason", "section", "passing"),
+    ("name", "reason", "section", "passing"),
     [
-        ("CapacitySynced", "Conflict", "capacity", False),
-        ("CapacitySynced", "Forbidden", "capacity", False),
-        ("CapacitySynced", "Pending", "capacity", True),
-        ("CapacitySynced", "NotWritten", "capacity", True),
-        ("LabelsSynced", "Conflict", "labels", False),
-        ("LabelsSynced", "Forbidden", "labels", False),
-        ("TaintSynced", "Forbidden", "faults", False),
+        ("capacity", "Conflict", "capacity", False),
+        ("capacity", "Forbidden", "capacity", False),
+        ("capacity", "Pending", "capacity", True),
+        ("capacity", "NotWritten", "capacity", True),
+        ("labels", "Conflict", "labels", False),
+        ("labels", "Forbidden", "labels", False),
+        ("taint", "Forbidden", "faults", False),
     ],
 )
-def test_the_conditions_of_a_node_say_which_sections_are_not_in_effect(
-    kind: str, reason: str, section: str, passing: bool
+def test_the_actions_of_a_node_say_which_sections_are_not_in_effect(
+    name: str, reason: str, section: str, passing: bool
 ) -> None:
     expected = {section: Hindrance(f"{reason}: why", passing=passing)}
-    kinds = {"CapacitySynced": "capacity", "LabelsSynced": "labels", "TaintSynced": "faults"}
-    assert hindrances(record(), {kind: ("False", reason, "why")}, kinds) == expected
-    on_object = dataclasses.replace(record(), conditions=(ConditionRecord(kind, "False", reason, "why"),))
-    assert hindrances(on_object, {}, kinds) == expected
-    assert hindrances(on_object, {kind: ("True", "InSync", "")}, kinds) == {}
+    sections = {"capacity": "capacity", "labels": "labels", "taint": "faults"}
+    assert hindrances(record(), {name: ("False", reason, "why")}, sections) == expected
+    on_object = record(actions=[{"name": name, "reason": reason, "message": "why"}])
+    assert hindrances(on_object, {}, sections) == expected
+    assert hindrances(on_object, {name: ("True", "InSync", "")}, sections) == {}
+    assert hindrances(on_object, {name: None}, sections) == {}
 
 
 @cases("reason", ["Pending", "Refused", "Stopped", "Blocked"])
 def test_a_policy_whose_evictions_are_held_back_by_its_own_limits_is_in_effect(reason: str) -> None:
-    kinds = {"EvictionsSynced": "faults"}
-    assert hindrances(record(), {"EvictionsSynced": ("False", reason, "why")}, kinds) == {}
+    assert hindrances(record(), {"evictions": ("False", reason, "why")}, {"evictions": "faults"}) == {}
 
 
 @cases(

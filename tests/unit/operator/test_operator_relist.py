@@ -304,16 +304,22 @@ async def test_a_node_whose_conditions_are_not_as_they_should_be_is_named_with_t
         {
             "Ready": ("True", "AgentRunning"),
             "Stale": ("True", "AgentLost"),
-            "CapacitySynced": ("False", "Conflict"),
+            "ActionsSynced": ("False", "CapacityConflict"),
             "HoldersKnown": ("Unknown", "PodResourcesUnavailable"),
             "ExpectedDevices": ("False", "Expected8Found7"),
-        }
+        },
+        capacity="Conflict",
+        taint="Refused",
+        labels="InSync",
+        idlePods="NotWritten",
     )
     assert shown["nodedevices_operator_node_problem"] == {
         (("condition", kind), ("node", "n1"), ("reason", reason)): 1
         for kind, reason in (
             ("Stale", "AgentLost"),
-            ("CapacitySynced", "Conflict"),
+            ("ActionsSynced", "CapacityConflict"),
+            ("ActionsSynced", "TaintRefused"),
+            ("ActionsSynced", "IdlePodsNotWritten"),
             ("HoldersKnown", "PodResourcesUnavailable"),
             ("ExpectedDevices", "TooFew"),
         )
@@ -336,9 +342,10 @@ async def test_only_numbers_make_a_reason_one_of_too_few_devices(reason: str) ->
 
 
 async def test_what_a_lying_agent_writes_makes_no_label() -> None:
-    shown = operator({"Ready": ("False", "x" * 64), "Invented": ("False", "Anything")})
+    conditions = {"Ready": ("False", "x" * 64), "Invented": ("False", "Anything")}
+    shown = operator(conditions, labels="Blocked", invented="Pending")
     assert list(shown["nodedevices_operator_node_problem"]) == [
-        (("condition", "Ready"), ("node", "n1"), ("reason", "Other"))
+        (("condition", kind), ("node", "n1"), ("reason", "Other")) for kind in ("Ready", "ActionsSynced")
     ]
 
 
