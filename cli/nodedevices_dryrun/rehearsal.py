@@ -295,7 +295,6 @@ def _answered(
             now=now,
             survey=seen,
             seen=arrivals(None, seen.faults, 0.0),
-            record=place,
         )
         for node in mine:
             if said := node.preview.text(answers):

@@ -1,4 +1,4 @@
-"""What the commands have in common that write a NodeDevices: read, decide, write; and again where somebody else wrote
+"""What the commands have in common that write an object: read, decide, write; and again where somebody else wrote
 in between."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from nodedevices_common.raw import Raw, mapping, text
 
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.views import find
+from nodedevices_kubectl.views import facts, find
 from nodedevices_kubectl.views.edits import Edit
 
 ATTEMPTS = 5
@@ -35,35 +35,36 @@ def change(
     for node, devices in nodes.items():
         decide(items[node], devices)
     for node, devices in nodes.items():
-        _write(session, node, devices, items[node], decide, dry_run=dry_run)
+        _change_node(session, items[node], devices, decide, dry_run=dry_run)
 
 
-def _write(
-    session: Session,
-    node: str,
-    devices: list[str],
-    item: Raw,
-    decide: Callable[[Raw, list[str]], Edit],
-    *,
-    dry_run: bool,
+def _change_node(
+    session: Session, item: Raw, devices: list[str], decide: Callable[[Raw, list[str]], Edit], *, dry_run: bool
 ) -> None:
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
+    path = objects.at(objects.NODE_DEVICES, facts.name_of(item))
+    write(session, path, item, lambda each: decide(each, devices), dry_run=dry_run)
+
+
+def write(session: Session, path: str, item: Raw, decide: Callable[[Raw], Edit], *, dry_run: bool) -> bool:
+    """Write what is decided about an object, and say it. False: there was nothing to write."""
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
     for left in reversed(range(ATTEMPTS)):
-        edit = decide(item, devices)
+        edit = decide(item)
         if edit.patch is None:
             break
         try:
-            session.api.merge(objects.at(objects.NODE_DEVICES, node), edit.patch, dry_run=dry_run)
+            session.api.merge(path, edit.patch, dry_run=dry_run)
             break
         except ApiError as error:
             if error.status != _CONFLICT or not left:
                 raise
-        item = session.node(node)
+        item = session.api.get(path)
     for line in edit.said:
         session.say(f"(dry run) {line}" if dry_run else line)
+    return edit.patch is not None
 
 
 def who(session: Session) -> str:

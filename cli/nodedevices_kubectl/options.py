@@ -130,6 +130,17 @@ def complete_policies(context: click.Context, parameter: click.Parameter, incomp
     return _beginning(context, POLICIES, incomplete)
 
 
+def complete_confirmable(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """What `confirm` is about, and with what outcome: click asks only once for both."""
+    from nodedevices_kubectl.views import edits  # noqa: PLC0415
+
+    if incomplete.startswith(edits.POLICY):
+        names = complete_policies(context, parameter, incomplete.removeprefix(edits.POLICY))
+        return [f"{edits.POLICY}{name}" for name in names]
+    words = [word for word in (edits.ACTIONS, edits.POLICY, *edits.OUTCOMES) if word.startswith(incomplete)]
+    return complete_devices(context, parameter, incomplete) + words
+
+
 def complete_devices(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """NODE/ first, then NODE/DEVICE."""
     node, slash, device = incomplete.partition("/")

@@ -173,7 +173,7 @@ class DevicePolicyStatus(Loose):
     )
     resume_record: Annotated[str, Field(max_length=MAX_RECORD)] = Field(
         default="",
-        description="ConfigMap (namespace/name) whose annotation nodedevices.io/resume-actions resumes taints and "
+        description="ConfigMap (namespace/name) whose annotation nodedevices.io/confirm resumes taints and "
         "evictions; set only while they are stopped. Not actionsRecord if the operator has moved.",
     )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), ListType("map", "type")] = (

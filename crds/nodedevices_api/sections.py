@@ -548,8 +548,7 @@ class Budget(Strict):
 class Breaker(Strict):
     """When so many nodes fail at once that acting would make it worse, actions stop and reports go on.
 
-    The actions of every policy stop. A user resumes them with the annotation nodedevices.io/resume-actions: TIME on
-    ConfigMap nodedevices-actions.
+    The actions of every policy stop. A user resumes them: kubectl nodedevices confirm actions resumed.
     """
 
     percent: Annotated[Whole, Field(ge=0, le=100)] = Field(

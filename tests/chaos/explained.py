@@ -73,8 +73,6 @@ ROWS: tuple[Row, ...] = (
     Row("roll-out stopped", ("Strike", "Cordon", "Cut"), ("operator",), more="are no longer offered"),
     Row("roll-out stopped", ("SetPolicy", "Cut"), ("operator",), more="the previous configuration stays in effect"),
     Row("roll-out stopped", KUBELET, ("operator",), more="its Node is not Ready"),
-    # The word of the last cure stays on the object.
-    Row("annotation already acted on", ("Strike", "Cut"), ("agent",)),
     Row("invalid annotation", ("Strike", "Cut", "SpoilState"), ("agent",), more="this node has no such device"),
     Row("configuration", ("SetPolicy", "Cut", "SpoilState"), ("agent",), more="ConfigInvalid"),
     Row("configuration", ("FillDisk",), ("agent",), more="StateNotSaved"),

@@ -280,7 +280,6 @@ def test_nodes_of_dev_are_opened_by_their_pods_one_by_two_at_once_and_one_that_g
 
     def well() -> bool:
         """A confirmation is acted on once, and counts for nothing before the probe has seen the node again."""
-        rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {"nodedevices.io/confirm": None}}})
         rig.confirm_recovered(rig.b)
         return str(rig.devices(rig.b)[_generic_id(own)]["health"]["state"]) == "Healthy"
 

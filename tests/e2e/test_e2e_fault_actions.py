@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nodedevices_common.confirming import CONFIRM
 from support import simulated
 from support.cluster import GPU, HEALTHY, NAMESPACE, SYSTEM, Cluster
 from support.fleet import stamp
@@ -13,7 +14,7 @@ from support.fleet import stamp
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 KEY = "nodedevices.io/device-fault"
-RESUME, RECORD = "nodedevices.io/resume-actions", "nodedevices-actions"
+RECORD = "nodedevices-actions"
 EVICT = {"mode": "AfterGrace", "graceSeconds": 1}
 LABELS = {"app": "web"}
 RULE = {"action": "Ignore", "onPodConditions": [{"type": HEALTHY, "status": "False"}]}
@@ -146,9 +147,10 @@ def test_a_mass_fault_stops_all_actions_until_a_person_resumes_them(cluster: Clu
         return cluster.condition("devicepolicy", "act", "ActionsStopped")
 
     said = cluster.until("the breaker opens", lambda: (one := stopped()).get("status") == "True" and one)
-    assert (said["reason"], RESUME in said["message"]) == ("MassFault", True)
+    assert (said["reason"], "confirm actions resumed" in said["message"]) == ("MassFault", True)
     cluster.until("the eviction is held", lambda: shown(cluster).get("reason") == "Stopped")
     assert [one["metadata"]["name"] for one in on(cluster, cluster.a)] == [pod]
-    cluster.kubectl.run("annotate", "configmap", RECORD, "-n", SYSTEM, "--overwrite", f"{RESUME}={stamp()}")
+    word = f"{CONFIRM}=actions=resumed@{stamp()}"
+    cluster.kubectl.run("annotate", "configmap", RECORD, "-n", SYSTEM, "--overwrite", word)
     cluster.until("it is evicted", lambda: pod not in {one["metadata"]["name"] for one in cluster.pods()})
     cluster.until("the policy says so", lambda: stopped().get("status") != "True")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
+from nodedevices_common.confirming import CONFIRM
 from support import simulated
-from support.cluster import CONFIRM, GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
+from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
 from support.fleet import stamp
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
@@ -218,7 +219,9 @@ def test_an_error_that_repeats_on_one_device_is_a_fault_of_it_and_stays_visible_
     strike(index, index)
     cluster.until("the kubelet withdraws it", lambda: cluster.ids(cluster.b) == before - {bad})
     assert cluster.marked("restarts", "False")["reason"] == "Xid43"
-    cluster.kubectl.patch("nodedevices", cluster.b, {"metadata": {"annotations": {CONFIRM: f"{bad}=recovered"}}})
+    cluster.kubectl.patch(
+        "nodedevices", cluster.b, {"metadata": {"annotations": {CONFIRM: f"{bad}=recovered@{stamp()}"}}}
+    )
     cluster.until("a person's word brings it back", lambda: cluster.ids(cluster.b) == before)
     name = cluster.devices(cluster.b)[bad]["name"]
     assert cluster.summary(cluster.b)["mostFaults"].startswith(f"{name}=")

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nodedevices_common.confirming import CONFIRM
 from support import installing
 from support.cluster_provider import ClusterProvider
+from support.fleet import stamp
 from support.pagesteps import Page
 from support.rig_cluster import RigCluster
 
@@ -24,10 +26,10 @@ def one_l4(rig: RigCluster) -> Iterator[RigCluster]:
     """Node b has one L4, and knows of no other."""
     own = set(rig.devices(rig.b))
     [first] = [each["id"] for each in rig.devices(rig.b).values() if each["index"] == 0]
-    removed = ",".join(f"{each}=removed" for each in sorted(own - {first}))
+    removed = ",".join(f"{each}=removed@{stamp()}" for each in sorted(own - {first}))
     rig.hardware(rig.b, "profile: l4 x 1")
     rig.until("the others are missing", lambda: rig.summary(rig.b).get("unhealthy") == len(own) - 1)
-    rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {"nodedevices.io/confirm": removed}}})
+    rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {CONFIRM: removed}}})
     rig.until("one is left", lambda: set(rig.devices(rig.b)) == {first})
     try:
         yield rig

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from nodedevices_common.confirming import CONFIRM
 from support import simulated
 from support.cluster import GPU, Cluster
 from support.kubectl import KubectlError
@@ -127,10 +128,10 @@ def test_a_policy_that_costs_a_node_its_devices_goes_no_further_until_a_person_s
     assert "Stopped" in cluster.kubectl.run("get", "devicepolicy", "hurts")
 
     def says(word: str) -> None:
-        cluster.kubectl.run("annotate", "--overwrite", "devicepolicy", "hurts", f"nodedevices.io/resume-rollout={word}")
+        cluster.kubectl.run("annotate", "--overwrite", "devicepolicy", "hurts", f"{CONFIRM}=rollout=resumed@{word}")
 
     says("yes")
-    cluster.until("the word is refused", lambda: '"yes" is not allowed; give the generation' in rolled_out()["message"])
+    cluster.until("the word is refused", lambda: "resumed@yes: give rollout=resumed@<" in rolled_out()["message"])
     assert cluster.ids(other) == before[other]
     says("1")
     cluster.until("it goes on", lambda: not cluster.ids(other))

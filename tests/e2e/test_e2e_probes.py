@@ -118,7 +118,6 @@ def test_a_nic_and_an_fpga_go_from_a_scripts_line_to_containers_and_to_nodedevic
 
     def well() -> bool:
         """A confirmation is acted on once, and counts for nothing before the probe has read the file's end."""
-        rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {"nodedevices.io/confirm": None}}})
         rig.confirm_recovered(rig.b)
         return not [each for each in named(rig).values() if each["health"]["state"] == "Unhealthy"]
 

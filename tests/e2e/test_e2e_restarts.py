@@ -11,8 +11,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from nodedevices_common.confirming import CONFIRM
 from support import installing, simulated
-from support.cluster import CONFIRM, GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM
+from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM
+from support.fleet import stamp
 from support.kubectl import NotReached, Watch
 from support.rig_cluster import RigCluster
 
@@ -317,7 +319,7 @@ def test_a_node_that_was_installed_anew_and_has_too_few_devices_says_so(rig: Rig
     rig.until("the others are offered", lambda: rig.node_count(rig.b, GPU) == 3)
     on_node = partial(rig.condition, "node", rig.b, DEVICES_HEALTHY)
     rig.until("nothing acts by what is expected", lambda: on_node()["status"] == "True")
-    rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {CONFIRM: "*=removed"}}})
+    rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {CONFIRM: f"*=removed@{stamp()}"}}})
     rig.until("a person's word ends it", lambda: expected() == ("", ""))
 
     rig.policy("four", {"expect": [{"match": {"type": "gpu"}, "count": 4}]}, selector={"kubernetes.io/hostname": rig.b})

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
+from nodedevices_common.confirming import CONFIRM
 from support.cluster import GPU, NAMESPACE
+from support.fleet import stamp
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -58,8 +60,8 @@ def two_numa_nodes(rig: RigCluster) -> Iterator[RigCluster]:
         file.write_text(before)
         rig.rig.start_kubelet(rig.b)
         rig.settle()
-        gone = ",".join(f"{each}=removed" for each in sorted(set(rig.devices(rig.b)) - own))
-        rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {"nodedevices.io/confirm": gone}}})
+        gone = ",".join(f"{each}=removed@{stamp()}" for each in sorted(set(rig.devices(rig.b)) - own))
+        rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {CONFIRM: gone}}})
         rig.until("the machine is as before", lambda: set(rig.devices(rig.b)) == own)
 
 

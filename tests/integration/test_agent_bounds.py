@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import yaml
+from nodedevices_common.confirming import CONFIRM
 from support import access, fleet
 from support.apiserver import ApiServer
 from support.fleet import FleetNode, device_id, stamp
@@ -175,7 +176,7 @@ def test_what_the_operator_reports_is_refused(agent: Kubectl) -> None:
 def test_owning_what_people_and_the_operator_wrote_is_refused(agent: Kubectl, kubectl: Kubectl) -> None:
     """With the very values that stand there: a configuration or a cordon that is taken back would stay."""
     cordon = {"unschedulable": [{"id": device_id(0), "reason": "RMA"}]}
-    confirmed = {"nodedevices.io/confirm": f"{device_id(0)}=recovered"}
+    confirmed = {CONFIRM: f"{device_id(0)}=recovered@{stamp()}"}
     for manager, body in (
         ("nodedevices-operator-config", {"spec": {"config": {}, "configHash": "ab", "configName": "special"}}),
         ("person", {"metadata": OBJECT["metadata"] | {"annotations": confirmed}, "spec": cordon}),
@@ -231,8 +232,8 @@ def test_what_people_and_the_operator_write_is_refused(agent: Kubectl) -> None:
         {"spec": {"config": {"sharing": {"strategy": "none"}}}},
         {"spec": {"unschedulable": [{"id": device_id(0), "reason": "mine"}]}},
         {"metadata": {"finalizers": ["example.com/for-ever"]}},
-        {"metadata": {"annotations": {"nodedevices.io/confirm": f"{device_id(0)}=recovered"}}},
-        {"metadata": {"annotations": {"nodedevices.io/accept-change": "abc"}}},
+        {"metadata": {"annotations": {CONFIRM: f"{device_id(0)}=recovered@{stamp()}"}}},
+        {"metadata": {"annotations": {CONFIRM: "config=accepted@abc"}}},
         {"metadata": {"labels": {"a": "b"}}},
     ):
         with pytest.raises(KubectlError, match="an agent may not write"):

@@ -228,7 +228,7 @@ def test_what_the_operator_resolves_is_in_effect_until_something_better_and_a_co
     served.edit(h100s(xid79=3, field_230=False))
     wait_until("the fault", lambda: fault(kubectl) == "Xid79")
     bad = next(device["id"] for device in status(kubectl)["devices"] if device["health"]["state"] != "Healthy")
-    kubectl.run("annotate", "nodedevices", NODE, f"nodedevices.io/confirm={bad}=recovered")
+    kubectl.run("annotate", "nodedevices", NODE, f"nodedevices.io/confirm={bad}=recovered@{stamp()}")
     wait_until("recovery", lambda: status(kubectl)["summary"]["healthy"] == 8)
     served.edit(h100s(xid79=3, field_230=False))  # strikes again: the same word counts no more
     wait_until("the fault again", lambda: fault(kubectl) == "Xid79")

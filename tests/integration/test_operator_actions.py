@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from support import fleet
 from support.fleet import NAMESPACE, FleetNode, events, get_pod, pod, policy
@@ -202,6 +203,6 @@ def test_a_mass_fault_stops_actions_and_no_report_until_a_person_resumes(
     operator.start()
     wait_until("it remembers", lambda: "nodedevices_operator_breaker_open 1.0" in operator.get("/metrics")[1])
     now = datetime.now(UTC).isoformat()
-    kubectl.run("annotate", "configmap", RECORD, "-n", SYSTEM, "--overwrite", f"nodedevices.io/resume-actions={now}")
+    kubectl.run("annotate", "configmap", RECORD, "-n", SYSTEM, "--overwrite", f"{CONFIRM}=actions=resumed@{now}")
     for node in nodes:
         wait_until("evicted", lambda node=node: leaving(kubectl, f"pod-{node.name}"))  # type: ignore[misc]

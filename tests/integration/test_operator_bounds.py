@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nodedevices_common.confirming import CONFIRM
 from support import fleet
 from support.access import APPLY, JSON, MERGE, STRATEGIC, Account, Refused, token_of_pod
 from support.apiserver import ApiServer
@@ -315,8 +316,7 @@ REFUSED: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
 
 REFUSED_ON_OBJECTS: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
     OBJECT: {
-        "a confirmation": ({"metadata": {"annotations": {"nodedevices.io/confirm": "x"}}}, "metadata.annotations: not"),
-        "a change": ({"metadata": {"annotations": {"nodedevices.io/accept-change": "x"}}}, "metadata.annotations: not"),
+        "a confirmation": ({"metadata": {"annotations": {CONFIRM: "x"}}}, "metadata.annotations: not"),
         "its own key": ({"metadata": {"labels": {"nodedevices.io/agent": "away"}}}, "nodedevices.io/agent: not the"),
         "a vendor's label": ({"metadata": {"labels": {"gpu.intel.com/cards": "9"}}}, "gpu.intel.com/cards: not the"),
         "a deployer's": ({"metadata": {"labels": {"app.kubernetes.io/instance": "x"}}}, "app.kubernetes.io/instance:"),
@@ -502,9 +502,9 @@ def test_of_configmaps_it_makes_its_record_and_no_other(operator: Account, kubec
 
 
 def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Account, kubectl: Kubectl) -> None:
-    resume = {"nodedevices.io/resume-actions": stamp()}
+    resume = {CONFIRM: f"actions=resumed@{stamp()}"}
     record = f"/api/v1/namespaces/{NAMESPACE}/configmaps/nodedevices-actions"
-    with pytest.raises(Refused, match=r"only people write nodedevices\.io/resume-actions"):
+    with pytest.raises(Refused, match=r"only people write nodedevices\.io/confirm"):
         operator_makes(operator, {"name": "nodedevices-actions", "annotations": resume})
     operator_makes(operator, {"name": "nodedevices-actions"})
     head = {"apiVersion": "v1", "kind": "ConfigMap"}
@@ -512,21 +512,20 @@ def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Accou
         ({"metadata": {"annotations": resume}}, MERGE),
         (head | {"metadata": {"name": "nodedevices-actions", "annotations": resume}}, APPLY),
     ):
-        with pytest.raises(Refused, match=r"only people write nodedevices\.io/resume-actions"):
+        with pytest.raises(Refused, match=r"only people write nodedevices\.io/confirm"):
             operator.patch(record, body, kind, manager="nodedevices-operator-fleet" if kind == APPLY else "")
-    kubectl.run(
-        "annotate", "configmap", "nodedevices-actions", "-n", NAMESPACE, f"nodedevices.io/resume-actions={stamp()}"
-    )
+    word = f"{CONFIRM}=actions=resumed@{stamp()}"
+    kubectl.run("annotate", "configmap", "nodedevices-actions", "-n", NAMESPACE, word)
     operator.patch(record, {"data": {"breaker": "Closed"}})  # whose word stays
-    with pytest.raises(Refused, match=r"only people write nodedevices\.io/resume-actions"):
-        operator.patch(record, {"metadata": {"annotations": {"nodedevices.io/resume-actions": None}}})
+    with pytest.raises(Refused, match=r"only people write nodedevices\.io/confirm"):
+        operator.patch(record, {"metadata": {"annotations": {CONFIRM: None}}})
     kubectl.delete("configmap", "nodedevices-actions", namespace=NAMESPACE)
     kubectl.apply(fleet.policy("p", health={}))
-    word = {"metadata": {"annotations": {"nodedevices.io/resume-rollout": "1"}}}
+    change = {"metadata": {"annotations": {CONFIRM: "rollout=resumed@1"}}}
     path = "/apis/nodedevices.io/v1alpha1/devicepolicies/p"
     with pytest.raises(Refused, match="forbidden"):
-        operator.patch(path, word)
-    operator.patch(f"{path}/status", word | {"status": {"observedGeneration": 1}})  # of metadata it writes nothing
+        operator.patch(path, change)
+    operator.patch(f"{path}/status", change | {"status": {"observedGeneration": 1}})  # of metadata it writes nothing
     assert "annotations" not in kubectl.object("devicepolicy", "p")["metadata"]
 
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from nodedevices_common.confirming import CONFIRM
 from support import installing, node_client, simulated
 from support.bookings import Sample, doubled, physical
 from support.cluster_provider import ClusterProvider
+from support.fleet import stamp
 from support.kubectl import Kubectl, action, condition, wait_until
 from support.node_client import NodeClient
 from support.patience import CLUSTER_PATIENCE_SECONDS
@@ -31,7 +33,6 @@ GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"
 HEALTHY = "nodedevices.io/DeviceHealthy"
 BASE_POLICY = "e2e-base"
-CONFIRM = "nodedevices.io/confirm"
 OURS = "app!=hand"  # in NAMESPACE: what a test made
 # Short, so that a recovered device is back soon: what the hold-down is for is tested where it can be given a clock.
 HOLD_DOWN_SECONDS = 1
@@ -82,9 +83,8 @@ class Cluster:
         """A person says that these are well again. `shown`: the node's NodeDevices."""
         if not ids:
             return
-        value = ",".join(f"{one}=recovered" for one in ids)
-        if shown.get("metadata", {}).get("annotations", {}).get(CONFIRM) == value:
-            value += ","  # the same word counts once only
+        now = stamp(micro=True)  # each entry is acted on once only
+        value = ",".join(f"{one}=recovered@{now}" for one in ids)
         self.kubectl.patch("nodedevices", node, {"metadata": {"annotations": {CONFIRM: value}}})
 
     def reset(self) -> None:

@@ -21,6 +21,7 @@ from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Partitio
 
 REGISTERED = VENDORS.fault_sources()
 START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+CONFIRMED = "2026-11-23T12:00:00Z"  # when a person confirmed something
 GIB = 1 << 30
 
 

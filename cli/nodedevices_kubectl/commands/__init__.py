@@ -22,8 +22,7 @@ COMMANDS = {
     "policy": "Show how policies configure nodes, and what a changed policy would do.",
     "cordon": "Take a device out of service: no new pod gets it.",
     "uncordon": "Take a device back into service.",
-    "confirm": "Confirm that a device was repaired, or removed from the machine.",
-    "resume": "Resume taints and evictions after a mass fault, or a stopped roll-out.",
+    "confirm": "Confirm a repair, a removal, or that what stopped itself goes on.",
     "support": "Write a support bundle: a file for those who help you, without secrets.",
     "version": "Show the versions of this plugin, of the agents, and of Kubernetes.",
 }

@@ -1,32 +1,144 @@
-"""`kubectl nodedevices confirm`: a person says what no program can see."""
+"""`kubectl nodedevices confirm`: a person says what no program can see, and what stopped itself goes on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
+from nodedevices_common.errors import InputError, OperationError
 from nodedevices_common.raw import Raw
 
 from nodedevices_kubectl import editing, options
 from nodedevices_kubectl.session import PROGRAM, Session
-from nodedevices_kubectl.views import edits
+from nodedevices_kubectl.views import edits, facts, find
+
+LOOKS, LOOK_AGAIN_SECONDS = 20, 0.5  # the operator watches what is stopped, and writes a policy's status once a second
 
 
-@click.command(short_help="Confirm that a device was repaired, or removed from the machine.")
-@click.argument("devices", metavar="NODE/DEVICE...", nargs=-1, required=True, shell_complete=options.complete_devices)
-@click.argument("outcome", metavar="{recovered|removed}", type=click.Choice(edits.OUTCOMES))
+@click.command(short_help="Confirm a repair, a removal, or that what stopped itself goes on.")
+@click.argument("targets", metavar="TARGET...", nargs=-1, required=True, shell_complete=options.complete_confirmable)
+@click.argument("outcome", metavar=f"{{{'|'.join(edits.OUTCOMES)}}}", type=click.Choice(tuple(edits.OUTCOMES)))
 @options.dry_run
 @options.with_session
-def confirm(session: Session, *, devices: tuple[str, ...], outcome: str, dry_run: bool) -> None:
-    """Confirm that a device was repaired (recovered), or that a Missing device was removed (removed). NODE/* means
-    everything that is missing, also devices that only the condition ExpectedDevices names. A confirmation replaces the
-    repair and the rest of the hold-down; it does not override evidence.
+def confirm(session: Session, *, targets: tuple[str, ...], outcome: str, dry_run: bool) -> None:
+    """Confirm what no program can see.
+
+    NODE/DEVICE recovered, removed: the device was repaired, or a Missing device was removed. NODE/* means everything
+    that is missing, also devices that only the condition ExpectedDevices names. A confirmation replaces the repair and
+    the rest of the hold-down; it does not override evidence.
+
+    policy/NAME resumed: its roll-out continues, although a node is worse off. NODE accepted: the node is as it should
+    be, and no roll-out waits for it. actions resumed: the circuit breaker closes, which stops taints and evictions when
+    many nodes fail at once.
 
     \b
     kubectl nodedevices confirm n1/gpu-2 recovered
     kubectl nodedevices confirm n1/GPU-1a2b3c4d removed
     kubectl nodedevices confirm 'n1/*' removed
+    kubectl nodedevices confirm policy/share resumed
+    kubectl nodedevices confirm n1 accepted
+    kubectl nodedevices confirm actions resumed
     """
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
-    def decide(item: Raw, names: list[str]) -> edits.Edit:
-        return edits.confirm(item, names, outcome, session.now(), program=PROGRAM)
+    targets = tuple(dict.fromkeys(targets))
+    for target in targets:
+        wrong = edits.wrong_pair(target, outcome)
+        node = target.partition("/")[0]  # a node may be called `policy` or `actions`
+        if wrong and (
+            outcome == "resumed"
+            or node not in edits.NO_NODES
+            or session.api.find(objects.at(objects.NODE_DEVICES, node)) is None
+        ):
+            raise InputError(wrong)
+    if outcome == "resumed":
+        for target in targets:
+            _resume(session, target, dry_run=dry_run)
+    elif outcome == "accepted":
+        nodes = [session.node(target) for target in targets]
+        for item in nodes:
+            _accept(session, item, dry_run=dry_run)
+    else:
 
-    editing.change(session, editing.by_node(devices), decide, dry_run=dry_run)
+        def decide(item: Raw, names: list[str]) -> edits.Edit:
+            return edits.confirm(item, names, outcome, session.now(), program=PROGRAM)
+
+        editing.change(session, editing.by_node(targets), decide, dry_run=dry_run)
+
+
+def _accept(session: Session, item: Raw, *, dry_run: bool) -> None:
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    node = facts.name_of(item)
+    path = objects.at(objects.NODE_DEVICES, node)
+    if editing.write(session, path, item, edits.accept, dry_run=dry_run) and not dry_run:
+        _wait(session, lambda: edits.still_watched(session.api.get(path), item))
+        session.say(f"No roll-out waits for {node}. To see what it has: {PROGRAM} policy explain {node}")
+
+
+def _resume(session: Session, target: str, *, dry_run: bool) -> None:
+    if target == edits.ACTIONS:
+        _actions(session, dry_run=dry_run)
+    else:
+        _rollout(session, target.removeprefix(edits.POLICY), dry_run=dry_run)
+
+
+def _actions(session: Session, *, dry_run: bool) -> None:
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    def stopped() -> edits.Stopped | None:
+        return edits.stopped(session.api.list_all(objects.POLICIES)[0])
+
+    def decide(record: Raw) -> edits.Edit:
+        return edits.resume_actions(record, session.now())
+
+    found = stopped()
+    if found is None:
+        session.say("Taints and evictions are not stopped: nothing to do.")
+        return
+    for message in found.messages:
+        session.say(f"They were stopped: {message}")
+    namespace, _, name = found.record.partition("/")
+    if not name:
+        raise InputError("no policy names the record to resume by (status.resumeRecord): follow the message above")
+    path = objects.configmap(namespace, name)
+    try:
+        record = session.api.find(path)
+        if record is None:
+            raise InputError(f"the record {found.record} does not exist; the operator makes it again: try again later")
+        editing.write(session, path, record, decide, dry_run=dry_run)
+    except ApiError as error:
+        if error.status == 403:
+            raise InputError(
+                f"{error}; this needs the rights to get and patch this ConfigMap: docs/security.md"
+            ) from error
+        raise
+    if dry_run:
+        session.say(f"(dry run) The operator would be asked to resume, by {found.record}.")
+        return
+    _wait(session, lambda: again.why if (again := stopped()) else "")
+    session.say("Taints and evictions are resumed; the present faults do not stop them again.")
+
+
+def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    path = objects.at(objects.POLICIES, name)
+    found = session.api.find(path) if name else None
+    if found is None:
+        raise find.unknown_policy(name, session.api.names(objects.POLICIES))
+    if not editing.write(session, path, found, edits.resume_rollout, dry_run=dry_run) or dry_run:
+        return
+    _wait(session, lambda: edits.rollout_stopped(session.api.get(path)))
+    session.say(f"The roll-out continues. To watch it: kubectl get devicepolicy {facts.name_of(found)} -w")
+
+
+def _wait(session: Session, stopped: Callable[[], str]) -> None:
+    """Return once the operator has acted on what was asked. `stopped`: why it has not; empty: it has."""
+    for _ in range(LOOKS):
+        if not (why := stopped()):
+            return
+        session.sleep(LOOK_AGAIN_SECONDS)
+    raise OperationError(f"the operator has not acted on the request within {LOOKS * LOOK_AGAIN_SECONDS:g} s: {why}")

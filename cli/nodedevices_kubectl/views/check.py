@@ -50,9 +50,9 @@ _POLICY_WELL = {
 _SAID_ELSEWHERE = {"Applied": ("NotAccepted", "DryRun"), "RolledOut": ("Progressing", "Failed")}
 _POLICY_NEXT = {  # where it is broken
     "ActionsStopped": "find the common cause of the faults (docs/runbooks/NodeDevicesActionsStopped.md); then: "
-    "kubectl nodedevices resume",
+    "kubectl nodedevices confirm actions resumed",
     "RolledOut": "correct the policy (kubectl describe dp {0}): the roll-out then continues. To continue without a "
-    "change: kubectl nodedevices resume {0}",
+    "change: kubectl nodedevices confirm policy/{0} resumed",
 }
 _DESCRIBE = "kubectl describe dp {0}"
 _AGENTS = "kubectl get pods -A -l app.kubernetes.io/component=agent"
@@ -418,7 +418,7 @@ def policies(items: Sequence[Raw] | None) -> Iterator[Finding]:
                 continue
             said = True
             status = WARNING if reason in _WAITS else BROKEN
-            about = f"{kind}: {_about(found).partition(' Change the policy')[0]}"
+            about = f"{kind}: {_about(found)}"
             next_ = _POLICY_NEXT.get(kind, _DESCRIBE) if status == BROKEN else _DESCRIBE
             yield Finding(f"policy {name}", status, about, next_.format(name))
     if not said:

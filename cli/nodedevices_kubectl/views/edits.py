@@ -12,6 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from nodedevices_common.confirming import (
+    ACTIONS_RESUMED,
+    CONFIG_ACCEPTED,
+    CONFIRM,
+    EVERY,
+    RECOVERED,
+    REMOVED,
+    ROLLOUT_RESUMED,
+    says,
+    with_entries,
+)
 from nodedevices_common.errors import InputError
 from nodedevices_common.observing import observes
 from nodedevices_common.raw import Raw, mapping, mappings, text
@@ -20,11 +31,14 @@ from nodedevices_common.times import rfc3339
 
 from nodedevices_kubectl.views import facts, find
 
-CONFIRM: Final = "nodedevices.io/confirm"
-RESUME_ACTIONS: Final = "nodedevices.io/resume-actions"  # on the ConfigMap that records the actions
-RESUME_ROLLOUT: Final = "nodedevices.io/resume-rollout"  # on a DevicePolicy
-OUTCOMES: Final = ("recovered", "removed")
-EVERY: Final = "*"  # all that is not on the node
+POLICY, ACTIONS = "policy/", "actions"  # how they are named beside nodes and devices
+NO_NODES = ("policy", "actions")  # as a rule
+OUTCOMES: Final = {  # of what each can be said
+    RECOVERED.answer: ("NODE/DEVICE",),
+    REMOVED.answer: ("NODE/DEVICE",),
+    CONFIG_ACCEPTED.answer: ("NODE",),
+    ROLLOUT_RESUMED.answer: ("policy/NAME", "actions"),
+}
 MISSING: Final = "Missing"
 NO_REASON: Final = "taken out of service by hand"
 MAX_REASON, MAX_BY = 256, 253  # as the CRD has them
@@ -33,7 +47,6 @@ OFFERED_BY_ANOTHER: Final = (
     "but is still offered: another plugin serves the kubelet there (serving.mode Observe), and may give it to a new "
     "pod. Remove it from that plugin's list, or keep new pods from the node: kubectl cordon"
 )
-MAX_CONFIRM = 128  # entries of the annotation, as the agent reads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +186,29 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
         said.append(f"To see the result: {program} describe {shown}")
     if not ids:
         return Edit(None, said)
-    metadata = mapping(item.get("metadata"))
-    others = {EVERY, *(unit.id for unit in facts.units(item))}.difference(ids)
-    before = text(mapping(metadata.get("annotations")).get(CONFIRM)).split(",")
-    entries = [f"{id_}={outcome}@{rfc3339(now)}" for id_ in ids]
-    entries += [entry for entry in before if entry.partition("=")[0].strip() in others]
-    value = ",".join(entries[:MAX_CONFIRM])
-    version = text(metadata.get("resourceVersion"))
-    return Edit({"metadata": {"resourceVersion": version, "annotations": {CONFIRM: value}}}, said)
+    form = RECOVERED if outcome == RECOVERED.answer else REMOVED
+    return Edit(_confirmed(item, *(form.entry(rfc3339(now), id_) for id_ in ids)), said)
+
+
+def wrong_pair(target: str, outcome: str) -> str:
+    """Return why this outcome is not of what this is as a rule, and what would be right; empty: it is."""
+    shape = "actions" if target == ACTIONS else "NODE/DEVICE" if "/" in target else "NODE"
+    shape = "policy/NAME" if target.startswith(POLICY) else shape
+    if shape in OUTCOMES[outcome]:
+        return ""
+    its = " or ".join(word for word, shapes in OUTCOMES.items() if shape in shapes)
+    return f"{target}: {outcome} is for {' or '.join(OUTCOMES[outcome])}; {shape} can be {its}"
+
+
+def _annotation(item: Raw) -> str:
+    return text(mapping(mapping(item.get("metadata")).get("annotations")).get(CONFIRM))
+
+
+def _confirmed(item: Raw, *entries: str) -> dict[str, Any]:
+    """A patch that adds entries to the annotation, and keeps those about other subjects."""
+    version = text(mapping(item.get("metadata")).get("resourceVersion"))
+    value = with_entries(_annotation(item), *entries)
+    return {"metadata": {"resourceVersion": version, "annotations": {CONFIRM: value}}}
 
 
 def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:
@@ -217,27 +245,44 @@ def stopped(policies: Sequence[Raw]) -> Stopped | None:
     return Stopped(next(filter(None, records), ""), tuple(dict.fromkeys(filter(None, messages))))
 
 
-def resume_actions(now: datetime) -> dict[str, Any]:
-    return {"metadata": {"annotations": {RESUME_ACTIONS: rfc3339(now)}}}
+def resume_actions(record: Raw, now: datetime) -> Edit:
+    return Edit(_confirmed(record, ACTIONS_RESUMED.entry(rfc3339(now))), ())
 
 
 def resume_rollout(policy: Raw) -> Edit:
     """Let a stopped roll-out go on, for this generation of the policy and no later one."""
     name = facts.name_of(policy)
     about = facts.condition(policy, "RolledOut")
-    metadata = mapping(policy.get("metadata"))
-    generation = str(facts.number(metadata.get("generation")) or "")
-    if mapping(metadata.get("annotations")).get(RESUME_ROLLOUT) == generation:
+    generation = str(facts.number(mapping(policy.get("metadata")).get("generation")) or "")
+    if says(_annotation(policy), ROLLOUT_RESUMED, generation):
         return Edit(None, [f"The roll-out of {name} was resumed already for generation {generation}: nothing to do."])
     if about.get("reason") != "Stopped":
         state = text(about.get("reason")) or "no state yet"
         return Edit(None, [f"The roll-out of {name} is not stopped ({state}): nothing to do."])
-    patch = {"metadata": {"annotations": {RESUME_ROLLOUT: generation}}}
-    why = text(about.get("message")).partition(" Change the policy")[0]
-    return Edit(patch, [f"The roll-out of {name} was stopped: {why}"])
+    patch = _confirmed(policy, ROLLOUT_RESUMED.entry(generation))
+    return Edit(patch, [f"The roll-out of {name} was stopped: {text(about.get('message'))}"])
 
 
 def rollout_stopped(policy: Raw) -> str:
     """Return why its roll-out is stopped; empty: it is not."""
     about = facts.condition(policy, "RolledOut")
     return text(about.get("message")) or "no reason is given" if about.get("reason") == "Stopped" else ""
+
+
+def accept(item: Raw) -> Edit:
+    """Let roll-outs go on although this node is worse off since its change: with this configuration, and no later one,
+    it is as it should be."""
+    node, spec = facts.name_of(item), mapping(item.get("spec"))
+    config_hash = text(spec.get("configHash"))
+    if not mapping(spec.get("change")) or not config_hash:
+        return Edit(None, [f"No roll-out waits for {node}: nothing to do."])
+    if says(_annotation(item), CONFIG_ACCEPTED, config_hash):
+        return Edit(None, [f"{node} was accepted already with this configuration: nothing to do."])
+    said = f"{node} is accepted as it is, with its present configuration."
+    return Edit(_confirmed(item, CONFIG_ACCEPTED.entry(config_hash)), [said])
+
+
+def still_watched(item: Raw, before: Raw) -> str:
+    """Return why roll-outs still wait for the change that the node had before; empty: they do not."""
+    then, now = (mapping(mapping(each.get("spec")).get("change")) for each in (before, item))
+    return f"{facts.name_of(item)} still has spec.change of {text(now.get('time'))}" if now and now == then else ""

@@ -28,19 +28,21 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 from nodedevices_api import conditions as names
+from nodedevices_common.confirming import CONFIRM, OF_RECORD, Entry, read
+from nodedevices_common.text import some
 from nodedevices_common.times import rfc3339, zoned_time
 
 MAX_ACTIONS = 200  # in the record; the oldest go first
 MAX_MAP_BYTES = 400 << 10  # of each of the record's maps; the oldest go first. A ConfigMap holds 1 MiB
 MAX_IDS = 16  # of one node, in the record
-RESUME = "nodedevices.io/resume-actions"  # annotation: RFC 3339, a time since the breaker opened
 OPEN, CLOSED = "Open", "Closed"
 TAINT, EVICT = "Taint", "Evict"  # kinds of an Action
 HOUR = timedelta(hours=1)
 CLOCKS_DIFFER = timedelta(minutes=1)  # how far ahead of ours the clock of a person who resumes may be
 MASS = 2  # nodes that fail together at least; one alone is no mass fault, however small the fleet
 MAX_NAMES = 5  # of nodes, in a reason
-MAX_SHOWN = 40  # characters of a value that is refused
+NAMED = 3  # entries that are refused
+HOW = "kubectl nodedevices confirm actions resumed"  # a person closes the breaker
 
 T = TypeVar("T")
 FaultsByNode = Mapping[str, Mapping[str, str]]  # node -> id of what is at fault -> since when, by the node's clock
@@ -120,7 +122,7 @@ class Fleet(Struct, frozen=True):
     until: str = ""  # when it closes by itself; "": when a person says so
     cause: str = ""  # the condition's reason
     closed: str = ""  # when it closed last
-    resumed: str = ""  # the annotation that closed it last
+    resumed: str = ""  # the entry of the annotation that closed it last
     place: str = ""  # namespace/name of the record that this one is, or goes on from
     actions: tuple[tuple[Action, str], ...] = ()  # each with when it was granted; the newest last
     answered: Mapping[str, str] = field(
@@ -164,18 +166,16 @@ def arrivals(before: Arrivals | None, faults: FaultsByNode, at: float) -> Arriva
     return found
 
 
-def decide(
-    fleet: Fleet, proposals: Sequence[Action], now: datetime, survey: Survey, seen: Arrivals, *, record: str = ""
-) -> Decision:
+def decide(fleet: Fleet, proposals: Sequence[Action], now: datetime, survey: Survey, seen: Arrivals) -> Decision:
     """Grant or refuse each, the oldest fault first. What the record has already is granted again, and not counted;
-    while the breaker is open nothing is. `record` is where the record is, for people: namespace/name."""
+    while the breaker is open nothing is."""
     fleet = _still_there(_timed_out(fleet, survey.faults, now), survey)
     fleet = judged(fleet, survey, seen, now)
     if not proposals:
         return Decision(fleet)
     wanted = sorted(set(proposals), key=_ORDER)
     if fleet.breaker == OPEN:
-        return Decision(fleet, refused=dict.fromkeys(wanted, why_stopped(fleet, record)))
+        return Decision(fleet, refused=dict.fromkeys(wanted, why_stopped(fleet)))
     pool_of = {node: pool for pool in survey.pools for node in pool.nodes}
     known = {action for action, _ in fleet.actions}
     budgets = _Budgets(fleet, now, survey)
@@ -204,7 +204,6 @@ def rehearsed(
     now: datetime,
     survey: Survey,
     seen: Arrivals,
-    record: str,
 ) -> dict[Action, ActionAnswer]:
     """Return the answers if the policy of this pool were enforced, in the place of others on its nodes. Nothing is
     granted."""
@@ -213,20 +212,18 @@ def rehearsed(
         for other in survey.pools
     ]
     tried = replace(survey, pools=[*others, replace(pool, out=survey.out & pool.nodes)])
-    decision = decide(fleet, actions, now, tried, seen, record=record)
+    decision = decide(fleet, actions, now, tried, seen)
     if decision.fleet.breaker == OPEN and fleet.breaker != OPEN:
         why = f"all actions would be stopped, {decision.fleet.reason}"
         return dict.fromkeys(actions, ActionAnswer(granted=False, reason=why, stopped=True))
     return decision.answers()
 
 
-def why_stopped(fleet: Fleet, record: str, refusal: str = "") -> str:
+def why_stopped(fleet: Fleet, refusal: str = "") -> str:
     """Return why nothing is granted while the breaker is open, and how a person resumes actions. `refusal`: why the
     annotation does not."""
-    namespace, _, name = record.rpartition("/")
-    how = f"kubectl -n {namespace} annotate configmap {name} --overwrite {RESUME}=$(date -u +%FT%TZ)"
     end = f"until {fleet.until}, or until a person resumes them" if fleet.until else "until a person resumes them"
-    text = f"actions are stopped since {fleet.opened}: {fleet.reason}; {end}: {how}"
+    text = f"actions are stopped since {fleet.opened}: {fleet.reason}; {end}: {HOW}"
     return f"{text}; {refusal}" if refusal else text
 
 
@@ -406,26 +403,36 @@ def checked(fleet: Fleet, claims: Claims, where: str, now: datetime, *, lost: bo
 
 
 def resumed(fleet: Fleet, annotation: str, now: datetime, faults: FaultsByNode) -> Fleet:
-    """After a person's annotation: a time since the breaker opened. Each value closes it once."""
-    if fleet.breaker == CLOSED or annotation in {"", fleet.resumed} or refusal(fleet, annotation, now):
-        return fleet
-    return replace(_closed(fleet, faults, now), resumed=annotation)
+    """After a person's annotation: an entry with a time since the breaker opened. Each entry closes it once."""
+    entry = next((entry for entry in _new(fleet, annotation)[0] if not _untimely(fleet, entry, now)), None)
+    return fleet if entry is None else replace(_closed(fleet, faults, now), resumed=str(entry))
 
 
 def refusal(fleet: Fleet, annotation: str, now: datetime) -> str:
-    """Why this value of the annotation does not close the open breaker, and what would be right; empty: it does, or it
-    is not a new one."""
-    if fleet.breaker == CLOSED or annotation in {"", fleet.resumed}:
+    """Why this annotation does not close the open breaker, and what would be right; empty: it does, or there is nothing
+    new in it."""
+    entries, problems = _new(fleet, annotation)
+    untimely = [_untimely(fleet, entry, now) for entry in entries]
+    if not all(untimely):
         return ""
-    said, opened = zoned_time(annotation), zoned_time(fleet.opened)
-    shown = annotation if len(annotation) <= MAX_SHOWN else f"{annotation[:MAX_SHOWN]}..."
+    wrong = [f"{entry}: {why}" for entry, why in zip(entries, untimely, strict=True)] + problems
     right = "give the time now, as `date -u +%FT%TZ` prints it"
-    if said is None:
-        return f"{RESUME}: {shown!r} is refused: it is not an RFC 3339 time with a zone; {right}"
-    if said > now + CLOCKS_DIFFER:
-        return f"{RESUME}: {shown!r} is refused: it is in the future by the operator's clock; {right}"
+    return f"annotation {CONFIRM} is refused: {some(wrong, NAMED)}; {right}" if wrong else ""
+
+
+def _new(fleet: Fleet, annotation: str) -> tuple[list[Entry], list[str]]:
+    """The entries that may close the open breaker, and what is wrong with others."""
+    if fleet.breaker == CLOSED or not annotation:
+        return [], []
+    return read(annotation, OF_RECORD, done=fleet.resumed)
+
+
+def _untimely(fleet: Fleet, entry: Entry, now: datetime) -> str:
+    said, opened = zoned_time(entry.what), zoned_time(fleet.opened)
+    if said is None or said > now + CLOCKS_DIFFER:
+        return "it is in the future by the operator's clock"
     if opened is not None and said < opened:
-        return f"{RESUME}: {shown!r} is refused: it is before {fleet.opened}, when actions were stopped; {right}"
+        return f"it is before {fleet.opened}, when actions were stopped"
     return ""
 
 

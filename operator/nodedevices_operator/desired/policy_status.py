@@ -402,7 +402,7 @@ def rollout_message(policy: PolicyRecord, rollout: RolloutState) -> str:
     worse_off = "; ".join(f"{node}: {clip(why, REASON_LIMIT)}" for node, why in rollout.worse_off)
     return (
         f"{worse_off}; {rollout.waiting} nodes are waiting. Change the policy, or continue anyway: "
-        f"kubectl annotate devicepolicy {policy.name} nodedevices.io/resume-rollout={policy.generation} --overwrite"
+        f"kubectl nodedevices confirm policy/{policy.name} resumed"
     )
 
 

@@ -28,6 +28,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.devicepolicy import Rollout
+from nodedevices_common.confirming import CONFIG_ACCEPTED, CONFIRM, OF_POLICY, ROLLOUT_RESUMED, read, says
+from nodedevices_common.text import some
 from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.desired.configuration import MAX_POLICIES, Configuration, config_hash
@@ -40,6 +42,7 @@ SETTLE_SECONDS = 10.0  # an agent's next status comes within 5 s (its token buck
 STARTING_SECONDS = 15.0  # after which an agent gives up what a probe of before found, and waits no more for a new one
 LOSS_SECONDS = 30.0  # names register, probes start and other plugins take over within seconds
 REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
+NAMED = 3  # entries that are wrong, in a message
 USUAL = Rollout()
 
 
@@ -175,7 +178,7 @@ def _judge(
 ) -> tuple[str, float | None]:
     """Why it is worse off, or the seconds after which to look again (0: when something happens); neither: it has taken
     the change."""
-    if record.accepted_change and record.accepted_change == record.config_hash:
+    if says(record.confirm, CONFIG_ACCEPTED, record.config_hash):
         return "", None
     if not node.ready:
         return "its Node is not Ready", 0.0
@@ -273,15 +276,18 @@ def _rollout(policy: PolicyRecord | None) -> Rollout:
 
 def resumed(policy: PolicyRecord | None) -> bool:
     """True when a person said that this generation goes on."""
-    return policy is not None and policy.resume_rollout == str(policy.generation)
+    return policy is not None and says(policy.confirm, ROLLOUT_RESUMED, str(policy.generation))
 
 
 def wrong_word(policy: PolicyRecord) -> str:
-    """Return what is wrong with the annotation. That of an earlier generation is used up."""
-    said = policy.resume_rollout
-    if not said or (said.isascii() and said.isdecimal() and int(said) <= policy.generation):
+    """Return what is wrong with the annotation. An entry for an earlier generation is used up."""
+    if not policy.confirm:
         return ""
-    return (
-        f'annotation nodedevices.io/resume-rollout "{said[:32]}" is not allowed; give the generation that continues: '
-        f"{policy.generation}"
-    )
+    entries, problems = read(policy.confirm, OF_POLICY)
+    right = ROLLOUT_RESUMED.entry(str(policy.generation))
+    problems += [
+        f"{entry}: the policy has no such generation yet: give {right}"
+        for entry in entries
+        if int(entry.what) > policy.generation
+    ]
+    return f"annotation {CONFIRM}: {some(problems, NAMED)}" if problems else ""

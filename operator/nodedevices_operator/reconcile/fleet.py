@@ -29,11 +29,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.desired.fleet import (
     OPEN,
-    RESUME,
     Action,
     ActionAnswer,
     Arrivals,
@@ -146,7 +146,7 @@ class FleetGate:
         survey = self._survey()
         seen = self._arrivals or arrivals(None, survey.faults, self._clock())
         fleet = self._last or Fleet(place=self._where)
-        return rehearsed(fleet, pool, actions, now=self._wall(), survey=survey, seen=seen, record=self._where)
+        return rehearsed(fleet, pool, actions, now=self._wall(), survey=survey, seen=seen)
 
     def seen(self, node: str, faults: Mapping[str, str]) -> None:
         """The node is about to be reconciled, and this is what is at fault there."""
@@ -199,12 +199,12 @@ class FleetGate:
         if record is not None:
             shown = from_data(record.get("data") or {})
             fleet = shown or stopped(known, names.RECORD_UNREADABLE, f"ConfigMap {NAME} cannot be read", now)
-            annotation = str((record["metadata"].get("annotations") or {}).get(RESUME, ""))
+            annotation = str((record["metadata"].get("annotations") or {}).get(CONFIRM, ""))
             refused = refusal(fleet, annotation, now)
             if (after := resumed(fleet, annotation, now, survey.faults)) != fleet:
                 fleet = replace(after, place=claims.elsewhere or self._where)
         fleet = checked(fleet, claims, self._where, now, lost=record is None and self._last is None)
-        decision = decide(fleet, wanted, now, survey, seen, record=self._where)
+        decision = decide(fleet, wanted, now, survey, seen)
         kept = record is not None and shown is None and decision.fleet.breaker == OPEN  # a person's, until they resume
         nothing = record is None and decision.fleet == Fleet(place=self._where)
         if decision.fleet != shown and not kept and not nothing:
@@ -226,7 +226,7 @@ class FleetGate:
         stop = None
         if fleet.breaker == OPEN:
             cause = fleet.cause or names.MASS_FAULT
-            stop = Stop(cause, why_stopped(fleet, self._where, refused), fleet.opened, self._where, refused)
+            stop = Stop(cause, why_stopped(fleet, refused), fleet.opened, self._where, refused)
             self.open.set()
         else:
             self.open.clear()

@@ -30,9 +30,6 @@ LEASE_NAME = MANAGER  # of the Lease that the leader holds
 
 TAINT = "nodedevices.io/device-fault"  # key of our taint on Nodes
 
-RESUME_ROLLOUT = "nodedevices.io/resume-rollout"  # on a DevicePolicy: the generation that goes on
-ACCEPT_CHANGE = "nodedevices.io/accept-change"  # on a NodeDevices: the spec.configHash that is all right there
-
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"

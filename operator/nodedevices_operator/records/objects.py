@@ -21,6 +21,7 @@ from nodedevices_api.meta import LabelSelector
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.conditions import read as read_condition
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.errors import InputError
 from nodedevices_common.observing import OBSERVE
 from nodedevices_common.quantity import whole_units
@@ -29,12 +30,10 @@ from nodedevices_common.reading import At, Interned, Present, reader
 from orjson import dumps
 
 from nodedevices_operator.records.names import (
-    ACCEPT_CHANGE,
     CAPACITY,
     LABELS,
     NODE_CONDITION,
     OBJECT_LABELS,
-    RESUME_ROLLOUT,
     TAINT,
     XID_CONDITION,
 )
@@ -281,7 +280,7 @@ class NodeDevicesRecord:
     config_hash: Annotated[str, At("spec", "configHash")] = ""
     policies: Annotated[tuple[PolicyRef, ...], At("spec", "policies")] = ()
     change: Annotated[ChangeRecord | None, At("spec", "change")] = None
-    accepted_change: Annotated[str, At("metadata", "annotations", ACCEPT_CHANGE)] = ""
+    confirm: Annotated[str, At("metadata", "annotations", CONFIRM)] = ""
     observed_generation: Annotated[int, At("status", "observedGeneration")] = 0
     out_of_service: tuple[OutOfServiceRecord, ...] = ()  # what people took out of it
     applied_hash: Annotated[str, At("status", "appliedConfigHash")] = ""
@@ -371,7 +370,7 @@ class PolicyRecord:
     refusal: str = ""  # reason of Accepted=False
     problem: str = ""  # its message
     left_out: str = ""  # what of it is not applied, and why; the rest is
-    resume_rollout: Annotated[str, At("metadata", "annotations", RESUME_ROLLOUT)] = ""
+    confirm: Annotated[str, At("metadata", "annotations", CONFIRM)] = ""
     observed_generation: Annotated[int | None, At("status", "observedGeneration")] = None
     actions_record: Annotated[str, At("status", "actionsRecord")] = ""  # namespace/name of the ConfigMap that it names
     resume_record: Annotated[str, At("status", "resumeRecord")] = ""  # of the one by which a person resumes

@@ -4,10 +4,11 @@ conditions, and the most devices that the node has had."""
 from __future__ import annotations
 
 from nodedevices_api.conditions import Condition
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.raw import mapping, mappings
 from nodedevices_common.times import zoned_time
 
-from nodedevices_plugin.model import CONFIRM, Cordon, MostSeen
+from nodedevices_plugin.model import Cordon, MostSeen
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.publisher import AGENT_CONDITIONS

@@ -10,7 +10,6 @@ Each stage takes the latest values and makes its own. Nothing here imports grpc,
 from __future__ import annotations
 
 from nodedevices_plugin.model.health import (
-    CONFIRM,
     Cordon,
     Fault,
     HealthState,
@@ -75,7 +74,6 @@ from nodedevices_plugin.model.registration import (
 )
 
 __all__ = [
-    "CONFIRM",
     "NOT_SHARED",
     "AllocationError",
     "Blocked",

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-CONFIRM = "nodedevices.io/confirm"  # annotation by a person: <device id>=recovered|removed[,...]
-
 
 class HealthState(StrEnum):
     """Values of `health.state` of a device."""

@@ -43,7 +43,6 @@ from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.assess import Assessment
 from nodedevices_plugin.pipeline.config_status import ActiveConfig, refusal
 from nodedevices_plugin.pipeline.configuring import Configured, Node, configure
-from nodedevices_plugin.pipeline.confirm import spent_entries
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held, named, observe, remembered
 from nodedevices_plugin.pipeline.lost import lost_devices
@@ -136,12 +135,6 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         conflicts=conflicts(plan, holdings.holders, given.containers) if observed is None else {},
         state=state,
         confirm_problems=assessed.confirm.problems,
-        confirm_spent=spent_entries(
-            assessed.confirm.value,
-            known.verdicts,
-            assessed.removals,
-            lacking=any(count.remembered for count in expected_now or ()),
-        ),
         departed=_departed(world.departed, inventory, now),
         lost=_lost(assessed, inputs),
         expected=expected_now,

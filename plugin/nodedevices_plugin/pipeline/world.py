@@ -115,7 +115,6 @@ class World(Struct, frozen=True, kw_only=True):
     conflicts: Conflicts = msgspec.field(default_factory=dict)  # containers of which two resources set one variable
     state: State  # what the state file should say
     confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
-    confirm_spent: tuple[str, ...] = ()  # entries that were acted on, of devices with a fault still or again
     departed: Mapping[str, datetime] = msgspec.field(default_factory=dict)  # partition -> since when it is gone
     lost: Mapping[str, str] = msgspec.field(
         default_factory=dict

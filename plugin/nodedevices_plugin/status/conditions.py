@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import Condition, Status, condition, find
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.text import NAMED, listing, some
 from nodedevices_probe.protocol import DriverState
 
@@ -20,7 +21,6 @@ from nodedevices_plugin.cores.ids import COUNTED
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.actions import action_rank
 from nodedevices_plugin.model import (
-    CONFIRM,
     HealthState,
     HoldersState,
     Inventory,
@@ -31,7 +31,6 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline import probe_set
-from nodedevices_plugin.pipeline.confirm import ALL_REMOVED
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.mps import RESTARTED
 from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, ProbeFacts, offered, whole_second
@@ -179,7 +178,7 @@ def numbers(lacking: Sequence[Count]) -> str:
 
 def _too_few(lacking: Sequence[Count]) -> str:
     otherwise = (
-        f"where they were removed on purpose, annotate this object with {CONFIRM}={ALL_REMOVED}"
+        "where they were removed on purpose, confirm it: kubectl nodedevices confirm 'NODE/*' removed"
         if lacking[0].remembered
         else "correct the section expect of the policy"
     )

@@ -111,7 +111,7 @@ class Reporter:
             lost=world.lost,
             expected=world.expected,
             most_seen=world.state.most_seen or (),
-            confirm_problems=(*world.confirm_problems, *world.confirm_spent, *world.confirm_waits),
+            confirm_problems=(*world.confirm_problems, *world.confirm_waits),
             previous=self.conditions,
             previous_probes=self._probes,
             previous_departed=world.departed,

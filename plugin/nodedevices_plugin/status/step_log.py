@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
+from nodedevices_common.confirming import CONFIRM
 
-from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict, facts_by_id
+from nodedevices_plugin.model import HealthState, Inventory, Plan, Verdict, facts_by_id
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import World
@@ -81,9 +82,6 @@ class StepLog:
         for client, now in after.state.clients.clients.items():
             if now.reason and now.reason != getattr(before.state.clients.clients.get(client), "reason", ""):
                 log.warning("MPS client without its daemon", client=client, reason=now.reason)
-        for entry in after.confirm_spent:
-            if entry not in before.confirm_spent:
-                log.warning("annotation already acted on", annotation=CONFIRM, entry=entry)
         if outcome.confirmed:
             log.info("confirmed by a person", annotation=CONFIRM, entries=outcome.confirmed)
 

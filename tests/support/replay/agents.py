@@ -285,7 +285,7 @@ class Whole:
         return size
 
     def confirm_removed(self, device: str, at: float) -> None:
-        self.steps.sees(confirm=f"{device}=removed")
+        self.steps.sees(confirm=f"{device}=removed@{rfc3339(self.steps.time)}")
         self.wait(at)
 
     def end_pods(self) -> None:
@@ -349,7 +349,7 @@ class Whole:
                 lost=world.lost,
                 expected=world.expected,
                 most_seen=world.state.most_seen or (),
-                confirm_problems=(*world.confirm_problems, *world.confirm_spent, *world.confirm_waits),
+                confirm_problems=(*world.confirm_problems, *world.confirm_waits),
                 started=START,
                 probes=tuple(
                     ProbeFacts(name=name, inventory=part, silent=name in outcome.silent)

@@ -13,7 +13,7 @@ from nodedevices_plugin.pipeline.routing import routed
 from nodedevices_probe.kmsg import attributes as kinds
 from nodedevices_probe.protocol import SWITCH, DeviceFact, Driver, DriverState, Link, ProbeEvent, Problem
 from support.cases import cases
-from support.facts import START, gpu, gpu_id, inventory_of, old
+from support.facts import CONFIRMED, START, gpu, gpu_id, inventory_of, old
 from support.probed_node import CONFIG, GPU, NICS, RDMA, Node, nic, said
 
 KMSG = "kmsg=unix:/run/nodedevices-kmsg/kmsg.sock"
@@ -323,7 +323,7 @@ def test_a_flood_that_waits_is_one_event_with_its_count() -> None:
 def test_a_fault_that_a_person_has_confirmed_is_not_back_because_a_new_process_reads_the_log_again() -> None:
     node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0")
     event = dataclasses.replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
-    node.sees(confirm="NIC-0=recovered").line("nics", nic())
+    node.sees(confirm=f"NIC-0=recovered@{CONFIRMED}").line("nics", nic())
     node.passes(120)
     assert node.states["NIC-0"] == WELL
     again = {**SAID, "events": (event,)}
@@ -338,7 +338,7 @@ def test_a_fault_that_a_person_has_confirmed_is_not_back_because_a_new_process_r
 def test_a_log_whose_probe_was_taken_away_and_came_back_is_not_read_anew() -> None:
     node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0")
     event = dataclasses.replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
-    node.sees(confirm="NIC-0=recovered").line("nics", nic())
+    node.sees(confirm=f"NIC-0=recovered@{CONFIRMED}").line("nics", nic())
     node.passes(120)
     node.uses(said("nvml", NICS)).uses(FILE)
     assert node.line("kmsg", **{**SAID, "events": (event,)}, instance="process-2").states["NIC-0"] == WELL

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from nodedevices_plugin.model import Cordon
 from nodedevices_probe.protocol import Driver, DriverState, Problem
-from support.facts import START, gpu
+from support.facts import CONFIRMED, START, gpu
 from support.probed_node import BOTH, NICS, Node, nic, said
 
 NVML = said("nvml")
@@ -79,7 +79,7 @@ def test_neither_a_fault_nor_a_word_of_people_is_a_lost_driver() -> None:
     node.sees(unschedulable=cordons)
     assert node.line("nvml", driver=UNLOADED).world.lost == {}
     node = had_two().line("nvml")
-    removed = ",".join(f"{gpu(each).id}=removed" for each in (0, 1))
+    removed = ",".join(f"{gpu(each).id}=removed@{CONFIRMED}" for each in (0, 1))
     node.sees(confirm=removed)
     assert node.line("nvml").line("nvml").world.lost == {}
 

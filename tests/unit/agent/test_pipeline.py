@@ -35,7 +35,7 @@ from nodedevices_probe.nvidia import attributes as nvidia
 from support.cases import cases
 from support.contract import INVALID_SHARING
 from support.daemons import facts
-from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
+from support.facts import CONFIRMED, START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
 from support.fuzzing import scaled
 from support.stepped_node import NOBODY, Node
 
@@ -700,30 +700,57 @@ def test_where_another_plugin_serves_no_cdi_file_is_needed_until_this_agent_take
 
 
 # --- a confirmation ---------------------------------------------------------------------------------------------------
+GIVE = (
+    "give <device id>=recovered@<RFC 3339 time with a zone> or <device id>=removed@<RFC 3339 time with a zone> or "
+    "*=removed@<RFC 3339 time with a zone> or config=accepted@<spec.configHash>"
+)
+
+
 def test_a_removal_that_a_person_confirms_takes_a_missing_device_away_once() -> None:
     node = Node(*TWO_GPUS).line().line(gpu(0))
     assert node.counts == {GPU: (2, 1)}
-    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed@{CONFIRMED}")).wait()
     assert node.counts == {GPU: (1, 1)}
     node.line(gpu(0), gpu(1)).line(gpu(0))
     assert node.counts == {GPU: (2, 1)}, "the same confirmation counts once"
-    (reported,) = node.world.confirm_spent
-    assert reported.startswith(f"{gpu_id(1)}=removed: already acted on once; the device still has or again has a fault")
-    assert reported.endswith("(Missing); to confirm again, remove the annotation first")
-    node.given(seen=seen({})).wait()
-    assert node.world.confirm_spent == ()
-    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
-    assert (node.counts, node.world.confirm_spent) == ({GPU: (1, 1)}, ())
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed@2026-11-24T12:00:00Z")).wait()
+    assert (node.counts, node.world.confirm_problems) == ({GPU: (1, 1)}, ())
 
 
-def test_a_recovery_that_was_confirmed_before_a_new_fault_is_reported_to_count_no_more() -> None:
+def test_a_recovery_that_was_confirmed_before_a_new_fault_counts_no_more_also_after_a_restart() -> None:
     node = Node(*TWO_GPUS).line().line(xids=(xid(79),))
-    again = seen({}, confirm=f"{gpu_id(0)}=recovered")
+    again = seen({}, confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}")
     node.given(seen=again).line()
-    assert (node.counts, node.world.confirm_spent) == ({GPU: (2, 2)}, ())
+    assert node.counts == {GPU: (2, 2)}
     node.line(xids=(xid(79),))
-    assert "already acted on once; the device still has or again has a fault (Xid79)" in node.world.confirm_spent[0]
-    assert node.restarted().given(seen=again).line().world.confirm_spent == node.world.confirm_spent
+    assert node.restarted().given(seen=again).line().counts == {GPU: (2, 1)}
+
+
+@pytest.mark.parametrize("beside", ["", f",{gpu_id(1)}=recovered@{CONFIRMED}"])
+def test_what_an_agent_of_before_acted_on_is_not_acted_on_again_and_is_not_reported(beside: str) -> None:
+    """It took entries without a time."""
+    node = Node(*TWO_GPUS).line().line(xids=(xid(79),))
+    before = f"{gpu_id(0)}=recovered"
+    node.world = replace(node.world, state=dataclasses.replace(node.world.state, confirmed=before))
+    node.given(seen=seen({}, confirm=before + beside)).line()
+    assert (node.counts, node.world.confirm_problems) == ({GPU: (2, 1)}, ())
+    assert node.last is not None
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed,{before}")).wait()
+    (problem,) = node.world.confirm_problems
+    assert problem == f"{gpu_id(1)}=removed: give {gpu_id(1)}=removed@<RFC 3339 time with a zone>"
+
+
+def test_what_is_for_the_operator_says_nothing_to_the_agent_and_what_is_for_another_object_is_named() -> None:
+    node = Node(*TWO_GPUS).line()
+    node.given(seen=seen({}, confirm="config=accepted@ab")).wait()
+    assert node.last is not None
+    assert (node.world.confirm_problems, node.last.confirmed) == ((), ())
+    node.given(seen=seen({}, confirm="config=accepted,rollout=resumed@3,actions=resumed@x")).wait()
+    assert node.world.confirm_problems == (
+        "config=accepted: give config=accepted@<spec.configHash>",
+        f"rollout=resumed@3: {GIVE}",
+        f"actions=resumed@x: {GIVE}",
+    )
 
 
 def test_an_entry_that_was_acted_on_stays_beside_a_new_one_and_says_nothing_more() -> None:
@@ -731,9 +758,9 @@ def test_an_entry_that_was_acted_on_stays_beside_a_new_one_and_says_nothing_more
     old, new = f"{gpu_id(0)}=recovered@2026-11-23T12:00:00Z", f"{gpu_id(0)}=recovered@2026-11-24T12:00:00Z"
     node.given(seen=seen({}, confirm=old)).line()
     node.line(xids=(xid(79),))
-    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=recovered,{old}")).line()
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=recovered@{CONFIRMED},{old}")).line()
     assert node.counts == {GPU: (2, 1)}
-    node.given(seen=seen({}, confirm=f"{new},{gpu_id(1)}=recovered")).line()
+    node.given(seen=seen({}, confirm=f"{new},{gpu_id(1)}=recovered@{CONFIRMED}")).line()
     assert node.counts == {GPU: (2, 2)}
 
 
@@ -745,10 +772,10 @@ def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_report
 
 
 def test_words_that_are_not_understood_are_reported() -> None:
-    node = Node(*TWO_GPUS).line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered")).wait()
+    node = Node(*TWO_GPUS).line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered@{CONFIRMED}")).wait()
     assert node.last is not None
     reported = (
-        f"{gpu_id(0)}=fine: give <device id>=recovered or <device id>=removed",
+        f"{gpu_id(0)}=fine: {GIVE}",
         "GPU-9: this node has no such device",
     )
     assert (node.world.confirm_problems, node.last.confirmed) == (reported, ())
@@ -758,12 +785,12 @@ def test_words_that_are_not_understood_are_reported() -> None:
 
 def test_the_name_of_a_device_is_answered_with_its_id() -> None:
     node = Node(*TWO_GPUS).line().line(gpu(0))
-    node.given(seen=seen({}, confirm="gpu-1=removed")).wait()
+    node.given(seen=seen({}, confirm=f"gpu-1=removed@{CONFIRMED}")).wait()
     assert list(node.world.confirm_problems) == [f"gpu-1: give its id, {gpu_id(1)}"]
     assert node.counts == {GPU: (2, 1)}
-    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed@{CONFIRMED}")).wait()
     assert node.last is not None
-    assert node.last.confirmed == (f"{gpu_id(1)}=removed",)
+    assert node.last.confirmed == (f"{gpu_id(1)}=removed@{CONFIRMED}",)
     assert list(node.world.confirm_problems) == []
     assert node.counts == {GPU: (1, 1)}
     assert node.wait().world.confirm_problems == (), "which is not here any more"

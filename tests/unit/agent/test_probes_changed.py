@@ -20,7 +20,7 @@ from nodedevices_probe.remote.attributes import TYPE as POOL
 from nodedevices_probe.remote.attributes import UNREACHABLE
 from nodedevices_probe.remote.attributes import VENDOR as REMOTE
 from support.cases import cases
-from support.facts import START, gpu, gpu_id, xid
+from support.facts import CONFIRMED, START, gpu, gpu_id, xid
 from support.probed_node import BOTH, BROKEN, GPU, NICS, OTHER_NICS, RDMA, Node, nic, said
 
 WHICH = f"give auto, {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"
@@ -175,7 +175,7 @@ def test_a_pool_that_could_not_be_reached_leaves_with_its_probe() -> None:
 
 def test_a_broken_device_of_a_probe_that_is_gone_leaves_when_a_person_says_so() -> None:
     node = both().line("nvml", gpu(0), events=(xid(79, sequence=3),)).uses(said(NICS)).wait(60, nics=(nic(),))
-    node.sees(confirm=f"{gpu_id(0)}=removed")
+    node.sees(confirm=f"{gpu_id(0)}=removed@{CONFIRMED}")
     assert node.line("nics", nic()).devices == ["NIC-0"]
 
 

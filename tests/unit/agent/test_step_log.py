@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
+from nodedevices_common.confirming import CONFIRM
+from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
@@ -14,7 +15,7 @@ from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.step_log import PROBLEMS_SECONDS, StepLog
 from nodedevices_probe.protocol import SWITCH, DeviceFact, Link, ProbeEvent, Problem
 from structlog.testing import capture_logs
-from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot, well, xid
+from support.facts import CONFIRMED, START, gpu, gpu_id, mig_id, partition, snapshot, well, xid
 from support.steps import step
 
 WRONG = Problem(code="FileInvalid", message="devices.yaml: profile: 'h9' is not known")
@@ -161,10 +162,10 @@ def test_a_line_of_the_kernel_log_about_eight_gpus_is_logged_once_and_counted_by
 def test_of_a_confirmation_only_what_was_understood_is_called_confirmed() -> None:
     story = Story()
     story.line()
-    assert story.confirm("gpu-0=recovered") == [("invalid annotation", f"gpu-0: give its id, {gpu_id(0)}")]
-    assert story.confirm("gpu-0=recovered") == []
-    good = f"{gpu_id(0)}=recovered"
-    assert story.confirm(f"{good},GPU-9=removed") == [
+    assert story.confirm(f"gpu-0=recovered@{CONFIRMED}") == [("invalid annotation", f"gpu-0: give its id, {gpu_id(0)}")]
+    assert story.confirm(f"gpu-0=recovered@{CONFIRMED}") == []
+    good = f"{gpu_id(0)}=recovered@{CONFIRMED}"
+    assert story.confirm(f"{good},GPU-9=removed@{CONFIRMED}") == [
         ("invalid annotation", "GPU-9: this node has no such device"),
         ("confirmed by a person", good),
     ]

@@ -265,7 +265,7 @@ def test_policies_and_the_operator_are_links_of_the_cluster(well: RecordedApi, k
     assert shown["<cluster>", "operator"]["detail"] == "no replica leads since 60m"
     assert shown["<cluster>", "policy evict"]["next"] == (
         "find the common cause of the faults (docs/runbooks/NodeDevicesActionsStopped.md); then: "
-        "kubectl nodedevices resume"
+        "kubectl nodedevices confirm actions resumed"
     )
     assert shown["<cluster>", "policy share"]["detail"] == "Accepted: Invalid: sharing: ..."
 
@@ -298,7 +298,7 @@ def test_of_a_stopped_roll_out_the_advice_is_to_correct_first_and_then_to_resume
     assert kubectl("check") == 3
     assert kubectl.err.endswith(
         "correct the policy (kubectl describe dp share): the roll-out then continues. To continue without a change: "
-        "kubectl nodedevices resume share\n"
+        "kubectl nodedevices confirm policy/share resumed\n"
     )
 
 
@@ -578,7 +578,11 @@ def test_versions_of_the_plugin_the_agents_and_kubernetes(api: RecordedApi, kube
         (["--context", "here", "nodes", "n1"], ["n1"]),
         (["policy", "explain", "n2"], ["n2"]),
         (["policy", "dry-run", "--delete", "sh"], ["share"]),
-        (["resume", ""], ["share"]),
+        (["confirm", "n1/"], ["n1/gpu-0", "n1/gpu-1"]),
+        (["confirm", "policy/"], ["policy/share"]),
+        (["confirm", "a"], ["actions", "accepted"]),
+        (["confirm", "n1/gpu-0", "re"], ["recovered", "removed", "resumed"]),
+        (["confirm", "n"], ["n1/", "n2/"]),
         (["--context", "gone", "nodes", ""], []),
     ],
 )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from nodedevices_api import conditions
 from nodedevices_api.nodedevices import Unschedulable
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_kubectl.views import edits
-from nodedevices_operator.desired import fleet as breaker
-from nodedevices_operator.records import names
-from nodedevices_plugin.pipeline import confirm
 from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, POLICIES, RecordedApi
 
@@ -68,8 +66,10 @@ def test_what_is_so_already_is_said_and_not_written(n1: JsonObject, api: Recorde
     assert kubectl.err == "n1/gpu-1 is not out of service: nothing to do.\n"
     assert kubectl("confirm", "n1/0", "recovered") == 0
     assert kubectl.err == "n1/gpu-0 is Healthy: nothing to confirm.\n"
-    assert kubectl("resume") == 0
+    assert kubectl("confirm", "actions", "resumed") == 0
     assert kubectl.err == "Taints and evictions are not stopped: nothing to do.\n"
+    assert kubectl("confirm", "n1", "accepted") == 0
+    assert kubectl.err == "No roll-out waits for n1: nothing to do.\n"
     assert [path for path, _, _ in api.changes if "selfsubject" not in path] == []
 
 
@@ -148,7 +148,7 @@ def test_a_dry_run_asks_the_api_server_and_changes_nothing(
         (("cordon", "n1/0", "--until", "tomorrow"), "'tomorrow' is not a time; give a time with a zone"),
         (("cordon", "n1/0", "--until", "2026-11-23T11:00:00Z"), "is past; give a time"),
         (("cordon", "n1/0", "--until", "999999w"), "'999999w' is too long; give a time"),
-        (("confirm", "n1/0", "repaired"), "'repaired' is not one of 'recovered', 'removed'"),
+        (("confirm", "n1/0", "repaired"), "'repaired' is not one of 'recovered', 'removed', 'accepted', 'resumed'"),
         (("cordon",), "Missing argument 'NODE/DEVICE...'"),
     ],
 )
@@ -165,16 +165,48 @@ def test_a_node_alone_is_no_device(n1: JsonObject, kubectl: CommandLine) -> None
     assert kubectl.err == "error: n1: give node and device as NODE/DEVICE, such as n1/gpu-0\n"
 
 
-def test_a_confirmation_names_the_id_and_the_time_and_keeps_those_of_other_devices(
+@pytest.mark.parametrize(
+    ("target", "outcome", "said"),
+    [
+        ("n1/gpu-0", "accepted", "accepted is for NODE; NODE/DEVICE can be recovered or removed"),
+        ("n1/gpu-0", "resumed", "resumed is for policy/NAME or actions; NODE/DEVICE can be recovered or removed"),
+        ("n1", "recovered", "recovered is for NODE/DEVICE; NODE can be accepted"),
+        ("share", "resumed", "resumed is for policy/NAME or actions; NODE can be accepted"),
+        ("policy/share", "removed", "removed is for NODE/DEVICE; policy/NAME can be resumed"),
+        ("policy/share", "accepted", "accepted is for NODE; policy/NAME can be resumed"),
+        ("actions", "removed", "removed is for NODE/DEVICE; actions can be resumed"),
+        ("actions", "accepted", "accepted is for NODE; actions can be resumed"),
+    ],
+)
+def test_what_cannot_be_said_of_something_is_refused_with_what_can(
+    api: RecordedApi, kubectl: CommandLine, target: str, outcome: str, said: str
+) -> None:
+    api.add(NODE_DEVICES, node("n1", gpu(0), gpu(1, **failed())))
+    assert kubectl("confirm", "n1/gpu-1", target, outcome) == 1
+    assert not api.changes
+    assert kubectl("confirm", target, outcome) == 1
+    assert kubectl.err == f"error: {target}: {said}\n"
+
+
+def test_a_node_may_be_called_as_something_else_is(api: RecordedApi, kubectl: CommandLine) -> None:
+    changed = {"change": {"time": "T", "policies": ["p"]}, "configHash": "ab"}
+    api.add(NODE_DEVICES, node("policy", gpu(0, **failed())), node("actions") | {"spec": changed})
+    assert kubectl("confirm", "policy/gpu-0", "recovered") == 0
+    assert kubectl("confirm", "actions", "accepted", "--dry-run") == 0
+    assert "(dry run) actions is accepted as it is" in kubectl.err
+
+
+def test_a_confirmation_names_the_id_and_the_time_and_keeps_those_of_others(
     n1: JsonObject, kubectl: CommandLine
 ) -> None:
-    """The agent acts once on each entry, and may not have seen the earlier ones yet."""
-    n1["metadata"]["annotations"] = {edits.CONFIRM: f"{GPU_1}=recovered,GPU-of-before=removed"}
+    """Agent and operator act once on each entry, and may not have seen the earlier ones yet."""
+    others = "config=accepted@ab,GPU-of-before=removed@2026-11-22T12:00:00Z"
+    n1["metadata"]["annotations"] = {CONFIRM: f"{GPU_1}=recovered,{others}"}
     kubectl("confirm", "n1/gpu-2", "removed")
     removed = f"{GPU_2}=removed@2026-11-23T12:00:00Z"
-    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{removed},{GPU_1}=recovered"}
+    assert n1["metadata"]["annotations"] == {CONFIRM: f"{removed},{GPU_1}=recovered,{others}"}
     kubectl("confirm", "n1/gpu-1", "recovered")
-    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{GPU_1}=recovered@2026-11-23T12:00:00Z,{removed}"}
+    assert n1["metadata"]["annotations"] == {CONFIRM: f"{GPU_1}=recovered@2026-11-23T12:00:00Z,{removed},{others}"}
     assert "it stays as it is" in kubectl.err
 
 
@@ -182,11 +214,11 @@ def test_nobodys_confirmation_is_lost_when_two_people_confirm_at_once(
     n1: JsonObject, api: RecordedApi, kubectl: CommandLine
 ) -> None:
     def somebody() -> None:
-        n1["metadata"] |= {"resourceVersion": "99", "annotations": {edits.CONFIRM: f"{GPU_2}=removed"}}
+        n1["metadata"] |= {"resourceVersion": "99", "annotations": {CONFIRM: f"{GPU_2}=removed"}}
 
     api.interloper = somebody
     assert kubectl("confirm", "n1/gpu-1", "recovered") == 0
-    assert n1["metadata"]["annotations"][edits.CONFIRM].split(",")[1:] == [f"{GPU_2}=removed"]
+    assert n1["metadata"]["annotations"][CONFIRM].split(",")[1:] == [f"{GPU_2}=removed"]
 
 
 def test_only_a_missing_devices_removal_can_be_confirmed(
@@ -205,7 +237,7 @@ def test_all_that_is_not_there_is_confirmed_as_removed_at_once(
     assert "can only be confirmed as removed (all that is missing); name each device" in kubectl.err
     assert not api.changes
     assert kubectl("confirm", "n1/*", "removed") == 0
-    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{confirm.ALL_REMOVED}@2026-11-23T12:00:00Z"}
+    assert n1["metadata"]["annotations"] == {CONFIRM: "*=removed@2026-11-23T12:00:00Z"}
     assert "n1: all that is missing, with gpu-2, is confirmed as removed" in kubectl.err
 
 
@@ -232,66 +264,97 @@ def record(api: RecordedApi) -> JsonObject:
     return its
 
 
-def test_resume_annotates_the_record_that_the_operator_reads_and_says_so_once_it_has_gone_on(
+def test_actions_go_on_by_the_record_that_the_operator_reads_which_it_says_once_they_do(
     record: JsonObject, api: RecordedApi, kubectl: CommandLine
 ) -> None:
     def operator(_: float) -> None:
         assert "are resumed" not in kubectl.err
         api.objects[POLICIES][0]["status"]["conditions"] = [condition("ActionsStopped", "False", "NotStopped")]
 
-    kubectl.meanwhile = operator
-    assert kubectl("resume") == 0
-    assert record["metadata"]["annotations"] == {edits.RESUME_ACTIONS: "2026-11-23T12:00:00Z"}
+    def somebody() -> None:
+        record["metadata"] |= {"resourceVersion": "99", "annotations": {CONFIRM: "x=y@z,actions=resumed@before"}}
+
+    kubectl.meanwhile, api.interloper = operator, somebody
+    assert kubectl("confirm", "actions", "resumed") == 0
+    assert record["metadata"]["annotations"] == {CONFIRM: "actions=resumed@2026-11-23T12:00:00Z,x=y@z"}
     assert "They were stopped: actions are stopped since 11:50: 30 of 40 nodes failed" in kubectl.err
     assert "Taints and evictions are resumed" in kubectl.err
 
 
-def test_a_resume_on_which_the_operator_does_not_act_is_an_error(record: JsonObject, kubectl: CommandLine) -> None:
-    assert kubectl("resume") == 1
+def test_a_request_on_which_the_operator_does_not_act_is_an_error(record: JsonObject, kubectl: CommandLine) -> None:
+    assert kubectl("confirm", "actions", "resumed", "--dry-run") == 0
+    assert "annotations" not in record["metadata"]
+    assert kubectl("confirm", "actions", "resumed") == 1
     assert "the operator has not acted on the request within 10 s: actions are stopped since 11:50" in kubectl.err
     assert "Taints and evictions are resumed" not in kubectl.err
-    assert kubectl("resume", "--dry-run") == 0
 
 
-def test_a_breaker_whose_record_is_gone_or_not_known_is_left_to_the_policys_own_words(
+def test_a_breaker_whose_record_is_gone_or_not_known_or_not_allowed_is_an_error(
     api: RecordedApi, kubectl: CommandLine
 ) -> None:
     api.add(RECORDS)
     api.add(POLICIES, policy("evict", STOPPED, resumeRecord=RECORD))
-    assert kubectl("resume") == 1
-    assert f"the record {RECORD} does not exist: follow the message above" in kubectl.err
+    assert kubectl("confirm", "actions", "resumed") == 1
+    assert f"the record {RECORD} does not exist; the operator makes it again" in kubectl.err
+    api.refusals[f"{RECORDS}/nodedevices-actions"] = [403]
+    assert kubectl("confirm", "actions", "resumed") == 1
+    assert "this needs the rights to get and patch this ConfigMap: docs/security.md" in kubectl.err
     api.objects[POLICIES] = [policy("evict", STOPPED, actionsRecord=RECORD)]
-    assert kubectl("resume") == 1
+    assert kubectl("confirm", "actions", "resumed") == 1
     assert "no policy names the record to resume by (status.resumeRecord): follow the message above" in kubectl.err
 
 
-def test_resume_of_a_policy_lets_this_generation_go_on(api: RecordedApi, kubectl: CommandLine) -> None:
-    why = "n1: 7 of 8; 3 nodes are waiting. Change the policy"
-    stopped = policy("share", condition("RolledOut", "False", "Stopped", why))
+WHY = "n1: 7 of 8; 3 nodes are waiting. Change the policy, or ..."
+
+
+def test_the_roll_out_of_a_policy_is_resumed_for_this_generation(api: RecordedApi, kubectl: CommandLine) -> None:
+    stopped = policy("share", condition("RolledOut", "False", "Stopped", WHY))
+    stopped["metadata"]["annotations"] = {CONFIRM: "rollout=resumed@2,theirs"}
     api.add(POLICIES, stopped, policy("done", condition("RolledOut", "True", "Done")))
-    assert kubectl("resume", "share") == 1
-    assert stopped["metadata"]["annotations"] == {edits.RESUME_ROLLOUT: "3"}
-    assert "was stopped: n1: 7 of 8; 3 nodes are waiting." in kubectl.err
+    assert kubectl("confirm", "policy/share", "resumed") == 1
+    assert stopped["metadata"]["annotations"] == {CONFIRM: "rollout=resumed@3,theirs"}
+    assert f"was stopped: {WHY}\n" in kubectl.err
     assert "the operator has not acted on the request within 10 s: n1: 7 of 8" in kubectl.err
-    kubectl("resume", "share")
+    kubectl("confirm", "policy/share", "resumed")
     assert "was resumed already for generation 3: nothing to do" in kubectl.err
-    kubectl("resume", "done")
+    kubectl("confirm", "policy/done", "resumed")
     assert "is not stopped (Done): nothing to do" in kubectl.err
-    assert kubectl("resume", "shore") == 1
+    assert kubectl("confirm", "policy/shore", "resumed") == 1
     assert kubectl.err == "error: policy shore: there is no policy with this name; did you mean share?\n"
+    assert kubectl("confirm", "policy/", "resumed") == 1
+    assert "there is no policy with this name" in kubectl.err
 
 
 def test_a_roll_out_goes_on_once_its_policy_says_so(api: RecordedApi, kubectl: CommandLine) -> None:
-    why = "n1: 7 of 8; 3 nodes are waiting. Change the policy"
-    stopped = policy("share", condition("RolledOut", "False", "Stopped", why))
+    stopped = policy("share", condition("RolledOut", "False", "Stopped", WHY))
     api.add(POLICIES, stopped)
     kubectl.meanwhile = lambda _: stopped["status"].update(conditions=[condition("RolledOut", "False", "Progressing")])
-    assert kubectl("resume", "share") == 0
+    assert kubectl("confirm", "policy/share", "resumed") == 0
     assert "The roll-out continues." in kubectl.err
 
 
-def test_the_words_that_are_written_are_those_that_agent_and_operator_read() -> None:
-    assert breaker.RESUME == edits.RESUME_ACTIONS
-    assert names.RESUME_ROLLOUT == edits.RESUME_ROLLOUT
-    assert (confirm.CONFIRM_VALUES, confirm.MAX_CONFIRM) == (edits.OUTCOMES, edits.MAX_CONFIRM)
+def test_a_node_is_accepted_with_its_present_configuration_where_a_roll_out_waits_for_it(
+    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
+) -> None:
+    change = {"time": "2026-11-23T11:50:00Z", "policies": ["share"]}
+    n1["spec"] |= {"configHash": "ab", "change": change}
+    n1["metadata"]["annotations"] = {CONFIRM: f"config=accepted@aa,{GPU_1}=recovered"}
+    assert kubectl("confirm", "n1", "n9", "accepted") == 1
+    assert not api.changes, "nothing is written when one of several is wrong"
+    assert kubectl("confirm", "n1", "accepted") == 1
+    assert n1["metadata"]["annotations"] == {CONFIRM: f"config=accepted@ab,{GPU_1}=recovered"}
+    waits = "the operator has not acted on the request within 10 s: n1 still has spec.change of 2026-11-23T11:50:00Z"
+    assert waits in kubectl.err
+    assert kubectl("confirm", "n1", "accepted") == 0
+    assert kubectl.err == "n1 was accepted already with this configuration: nothing to do.\n"
+    n1["metadata"]["annotations"] = {}
+    kubectl.meanwhile = lambda _: n1["spec"].pop("change")
+    assert kubectl("confirm", "n1", "accepted") == 0
+    assert kubectl.err == (
+        "n1 is accepted as it is, with its present configuration.\n"
+        "No roll-out waits for n1. To see what it has: kubectl nodedevices policy explain n1\n"
+    )
+
+
+def test_the_reason_of_a_missing_device_is_the_contracts() -> None:
     assert conditions.MISSING == edits.MISSING

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.table import Kind, Row, TableText
 from nodedevices_kubectl.output import documents
@@ -35,7 +36,7 @@ def whole() -> JsonObject:
         actions=[action("taint", "Pending")],
         probes=[{"name": "nvml", "state": "Starting", "message": "no"}],
     )
-    item["metadata"] |= {"annotations": {edits.CONFIRM: "a=recovered"}, "managedFields": [{"time": "2026-11-23"}]}
+    item["metadata"] |= {"annotations": {CONFIRM: "a=recovered"}, "managedFields": [{"time": "2026-11-23"}]}
     item["spec"] = {
         "config": {"sharing": {"strategy": "none"}},
         "policies": [{"name": "share", "generation": 3, "priority": 10, "sections": ["sharing"]}],
@@ -51,7 +52,7 @@ def whole() -> JsonObject:
 
 
 POLICY = {
-    "metadata": {"name": "share", "generation": 3, "annotations": {edits.RESUME_ROLLOUT: "2"}},
+    "metadata": {"name": "share", "generation": 3, "annotations": {CONFIRM: "rollout=resumed@2"}},
     "spec": {"sharing": {}},
     "status": {
         "resumeRecord": "a/b",
@@ -90,6 +91,9 @@ def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonOb
     edits.stopped([policy])
     edits.rollout_stopped(policy)
     edits.resume_rollout(policy)
+    edits.resume_actions(plain, NOW)
+    edits.accept(item)
+    edits.still_watched(item, plain)
     made: tuple[Callable[[], edits.Edit], ...] = (
         lambda: edits.cordon(item, ["gpu-0"], ASKED, program="p"),
         lambda: edits.uncordon(item, ["gpu-0"]),

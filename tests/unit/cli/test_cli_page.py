@@ -93,7 +93,8 @@ def record(api: RecordedApi) -> None:
     api.singles["/apis/coordination.k8s.io/v1/namespaces/nodedevices-system/leases/nodedevices-operator"] = {
         "spec": {"holderIdentity": "nodedevices-operator-6d9c7b5f4d-x2x7k", "renewTime": "2026-11-23T11:59:58.000000Z"}
     }
-    message = "n2: 1 of 2 devices are offered; 4 nodes are waiting. Change the policy, or continue anyway: ..."
+    go_on = "Change the policy, or continue anyway: kubectl nodedevices confirm policy/share resumed"
+    message = f"n2: 1 of 2 devices are no longer offered; 4 nodes are waiting. {go_on}"
     api.add(
         POLICIES,
         {

@@ -21,7 +21,20 @@ from nodedevices_plugin.model import Inventory, Occurrences
 from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent
 from support.cases import cases
-from support.facts import REGISTERED, START, gpu, gpu_id, inventory_of, mig_id, partition, ruled, snapshot, well, xid
+from support.facts import (
+    CONFIRMED,
+    REGISTERED,
+    START,
+    gpu,
+    gpu_id,
+    inventory_of,
+    mig_id,
+    partition,
+    ruled,
+    snapshot,
+    well,
+    xid,
+)
 from support.stepped_node import Node, report_of
 
 TWO = inventory_of(gpu(0), gpu(1))
@@ -163,7 +176,7 @@ def test_five_fatal_errors_a_day_keep_a_gpu_out_for_longer() -> None:
 def test_a_persons_word_that_a_device_is_recovered_begins_the_count_anew() -> None:
     of = strike(node(rule("Xid31", count=3, window=DAY)), 31, count=3)
     assert state(of) == ("Unhealthy", "Xid31")
-    of.sees(confirm=f"{gpu_id(0)}=recovered").line()
+    of.sees(confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}").line()
     assert state(of) == ("Healthy", "")
     assert state(strike(of, 31, count=2)) == ("Healthy", "")
     assert shown(of.wait(61.0)) == [("Xid31", 5, True)], "what came stays visible"
@@ -211,7 +224,7 @@ def test_a_clock_that_begins_in_1970_at_each_boot_moves_nothing_of_the_boots_bef
 
 def test_a_clock_is_set_after_a_person_confirmed_a_repair() -> None:
     of = strike(node(rule("Xid31", count=2, window=DAY)), 31)
-    of.sees(confirm=f"{gpu_id(0)}=recovered").line()
+    of.sees(confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}").line()
     assert of.world.state.history[gpu_id(0)][0].times == ()
     of.ahead = 7200.0
     assert shown(of.line()) == [("Xid31", 1, False)]

@@ -17,6 +17,7 @@ from nodedevices_probe.nic.attributes import LINK_DOWN
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import (
+    CONFIRMED,
     REGISTERED,
     START,
     Story,
@@ -176,7 +177,7 @@ def test_without_the_rule_that_made_more_of_an_event_it_is_no_fault() -> None:
 def test_a_fault_that_a_rule_ignores_is_over_by_the_same_evidence_as_any() -> None:
     node = Node(gpu(0, readings=old())).now(about("Xid79", "Ignored")).line(xids=(xid(79),))
     assert node.world.verdicts[gpu_id(0)].ignored
-    node.sees(confirm=f"{gpu_id(0)}=recovered").line()
+    node.sees(confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}").line()
     assert node.world.verdicts[gpu_id(0)].ignored == ()
     assert node.now({}).says() == ("Healthy", "", True)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
@@ -23,7 +24,7 @@ NODES = tuple(f"n{index}" for index in range(10))
 RECORD = config_map_path(NAMESPACE, NAME)
 POLICY = f"{names.POLICIES}/faults"
 PATIENT = {"evict": {"mode": "AfterGrace", "graceSeconds": 1800}, "budget": {"perHour": 200}}
-RESUME = f"kubectl -n {NAMESPACE} annotate configmap {NAME} --overwrite nodedevices.io/resume-actions="
+RESUME = "kubectl nodedevices confirm actions resumed"
 
 
 class Cluster:
@@ -72,7 +73,7 @@ class Cluster:
     async def resume(self, value: str, path: str = RECORD) -> None:
         raw = self.kube.objects[path]
         self.kube.put(
-            path, raw | {"metadata": raw["metadata"] | {"annotations": {"nodedevices.io/resume-actions": value}}}
+            path, raw | {"metadata": raw["metadata"] | {"annotations": {CONFIRM: f"actions=resumed@{value}"}}}
         )
         self.manager.fleet.add("fleet")  # as the watch of the record does
         await self.settle()
@@ -184,7 +185,7 @@ async def test_an_operator_in_another_namespace_does_nothing_without_the_record(
     status, reason, message = used_up.shown(POLICY, "ActionsStopped") or ("", "", "")
     assert (used_up.evicted, status, reason) == (1, "True", "RecordMissing")
     assert f"are recorded in ConfigMap {NAME} of namespace {NAMESPACE}" in message
-    assert f"kubectl -n elsewhere annotate configmap {NAME}" in message
+    assert message.endswith(f"until a person resumes them: {RESUME}")
     assert used_up.kube.objects[POLICY]["status"]["resumeRecord"] == f"elsewhere/{NAME}"
     assert used_up.kube.objects[POLICY]["status"]["actionsRecord"] == f"{NAMESPACE}/{NAME}"
     await used_up.start("elsewhere")

@@ -115,7 +115,7 @@ FULL = node_devices(
     "metadata": {
         "name": "n1",
         "labels": {"a": "b"},
-        "annotations": {"nodedevices.io/accept-change": "ab"},
+        "annotations": {"nodedevices.io/confirm": "config=accepted@ab"},
         "ownerReferences": [{"kind": "Node", "uid": "u"}],
         "managedFields": [
             {

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from nodedevices_common.confirming import ACTIONS_RESUMED, CONFIRM
 from nodedevices_operator.desired.fleet import (
     CLOSED,
     MAX_ACTIONS,
     OPEN,
-    RESUME,
     Action,
     Decision,
     Fleet,
@@ -65,7 +65,7 @@ def mass(limits: PolicyLimits, failing: int, at: datetime, *, apart: timedelta =
 
 def decided(fleet: Fleet, wanted: list[Action], now: datetime, found: Survey) -> Decision:
     """By an operator that has just started, and finds all of it."""
-    return decide(fleet, wanted, now, found, arrivals(None, found.faults, 0.0), record="nodedevices-system/actions")
+    return decide(fleet, wanted, now, found, arrivals(None, found.faults, 0.0))
 
 
 # --- deciding --------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_mass_fault_opens_the_breaker_and_nothing_is_granted_until_a_person_re
     assert "6 of the 10 nodes of policy p failed within 300 s" in found.refused[wanted[0]]
     later = START + timedelta(hours=9)
     assert decided(found.fleet, wanted[:1], later, mass(SOME, 6, START)).granted == frozenset()
-    closed = resumed(found.fleet, (later - timedelta(minutes=1)).isoformat(), later, mass(SOME, 6, START).faults)
+    closed = resumed(found.fleet, word(later - timedelta(minutes=1)), later, mass(SOME, 6, START).faults)
     assert decided(closed, wanted[:1], later, mass(SOME, 6, START)).granted == {wanted[0]}
 
 
@@ -119,7 +119,7 @@ def test_faults_that_were_there_when_a_person_resumed_never_stop_actions_again_a
     limits = PolicyLimits(per_hour=9)
     opened = decided(Fleet(), [], START, mass(limits, 6, START)).fleet
     said = START + timedelta(minutes=1)
-    closed = resumed(opened, said.isoformat(), said, mass(limits, 6, START).faults)
+    closed = resumed(opened, word(said), said, mass(limits, 6, START).faults)
     read_again = from_data(to_data(closed))
     assert read_again == closed, "an operator that restarts knows them"
     assert decided(closed, [action("n1")], said, mass(limits, 6, START)).granted == {action("n1")}
@@ -199,7 +199,7 @@ def test_the_budget_of_one_policy_is_not_used_up_by_another() -> None:
 
 def test_one_annotation_closes_the_breaker_once() -> None:
     fleet = Fleet(OPEN, "too many", START.isoformat())
-    said = (START + timedelta(minutes=1)).isoformat()
+    said = word(START + timedelta(minutes=1))
     closed = resumed(fleet, said, START + timedelta(minutes=2), {})
     assert (closed.breaker, closed.resumed) == (CLOSED, said)
     opened_again = Fleet(OPEN, "again", START.isoformat(), resumed=said)
@@ -377,8 +377,7 @@ async def test_a_mass_fault_opens_the_breaker_before_anybody_proposes_anything(k
     await operator.gate.reconcile(KEY)
     assert recorded(kube).breaker == OPEN
     assert "6 of the 10 nodes of policy p failed" in operator.gate.stopped()
-    how = f"kubectl -n nodedevices-system annotate configmap nodedevices-actions --overwrite {RESUME}="
-    assert how in operator.gate.stopped()
+    assert "kubectl nodedevices confirm actions resumed" in operator.gate.stopped()
     assert (operator.gate.open.is_set(), operator.switched) == (True, [list(operator.survey.faults)])
 
 
@@ -398,13 +397,13 @@ async def test_an_annotation_that_is_refused_says_so_and_what_would_be_right(kub
     operator = Operator(kube)
     operator.survey = mass(SOME, 6, START)
     await operator.gate.reconcile(KEY)
-    annotate(kube, "yes")
+    annotate(kube, "actions=resumed@yes")
     operator.now = START + timedelta(minutes=1)
     await operator.gate.reconcile(KEY)
     assert recorded(kube).breaker == OPEN
     assert operator.gate.stopped().endswith(
-        "nodedevices.io/resume-actions: 'yes' is refused: it is not an RFC 3339 time with a zone; give the time now, "
-        "as `date -u +%FT%TZ` prints it"
+        "annotation nodedevices.io/confirm is refused: actions=resumed@yes: give actions=resumed@<RFC 3339 time with a "
+        "zone>; give the time now, as `date -u +%FT%TZ` prints it"
     )
     assert len(operator.switched) == 2
     operator.now = START + timedelta(minutes=2)
@@ -451,7 +450,7 @@ async def test_a_record_that_somebody_else_wrote_stops_actions_and_is_kept_until
     operator.gate.propose("a", "Evict", [action("a")])
     assert await operator.gate.reconcile(KEY) == AGAIN_SECONDS
     assert (operator.granted(action("a")), kube.objects[RECORD]) == ([False], before)
-    annotate(kube, "2026-11-21T12:10:00Z")
+    annotate(kube, "actions=resumed@2026-11-21T12:10:00Z")
     operator.now = START + timedelta(minutes=11)
     await operator.gate.reconcile(KEY)
     assert operator.granted(action("a")) == [True]
@@ -479,6 +478,10 @@ async def test_a_decided_fleet_writes_nothing_more(kube: FakeKube) -> None:
     assert (kube.writes, operator.answered) == ([], ["a"])
 
 
+def word(at: datetime) -> str:
+    return ACTIONS_RESUMED.entry(at.isoformat())
+
+
 def annotate(kube: FakeKube, value: str) -> None:
     raw = kube.objects[RECORD]
-    kube.put(RECORD, raw | {"metadata": raw["metadata"] | {"annotations": {RESUME: value}}})
+    kube.put(RECORD, raw | {"metadata": raw["metadata"] | {"annotations": {CONFIRM: value}}})

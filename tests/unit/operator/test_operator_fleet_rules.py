@@ -19,7 +19,6 @@ from nodedevices_operator.desired.fleet import (
     MAX_IDS,
     MAX_MAP_BYTES,
     OPEN,
-    RESUME,
     TAINT,
     Action,
     ActionAnswer,
@@ -46,6 +45,7 @@ from nodedevices_operator.desired.fleet import (
 from support.cases import cases
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+WORD = "actions=resumed@2026-11-21T12:00:30Z"
 ANY = PolicyLimits()
 NODES = tuple(f"n{number:02}" for number in range(10))
 
@@ -70,7 +70,7 @@ def decided(
     fleet: Fleet, wanted: Sequence[Action], survey: Survey, seen: Arrivals | None = None, now: datetime = NOW
 ) -> Decision:
     found = arrivals(None, survey.faults, 0.0) if seen is None else seen
-    return decide(fleet, wanted, now, survey, found, record="nodedevices-system/actions")
+    return decide(fleet, wanted, now, survey, found)
 
 
 def granted(*ago: timedelta, node: str = "n00") -> Fleet:
@@ -200,7 +200,7 @@ def test_the_record_of_the_largest_fleets_fits_into_a_config_map() -> None:
     actions = tuple(
         (Action(since, long, EVICT, f"{long}/{long}/uid", "Xid79"), at(hours=2)) for _ in range(MAX_ACTIONS)
     )
-    closed = resumed(stopped(Fleet(actions=actions), "c", "why", NOW), "2026-11-21T12:00:30Z", NOW, many)
+    closed = resumed(stopped(Fleet(actions=actions), "c", "why", NOW), WORD, NOW, many)
     full = replace(closed, unavailable={node: tuple(its) for node in many})
     last = [*many][-1]
     found = decided(full, [action(last)], Survey([pool(PolicyLimits(percent=100), tuple(many))], many)).fleet
@@ -325,7 +325,7 @@ def test_a_fault_of_a_node_whose_clock_was_ahead_hides_no_later_one(restarted: b
     """S20: what is answered for are these very faults, not all until then."""
     limits = PolicyLimits(percent=10)
     ahead = {node: {"a": at(seconds=-7200 - index)} for index, node in enumerate(("n00", "n01"))}
-    closed = resumed(stopped(Fleet(), names.MASS_FAULT, "why", NOW), "2026-11-21T12:00:30Z", NOW, ahead)
+    closed = resumed(stopped(Fleet(), names.MASS_FAULT, "why", NOW), WORD, NOW, ahead)
     assert judged(closed, Survey([pool(limits)], ahead), arrivals(None, ahead, 0.0), NOW).breaker == CLOSED
     later = {node: {"a": at(seconds=-60)} for node in ahead}
     seen = arrivals(None, later, 0.0) if restarted else arrivals(arrivals(None, ahead, 0.0), later, 9.0)
@@ -360,11 +360,11 @@ def test_a_breaker_opens_before_what_is_proposed_with_it_and_each_answer_says_so
     assert (answer.granted, answer.stopped) == (False, True)
     assert answer.reason == (
         f"actions are stopped since 2026-11-21T12:00:00Z: {found.fleet.reason}; until a person resumes them: "
-        f"kubectl -n nodedevices-system annotate configmap actions --overwrite {RESUME}=$(date -u +%FT%TZ)"
+        "kubectl nodedevices confirm actions resumed"
     )
     timed = replace(found.fleet, until="2026-11-21T12:30:00Z")
-    assert "; until 2026-11-21T12:30:00Z, or until a person resumes them: kubectl" in why_stopped(timed, "ns/a")
-    assert why_stopped(timed, "ns/a", "it is late").endswith("; it is late")
+    assert "; until 2026-11-21T12:30:00Z, or until a person resumes them: kubectl" in why_stopped(timed)
+    assert why_stopped(timed, "it is late").endswith("; it is late")
 
 
 @cases(("minutes", "closed"), [(-1, False), (0, True), (1, True)])
@@ -378,28 +378,34 @@ def test_a_breaker_with_a_time_closes_at_that_time(minutes: int, closed: bool) -
 def test_who_resumes_answers_for_every_fault_of_every_node() -> None:
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW)
     its = {"n00": {"a": at(minutes=9), "b": at(minutes=5), "c": "soon"}, "n01": {"x": "odd"}, "n02": {}}
-    found = resumed(fleet, "2026-11-21T12:00:30Z", NOW + timedelta(minutes=1), its)
+    found = resumed(fleet, WORD, NOW + timedelta(minutes=1), its)
     assert found == Fleet(
         closed="2026-11-21T12:01:00Z",
-        resumed="2026-11-21T12:00:30Z",
+        resumed=WORD,
         answered={"n00": f"{at(minutes=9)} {at(minutes=5)} soon", "n01": "odd"},
     )
-    assert resumed(found, "2026-11-21T12:02:00Z", NOW, its) == found, "it is closed"
-    again = replace(stopped(found, "c", "why", NOW), resumed="2026-11-21T12:00:30Z")
-    assert resumed(again, "2026-11-21T12:00:30Z", NOW, its) == again, "each value closes it once"
+    assert resumed(found, "actions=resumed@2026-11-21T12:02:00Z", NOW, its) == found, "it is closed"
+    again = replace(stopped(found, "c", "why", NOW), resumed=WORD)
+    assert resumed(again, f" {WORD},", NOW, its) == again, "each entry closes it once"
     assert resumed(again, "", NOW, its) == again
+
+
+GIVE = "give actions=resumed@<RFC 3339 time with a zone>"
 
 
 @cases(
     ("annotation", "why"),
     [
-        ("2026-11-21T12:00:00Z", ""),
-        ("2026-11-21T12:11:00Z", ""),
+        ("actions=resumed@2026-11-21T12:00:00Z", ""),
+        ("actions=resumed@2026-11-21T12:11:00Z", ""),
         ("", ""),
-        ("2026-11-21T12:11:01Z", "it is in the future by the operator's clock"),
-        ("2026-11-21T11:59:59Z", "it is before 2026-11-21T12:00:00Z, when actions were stopped"),
-        ("2026-11-21T12:00:00", "it is not an RFC 3339 time with a zone"),
-        ("yes", "it is not an RFC 3339 time with a zone"),
+        ("actions=resumed@2026-11-21T12:11:01Z", "it is in the future by the operator's clock"),
+        ("actions=resumed@2026-11-21T11:59:59Z", "it is before 2026-11-21T12:00:00Z, when actions were stopped"),
+        ("actions=resumed@2026-11-21T12:00:00", GIVE),
+        ("actions=resumed@yes", GIVE),
+        ("actions=resumed", GIVE),
+        ("2026-11-21T12:00:00Z", GIVE),
+        ("rollout=resumed@3", GIVE),
     ],
 )
 def test_what_resumes_is_a_time_since_the_breaker_opened_and_a_minute_from_now_at_most(
@@ -408,17 +414,27 @@ def test_what_resumes_is_a_time_since_the_breaker_opened_and_a_minute_from_now_a
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW)
     said = refusal(fleet, annotation, NOW + timedelta(minutes=10))
     right = "give the time now, as `date -u +%FT%TZ` prints it"
-    assert said == (f"{RESUME}: {annotation!r} is refused: {why}; {right}" if why else "")
+    assert said == (f"annotation nodedevices.io/confirm is refused: {annotation}: {why}; {right}" if why else "")
     assert refusal(Fleet(), annotation, NOW) == "", "nothing is stopped"
     assert (resumed(fleet, annotation, NOW + timedelta(minutes=10), {}).breaker == CLOSED) is (
         not why and annotation != ""
     )
 
 
-def test_a_refused_value_is_shown_up_to_forty_characters() -> None:
+def test_one_good_entry_resumes_whatever_stands_beside_it() -> None:
+    fleet = stopped(Fleet(resumed="actions=resumed@2026-11-20T12:00:00Z"), names.MASS_FAULT, "why", NOW)
+    beside = "x,actions=resumed@2026-11-21T11:00:00Z,actions=resumed@2026-11-20T12:00:00Z"
+    assert refusal(fleet, beside, NOW).count("actions=resumed@2026") == 1, "one was acted on"
+    assert resumed(fleet, beside, NOW, {}) == fleet
+    assert refusal(fleet, f"{beside},{WORD}", NOW) == ""
+    assert resumed(fleet, f"{beside},{WORD}", NOW, {}).resumed == WORD
+
+
+def test_of_what_is_refused_the_first_entries_are_named_and_not_whole() -> None:
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW)
-    assert f"{'x' * 40!r} is" in refusal(fleet, "x" * 40, NOW)
-    assert f"{'x' * 40 + '...'!r} is" in refusal(fleet, "x" * 41, NOW)
+    said = refusal(fleet, ",".join(["x" * 9000] * 9), NOW)
+    assert "and 6 more; give the time now" in said
+    assert len(said) < 1000
 
 
 @cases(
@@ -457,7 +473,7 @@ def test_a_rehearsal_answers_as_if_the_policy_were_enforced_in_the_place_of_othe
     ) -> dict[Action, ActionAnswer]:
         survey = Survey([other], known, **more)
         seen = arrivals(None, known, 0.0)
-        return rehearsed(fleet, some, [action("n00")], now=NOW, survey=survey, seen=seen, record="ns/a")
+        return rehearsed(fleet, some, [action("n00")], now=NOW, survey=survey, seen=seen)
 
     assert tried(Fleet(), mine, its)[action("n00")] == ActionAnswer(granted=True)
     full = tried(Fleet(), mine, its, out=frozenset({"n01", "n02", "n03", "n09"}))[action("n00")]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY, REASONS, XID_CRITICAL_ERROR
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.neighbours import NAMED, maintenance_scheduled, next_change, problem_reported
 from nodedevices_operator.manager import Manager
@@ -172,7 +173,7 @@ def test_no_name_of_ours_on_a_node_is_one_of_theirs() -> None:
     """XidCriticalError is Google's by intent: off unless a policy asks, and never taken over from another writer."""
     conditions = {each.key for each in SIGNS if each.place is Place.CONDITION}
     assert not conditions & {NODE_READY, NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY, XID_CRITICAL_ERROR}
-    ours = {NODE_READY, NODE_DEVICES_HEALTHY, names.TAINT, names.ACCEPT_CHANGE, names.RESUME_ROLLOUT}
+    ours = {NODE_READY, NODE_DEVICES_HEALTHY, names.TAINT, CONFIRM}
     assert {each.partition("/")[0] for each in ours} == {"nodedevices.io"}
     assert not [each.key for each in SIGNS if each.key.partition("/")[0].endswith("nodedevices.io")]
 

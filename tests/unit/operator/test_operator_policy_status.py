@@ -418,7 +418,7 @@ def test_a_roll_out_that_is_stopped_says_why_and_how_a_person_goes_on() -> None:
     assert (found["status"], found["reason"]) == ("False", "Stopped")
     assert found["message"] == (
         f"n1: its Node is not Ready; n2: {'x' * 299}…; 7 nodes are waiting. Change the policy, or continue anyway: "
-        "kubectl annotate devicepolicy p nodedevices.io/resume-rollout=1 --overwrite; no number"
+        "kubectl nodedevices confirm policy/p resumed; no number"
     )
 
 

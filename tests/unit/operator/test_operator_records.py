@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
 from nodedevices_operator.records.rejected import rejected_pod
@@ -81,7 +82,7 @@ METADATA: dict[str, Any] = {
     "generation": 3,
     "resourceVersion": "77",
     "labels": {"a": "b"},
-    "annotations": {"nodedevices.io/accept-change": "yes"},
+    "annotations": {"nodedevices.io/confirm": "yes"},
     "ownerReferences": [{"kind": "Pod", "uid": "pod-uid"}, {"kind": "Node", "uid": "node-uid"}],
 }
 SPEC: dict[str, Any] = {
@@ -135,7 +136,7 @@ def test_every_field_of_a_nodes_object_is_read_from_its_place() -> None:
         "config": {"health": {"holdDownSeconds": 5}},
         "config_name": "large",
         "config_hash": "h1",
-        "accepted_change": "yes",
+        "confirm": "yes",
         "observed_generation": 2,
         "applied_hash": "h0",
         "probe_starting": True,
@@ -309,8 +310,5 @@ def test_field_managers_keep_their_names() -> None:
 
 def test_what_people_write_on_objects_and_nodes_keeps_its_name() -> None:
     assert names.TAINT == "nodedevices.io/device-fault"
-    assert (names.RESUME_ROLLOUT, names.ACCEPT_CHANGE) == (
-        "nodedevices.io/resume-rollout",
-        "nodedevices.io/accept-change",
-    )
+    assert CONFIRM == "nodedevices.io/confirm"
     assert names.OURS == "app.kubernetes.io/managed-by=nodedevices-operator"

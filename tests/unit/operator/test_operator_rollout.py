@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
 from nodedevices_operator.desired.configuration import Previous, resolve
@@ -72,7 +73,7 @@ class Fleet:
         path = f"{names.POLICIES}/{name}"
         raw = raw_policy(name, generation=generation, **spec)
         if annotation:
-            raw["metadata"]["annotations"] = {names.RESUME_ROLLOUT: annotation}
+            raw["metadata"]["annotations"] = {CONFIRM: annotation}
         status = self.kube.objects.get(path, {}).get("status")
         if status is not None:
             raw["status"] = status
@@ -169,7 +170,7 @@ async def test_a_node_that_loses_devices_stops_the_rest_after_a_while(fleet: Fle
     status, reason, message = await fleet.condition()
     assert (status, reason) == ("False", "Stopped")
     assert message.startswith("a: 6 of 8 devices are no longer offered; 2 nodes are waiting.")
-    assert "kubectl annotate devicepolicy p nodedevices.io/resume-rollout=1" in message
+    assert "kubectl nodedevices confirm policy/p resumed" in message
     assert fleet.have(MIXED) == ["a"]
     assert {kind for kind, _ in fleet.told()} == {"NodeDevices", "DevicePolicy"}
 
@@ -240,20 +241,20 @@ async def test_an_agent_that_refuses_the_change_stops_the_rest_at_once(fleet: Fl
 async def test_a_person_goes_on_with_this_generation(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
-    await fleet.policy(1, MIXED, annotation="1")
+    await fleet.policy(1, MIXED, annotation="rollout=resumed@1")
     assert fleet.have(MIXED) == ["a", "b"]
 
 
 async def test_of_a_generation_that_a_person_resumed_no_event_says_that_it_is_stopped(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
-    await fleet.policy(1, MIXED, annotation="1")
+    await fleet.policy(1, MIXED, annotation="rollout=resumed@1")
     before = fleet.told()
     for name in "bc":
         await fleet.answer(name, applied=("False", "ConfigInvalid"))
     assert fleet.have(MIXED) == ["a", "b", "c"]
     assert fleet.told() == before
-    await fleet.policy(2, SINGLE, annotation="1")
+    await fleet.policy(2, SINGLE, annotation="rollout=resumed@1")
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     assert len(fleet.told()) > len(before), "another generation"
 
@@ -264,19 +265,26 @@ async def test_of_two_policies_that_are_stopped_the_one_that_a_person_resumed_go
     await fleet.apply("q", 1, health=health)
     assert fleet.spec("a")["change"]["policies"] == ["p", "q"]
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
-    await fleet.apply("q", 1, health=health, annotation="1")
+    await fleet.apply("q", 1, health=health, annotation="rollout=resumed@1")
     assert fleet.spec("b")["config"] == {"health": health}
     assert fleet.spec("c")["config"] == {}, "its turn comes when b has taken it"
 
 
-@pytest.mark.parametrize("word", ["yes", "2", "-1", "1.0"])
-async def test_a_word_that_means_nothing_is_refused_and_nothing_goes_on(fleet: Fleet, word: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("yes", "give rollout=resumed@<metadata.generation>"),
+        ("rollout=resumed@2", "the policy has no such generation yet: give rollout=resumed@1"),
+        ("rollout=resumed@-1", "give rollout=resumed@<metadata.generation>"),
+        ("rollout=resumed@1.0", "give rollout=resumed@<metadata.generation>"),
+    ],
+)
+async def test_a_word_that_means_nothing_is_refused_and_nothing_goes_on(fleet: Fleet, word: str, why: str) -> None:
     await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     await fleet.policy(1, MIXED, annotation=word)
     assert fleet.have(MIXED) == ["a"]
-    said = f'annotation nodedevices.io/resume-rollout "{word}" is not allowed; give the generation that continues: 1'
-    assert said in (await fleet.condition())[2]
+    assert f"annotation nodedevices.io/confirm: {word}: {why}" in (await fleet.condition())[2]
 
 
 async def test_a_changed_policy_goes_on_with_the_node_that_is_worse_off(fleet: Fleet) -> None:
@@ -322,7 +330,7 @@ async def test_a_deleted_policys_roll_out_goes_on_when_a_person_says_that_the_no
     assert fleet.have(MIXED) == ["b", "c"]
     assert fleet.stopped() == ["p"]
     raw = fleet.kube.objects[fleet.path("a")]
-    raw["metadata"]["annotations"] = {names.ACCEPT_CHANGE: raw["spec"]["configHash"]}
+    raw["metadata"]["annotations"] = {CONFIRM: f"x=y,config=accepted@{raw['spec']['configHash']}"}
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     assert fleet.have(MIXED) == ["c"]
 

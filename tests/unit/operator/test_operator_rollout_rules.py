@@ -172,9 +172,9 @@ def test_a_node_that_refuses_the_change_or_is_not_ready_is_worse_off_unless_a_pe
     assert stands(record(dataclasses.replace(INVALID, status="True"))).worse_off == "", "it has got over it"
     gone = stands(record(), node=dataclasses.replace(NODE, ready=False))
     assert (gone.worse_off, gone.again) == ("its Node is not Ready", None)
-    assert stands(record(INVALID, accepted_change="aa")) == Standing(members=frozenset({"p"}))
-    assert stands(record(INVALID, accepted_change="bb")).worse_off != "", "that was another change"
-    assert stands(record(INVALID, accepted_change="", config_hash="")).worse_off != ""
+    assert stands(record(INVALID, confirm="GPU-1=removed,config=accepted@aa")) == Standing(members=frozenset({"p"}))
+    assert stands(record(INVALID, confirm="config=accepted@bb")).worse_off != "", "that was another change"
+    assert stands(record(INVALID, confirm="config=accepted@", config_hash="")).worse_off != ""
 
 
 @cases(
@@ -277,22 +277,26 @@ def test_a_policy_that_says_nothing_or_is_gone_goes_by_the_default() -> None:
 @cases(
     ("word", "goes_on", "wrong"),
     [
-        ("3", True, False),
-        ("2", False, False),
+        ("rollout=resumed@3", True, False),
+        (" rollout=resumed@2 ,rollout=resumed@3", True, False),
+        ("rollout=resumed@2", False, False),
         ("", False, False),
-        ("4", False, True),
-        ("yes", False, True),
-        ("٣", False, True),
+        ("rollout=resumed@4", False, True),
+        ("rollout=resumed@03", False, True),
+        ("rollout=resumed@yes", False, True),
+        ("rollout=resumed@٣", False, True),
+        ("rollout=resumed@" + "9" * 5000, False, True),
+        ("rollout=resumed@3@3", False, True),
+        ("rollout=resumed", False, True),
+        ("GPU-1=recovered@2026-11-21T12:00:00Z", False, True),
+        ("3", False, True),
     ],
 )
 def test_a_roll_out_goes_on_by_its_own_generation_alone(word: str, goes_on: bool, wrong: bool) -> None:
-    policy = dataclasses.replace(policy_record(raw_policy("p", partitions={})), generation=3, resume_rollout=word)
+    policy = dataclasses.replace(policy_record(raw_policy("p", partitions={})), generation=3, confirm=word)
     assert resumed(policy) is goes_on
-    assert wrong_word(policy) == (
-        f'annotation nodedevices.io/resume-rollout "{word}" is not allowed; give the generation that continues: 3'
-        if wrong
-        else ""
-    )
+    assert wrong_word(policy).startswith("annotation nodedevices.io/confirm: ") is wrong
+    assert bool(wrong_word(policy)) is wrong
     assert not resumed(None)
 
 
