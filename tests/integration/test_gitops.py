@@ -36,13 +36,11 @@ POLICY: dict[str, Any] = {
 MERGED = {"containers", "initContainers", "env", "volumes", "volumeMounts", "ports", "imagePullSecrets"}
 # Everything but what needs CRDs of others, and the operator's own namespace.
 COMPONENTS = (
-    "allDevices",
+    "allHardware",
     "cdi",
+    "deviceFiles",
     "extender",
     "extenderHost",
-    "generic",
-    "hostDev",
-    "hostSys",
     "metricsServices",
     "mps",
 )

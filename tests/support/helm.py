@@ -50,10 +50,12 @@ CUSTOM: dict[str, Any] = {
     },
     "components": {
         "cdi": {"enabled": True},
-        "hostDev": {"enabled": True},
+        "allHardware": {"enabled": True},
         "driverRoot": {"enabled": True, "path": "/run/nvidia/driver"},
-        "generic": {"enabled": True, "config": {"devices": [{"name": "serial"}]}},
-        "fpgaNames": {"enabled": True, "config": {"a": "b"}},
+        "deviceFiles": {
+            "enabled": True,
+            "files": {"generic.yaml": {"devices": [{"name": "serial"}]}, "NameCustomize.json": {"a": "b"}},
+        },
         "namedConfigs": {"enabled": True, "configs": {"default": "version: v1\nflags:\n  migStrategy: none\n"}},
         "prometheus": {"enabled": True, "labels": {"release": "prom"}},
         "nodeReadiness": {
