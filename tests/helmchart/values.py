@@ -66,6 +66,8 @@ REMOVED: Mapping[str, str] = {
             ("fpgaNames", "NameCustomize.json"),
         )
     },
+    "grafana": "give components.prometheus, with its dashboardLabels and dashboardAnnotations",
+    "metricsServices": "give components.prometheus, with operator: false where the Prometheus Operator is not",
     "oneContainer": "leave it out, since the pod always has two containers",
 }
 _DOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"  # one word is enough

@@ -41,13 +41,13 @@ COMPONENTS = (
     "deviceFiles",
     "extender",
     "extenderHost",
-    "metricsServices",
     "mps",
 )
 VALUES: dict[str, Any] = {
     "components": {
         **{name: {"enabled": True} for name in COMPONENTS},
         "extenderScheduler": {"enabled": True, "image": "kube-scheduler"},
+        "prometheus": {"enabled": True, "operator": False},
         "namedConfigs": {"enabled": True, "configs": {"default": "version: v1\n"}},
     },
     "criticalPodsQuota": {"enabled": True},

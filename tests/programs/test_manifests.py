@@ -551,7 +551,7 @@ def test_the_operator_namespace_component_moves_the_operator_and_restricts_what_
 
 @needs_kubectl
 def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somewhere() -> None:
-    changed = with_components("metrics-services", "prometheus", "operator-namespace")
+    changed = with_components("prometheus", "operator-namespace")
     accounts = {
         (it["metadata"]["namespace"], it["metadata"]["name"]) for it in changed if it["kind"] == "ServiceAccount"
     }
@@ -569,7 +569,7 @@ def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somew
                 namespace for namespace, template in pods_at if wanted <= template["metadata"]["labels"].items()
             ]
             assert selected == [one["metadata"]["namespace"]], one["metadata"]
-    scrape = yaml.safe_load((MANIFESTS / "components" / "metrics-services" / "scrape.yaml").read_text())
+    scrape = yaml.safe_load((MANIFESTS / "components" / "prometheus" / "scrape.yaml").read_text())
     [discovery] = scrape["scrape_configs"][0]["kubernetes_sd_configs"]
     assert set(discovery["namespaces"]["names"]) == {namespace for namespace, _ in pods_at}
 
@@ -889,9 +889,19 @@ def test_the_mps_component_keeps_the_privileges_out_of_the_agent() -> None:
 
 
 @needs_kubectl
+def test_without_the_prometheus_operator_its_kinds_are_one_patch_away(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "alerts.md").read_text()
+    [block] = re.findall(r"^    patches:\n(?:    .*\n)+", page, re.MULTILINE)
+    left = render_from(yaml.safe_load(textwrap.dedent(block)) | installation(["prometheus"], tmp_path), tmp_path)
+    operators = [one for one in with_components("prometheus") if one["apiVersion"].startswith("monitoring.")]
+    assert [one for one in with_components("prometheus") if one not in left] == operators
+    assert operators
+
+
+@needs_kubectl
 def test_what_prometheus_scrapes_are_the_ports_of_our_pods() -> None:
-    monitors = of_kind(with_components("prometheus"), "PodMonitor")
-    services = of_kind(with_components("metrics-services"), "Service")
+    added = with_components("prometheus")
+    monitors, services = of_kind(added, "PodMonitor"), of_kind(added, "Service")
     for workload in workloads(overlay("default")):
         name, labels = workload["metadata"]["name"], workload["spec"]["template"]["metadata"]["labels"]
         monitor, service = monitors[name]["spec"], services[name]["spec"]
@@ -1054,7 +1064,7 @@ def test_pods_wait_on_a_joining_node_for_the_operators_condition_once_and_the_op
 
 
 @needs_kubectl
-@pytest.mark.parametrize("name", ["prometheus", "metrics-services", *EXTENDERS])
+@pytest.mark.parametrize("name", ["prometheus", *EXTENDERS])
 def test_what_comes_with_a_component_of_its_own_objects_changes_no_other(name: str) -> None:
     changed = with_components(name)
     assert [each for each in with_components() if each not in changed] == []

@@ -33,7 +33,7 @@ CHARTS_LABELS = {
 # All, in an order that kustomize needs: what says where the hardware is comes first, what changes others comes last.
 COMPONENTS = (
     *("all-hardware", "device-files", "driver-root", "cdi", "delete-rejected-pods", "cluster-properties", "extender"),
-    *("extender-host", "extender-scheduler", "gpu-cores", "grafana", "kmsg", "metrics-services", "mig", "mps"),
+    *("extender-host", "extender-scheduler", "gpu-cores", "kmsg", "mig", "mps"),
     *("named-configs", "node-readiness", "observe", "openshift", "prometheus", "runtimeclass-nvidia"),
     *("driver-directory", "operator-namespace"),
 )
