@@ -31,7 +31,7 @@ from nodedevices_plugin.inputs.probe_server import ProbeServed
 from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probe_source import ProbeSource
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read, with_files
+from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read
 
 log = structlog.get_logger(__name__)
 
@@ -190,7 +190,7 @@ class Probes:
     def _arguments(self, name: str) -> list[str]:
         """Return the arguments of a built-in probe."""
         now = {"node-name": self._local.node_name, "driver-root-ctr-path": str(self._driver_root())}
-        return KINDS[name].arguments({**with_files(self._local.probe_options, self._files()), **now})
+        return KINDS[name].arguments({**self._local.probe_options, **self._files(), **now})
 
 
 def _with_events_of(replaced: Snapshot, line: Snapshot) -> Snapshot:

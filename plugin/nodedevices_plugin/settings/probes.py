@@ -196,19 +196,17 @@ def passed_on(values: Mapping[str, Value]) -> dict[str, Value]:
     run, there or not."""
     folder = str(values[DEVICES_DIR] or "")
     options = {option for kind in KINDS.values() for option in kind.passed_on.values() if option not in kind.files}
-    paths = {name: path_of(folder, name) if folder else "" for kind in KINDS.values() for name in kind.requires}
+    paths = {
+        name: path_of(folder, name) if folder and name in kind.requires else ""
+        for kind in KINDS.values()
+        for name in kind.files
+    }
     return {**{option: values[option] for option in sorted(options)}, **paths}
 
 
 def path_of(folder: str, name: str) -> str:
     """Return the path of a device file."""
     return f"{folder.rstrip('/')}/{name}"
-
-
-def with_files(options: Mapping[str, Value], files: Mapping[str, str]) -> dict[str, Value]:
-    """Return what a built-in probe takes now. `files`: paths of the device files that are there, by name."""
-    none = dict.fromkeys((name for kind in KINDS.values() for name in kind.files), "")
-    return {**none, **options, **files}
 
 
 def _spec(name: str, text: str) -> tuple[ProbeSpec, str]:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.inputs.config_file import DeviceFolder
 from nodedevices_plugin.runtime.threads import Worker
+from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.files import FOLDER, DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
 from support.facts import gpu
-from support.stepped_node import Node, parse
+from support.stepped_node import Node
 
 FLAGS = ("--node-name=n1", "--operator-wait-seconds=0", "--probe=simulated", "--simulated-profile=h100 x 1")
 RDMA = {"rdma.json": DeviceFileOutcome(content=RdmaConfig())}

@@ -10,7 +10,6 @@ import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder, Mount
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.settings.probes import with_files
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import onload, sriov_config
 from nodedevices_plugin.vendors.nic.onload import ONLOAD, SMART_NIC, OnloadConfig
@@ -203,9 +202,8 @@ def test_a_card_without_a_driver_keeps_its_id() -> None:
 
 def test_the_probe_is_told_that_onload_is_wanted() -> None:
     node = Onloaded(card(0)).now()
-    told = with_files(node.local.probe_options, node.world.requested.files)
-    assert "--onload=/d/onload.json" in KINDS["nic"].arguments(told)
-    without = with_files(node.local.probe_options, {})
+    without = node.local.probe_options
+    assert "--onload=/d/onload.json" in KINDS["nic"].arguments({**without, **node.world.requested.files})
     assert not any("onload" in each for each in KINDS["nic"].arguments(without))
 
 
