@@ -197,7 +197,7 @@ class DeviceFolder(_FollowedFolder[DeviceFileOutcome]):
         self._files = {file.name: file for file in vendors.device_files()}
 
     def _read(self) -> Mapping[str, bytes | str]:
-        there = {child.name for child in self._path.iterdir() if not child.name.startswith(".") and not child.is_dir()}
+        there = {child.name for child in self._path.iterdir() if not child.name.startswith(".")}
         own = {f"{self._node}.{name}" for name in self._files}
         found: dict[str, bytes | str] = {}
         for name in sorted(there):
@@ -208,7 +208,7 @@ class DeviceFolder(_FollowedFolder[DeviceFileOutcome]):
                     pass  # removed just now
                 except OSError as error:
                     found[name] = error.strerror or str(error)
-            elif not self._name(name):
+            elif not self._name(name) and not (self._path / name).is_dir():
                 found[name] = UNKNOWN
         return found
 

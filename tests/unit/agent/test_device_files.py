@@ -54,6 +54,7 @@ async def test_another_name_is_unknown_and_what_a_mount_of_a_configmap_has_is_no
     for name in ("foo.yml", ".hidden", "..data_tmp"):
         (tmp_path / name).write_text("")
     (tmp_path / "..2026_11_29").mkdir()
+    (tmp_path / "folder").mkdir()
     (tmp_path / "..data").symlink_to("..2026_11_29")
     (tmp_path / "rdma.json").symlink_to("..data/rdma.json")  # to a key that was just removed
     assert await read(tmp_path) == {"foo.yml": DeviceFileOutcome(error="unknown file")}
