@@ -1,8 +1,8 @@
 """How fast the agent is there, and how much memory it and its probe keep: the real command, a stand-in kubelet.
 
 The floor is the least that a device plugin in Python can be: an interpreter that imports grpc and calls Register.
-With eight GPUs: beside a probe server, as in the pod's two containers, and with the agent's own child (the component
-one-container). With 128 MIG devices in the second form. Memory is resident (VmRSS) of the agent's process and of its
+With eight GPUs: beside a probe server, as in the pod's two containers, and with the agent's own child, as outside a
+cluster. With 128 MIG devices in the second form. Memory is resident (VmRSS) of the agent's process and of its
 children; of a server and its probe, which share pages, it is their part of each page (Pss).
 """
 

@@ -20,8 +20,7 @@ def table:
     "node_selector": {not: "our agent runs on every Linux node; agent.nodeSelector restricts it"}};
 
 def more:
-  set("components.hostDev.enabled"; true), set("components.allGpus.enabled"; true),
-  set("components.amdExporter.enabled"; true),  # its chart mounts that folder in any case
+  set("components.allHardware.enabled"; true),  # its chart mounts that folder in any case
   (select(.labeller.enabled == true)
    | policy("gpu-feature-discovery"; {nodeSelector: {}, labels: {featureDiscovery: true}}),
      say("labeller.enabled: the operator sets the labels vram, cu-count, simd-count and device-id of amd.com/gpu and beta.amd.com/gpu; not taken: amd.com/gpu.family and beta.amd.com/gpu.family; first change the nodeSelectors of pods that use these (docs/devices/amd.md, Labels)"));

@@ -42,7 +42,7 @@ from nodedevices_plugin.host.mps_daemons import MpsDaemons
 from nodedevices_plugin.host.node_files import NodeFiles
 from nodedevices_plugin.host.paths import HostPathReader
 from nodedevices_plugin.host.state_keeper import StateKeeper
-from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFileReader
+from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFolder
 from nodedevices_plugin.inputs.node_pods import PodWatch
 from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
 from nodedevices_plugin.inputs.probe_child import Spare
@@ -71,7 +71,7 @@ from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.readiness import Readiness
 from nodedevices_plugin.status.reporter import Reporter
 from nodedevices_plugin.status.step_log import StepLog, withdraws
-from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
+from nodedevices_plugin.vendors.files import NOT_READ, DeviceFiles
 
 log = structlog.get_logger(__name__)
 
@@ -119,8 +119,8 @@ class Agent:
         folder = local.config_dir
         self._named = NamedFiles(folder=folder, error="not read yet") if folder is not None else None
         self._config_file = self._config_reader(workers["config-file"])
-        self._device_files: DeviceFiles = {}
-        self._device_file_readers = self._readers_of_device_files(workers["config-file"])
+        self._device_files: DeviceFiles = NOT_READ
+        self._device_folder = self._device_files_reader(workers["config-file"])
         machine: Machine = LocalMachine()
         if local.probe_server:
             machine = ServedMachine(local.probe_server, failed=lambda request: self._metrics.unanswered(request))  # noqa: PLW0108  made below
@@ -147,7 +147,12 @@ class Agent:
         self._node_files = NodeFiles(worker=workers["node-files"])
         self._step_log = StepLog()
         self._probes = Probes(
-            local, driver_root=self._driver_root, on_line=self._wake.set, keep=self._parts.keep, spare=spare
+            local,
+            driver_root=self._driver_root,
+            files=lambda: self._world.requested.files,
+            on_line=self._wake.set,
+            keep=self._parts.keep,
+            spare=spare,
         )
         self._metrics = AgentMetrics(
             facts=lambda: self._reporter.facts,
@@ -190,12 +195,11 @@ class Agent:
             return ConfigFile(Path(file), worker=worker, on_change=self._on_file, vendors=vendors)
         return None
 
-    def _readers_of_device_files(self, worker: Worker) -> list[DeviceFileReader]:
-        node, changed = self._local.node_name, self._on_device_file
-        return [
-            DeviceFileReader(device_file, Path(path), node=node, worker=worker, on_change=changed)
-            for device_file, path in self._local.vendors.by_path(self._local.device_files)
-        ]
+    def _device_files_reader(self, worker: Worker) -> DeviceFolder | None:
+        folder, node, vendors = self._local.devices_dir, self._local.node_name, self._local.vendors
+        if folder is None:
+            return None
+        return DeviceFolder(Path(folder), node=node, worker=worker, on_change=self._on_device_files, vendors=vendors)
 
     def _device_plugins(self) -> DevicePlugins:
         return DevicePlugins(
@@ -230,7 +234,8 @@ class Agent:
         firsts = [self._hardware.first()]  # file and hardware decide which probes run
         firsts += [self._config_file.first()] if self._config_file is not None else []
         await asyncio.gather(*firsts)
-        await asyncio.gather(*(reader.first() for reader in self._device_file_readers), return_exceptions=True)
+        if self._device_folder is not None:
+            await asyncio.gather(self._device_folder.first(), return_exceptions=True)
         self._world = begin(
             self._state.load(),
             self._local,
@@ -252,8 +257,8 @@ class Agent:
                 self._probes.use(self._world.probe_set.texts)
                 if self._config_file is not None:
                     tasks.create_task(keep("config-file", self._config_file.run))
-                for reader in self._device_file_readers:
-                    tasks.create_task(keep(reader.name, reader.run))
+                if self._device_folder is not None:
+                    tasks.create_task(keep("device-files", self._device_folder.run))
                 # What fails here fails again in `run`, where it is counted and shown.
                 await asyncio.gather(self._paths.first(), self._cdi.first(), return_exceptions=True)
                 tasks.create_task(keep("host-paths", self._paths.run))
@@ -280,8 +285,8 @@ class Agent:
         log.info("SIGHUP: reading the configuration file again")
         if self._config_file is not None:
             self._config_file.soon()
-        for reader in self._device_file_readers:
-            reader.soon()
+        if self._device_folder is not None:
+            self._device_folder.soon()
 
     # --- inputs: each keeps its latest value and wakes the loop ------------------------------------------------------
     def _on_file(self, outcome: FileOutcome) -> None:
@@ -300,8 +305,8 @@ class Agent:
         self._named = named
         self._wake.set()
 
-    def _on_device_file(self, name: str, outcome: DeviceFileOutcome) -> None:
-        self._device_files = {**self._device_files, name: outcome}
+    def _on_device_files(self, found: DeviceFiles) -> None:
+        self._device_files = found
         self._wake.set()
 
     def _on_object(self, item: Object | None) -> None:
@@ -501,7 +506,7 @@ class Agent:
     def _file_contents(self) -> Mapping[str, object]:
         """Return the device files' contents: those read last, else those in effect. What new contents need has to be
         found before they take effect."""
-        newest = {name: outcome.content for name, outcome in self._device_files.items() if not outcome.error}
+        newest = {name: found.content for name, found in self._device_files.items() if found.content is not None}
         return {**self._world.active.effective.node.files, **newest}
 
     def _http_servers(self) -> list[HttpServer]:

@@ -15,12 +15,13 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_probe.kind import AgentOptions, ProbeKind
+from nodedevices_probe.kind import DEVICES_DIR, AgentOptions, ProbeKind
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.node.presence import Hardware, never
 from nodedevices_probe.node.roots import Roots
@@ -40,7 +41,9 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind]) -> Non
     """The agent's options that these kinds get values of, by the same names."""
     users: dict[str, list[str]] = {}
     for kind in kinds.values():
-        for option in kind.passed_on.values() if kind.automatic else ():
+        options = [DEVICES_DIR] if kind.files else []
+        options += [option for option in kind.passed_on.values() if option not in kind.files]
+        for option in options if kind.automatic else ():
             users.setdefault(option, []).append(kind.name)
     for option, names in sorted(users.items()):
         shown = f"as the agent's --{option}, for {', '.join(names)}"
@@ -50,10 +53,8 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind]) -> Non
 def _nothing(kinds: Mapping[str, ProbeKind]) -> str:
     """Return, for people, that nothing was found."""
     by_hardware = [kind.name for kind in kinds.values() if kind.present is not never]
-    by_file = [
-        f"{kind.name} (--{kind.auto_by[0]})" for kind in kinds.values() if kind.auto_by and kind.present is never
-    ]
-    files = f"; {' and '.join(by_file)} run where their file is given" if by_file else ""
+    by_file = [f"{kind.name} ({kind.files[0]})" for kind in kinds.values() if kind.files and kind.present is never]
+    files = f"; {' and '.join(by_file)} run where their file is in --{DEVICES_DIR}" if by_file else ""
     return f"no hardware of {', '.join(by_hardware)} is there{files}"
 
 
@@ -77,7 +78,7 @@ def run(options: Namespace, write: Write, kinds: Mapping[str, ProbeKind]) -> int
 def wanted(options: Namespace, kinds: Mapping[str, ProbeKind]) -> dict[str, str]:
     """Return the kinds to start, and why, in their order."""
     hardware = Hardware(Roots(options.root))
-    found = {name: kind.wanted(hardware, _given(options)) for name, kind in kinds.items()}
+    found = {name: kind.wanted(hardware, _given(options, kind)) for name, kind in kinds.items()}
     return {name: why for name, why in found.items() if why}
 
 
@@ -157,12 +158,15 @@ class _Running:
                 process.kill()
 
 
-def _given(options: Namespace) -> AgentOptions:
-    return {name.replace("_", "-"): value for name, value in vars(options).items()}
+def _given(options: Namespace, kind: ProbeKind) -> AgentOptions:
+    given = {name.replace("_", "-"): value for name, value in vars(options).items()}
+    folder = str(given.get(DEVICES_DIR) or "")
+    paths = {name: f"{folder}/{name}" for name in kind.files}
+    return given | {name: path if folder and Path(path).exists() else "" for name, path in paths.items()}
 
 
 def _command(kind: ProbeKind, options: Namespace) -> list[str]:
-    command = [sys.executable, "-m", "nodedevices_probe.main", *kind.arguments(_Values(_given(options)))]
+    command = [sys.executable, "-m", "nodedevices_probe.main", *kind.arguments(_Values(_given(options, kind)))]
     if options.interval_seconds is not None:
         command.append(f"--interval-seconds={options.interval_seconds:g}")
     return [*command, f"--root={options.root}"]

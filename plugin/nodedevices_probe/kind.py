@@ -16,7 +16,9 @@ from nodedevices_probe.loop import Source
 from nodedevices_probe.node.presence import Hardware, PresenceCheck, never
 
 DRIVER_ROOT = "driver-root-ctr-path"  # a flag of most kinds, and an option of the agent
-AgentOptions = Mapping[str, str | bool | tuple[str, ...]]  # options of the agent by name; "" and False: not given
+DEVICES_DIR = "devices-dir"  # an option of the agent: the folder of files that describe devices
+# Options of the agent by name, and paths of device files by theirs; "" and False: not given, not there.
+AgentOptions = Mapping[str, str | bool | tuple[str, ...]]
 
 
 def _none(_: ArgumentParser) -> None:
@@ -33,17 +35,18 @@ class ProbeKind:
     `add_arguments`: the kind's own flags, beside those that all have, of which `options.root` is the folder where the
     machine's /sys, /proc, /dev and /run are. `interval`: what happens every `interval_seconds`, for --help.
 
-    `passed_on`: which of its flags get the value of which of the agent's options. `opens`: those with paths that it
-    opens, which a probe server has by its own settings (serving.requests). `choices`: further flags that it takes from
-    an agent: what people may give a probe of their own, and no path among it. `one_of`: of these options of the agent
-    exactly one is given with this kind, and none without it. `requires`: options of the agent without which it cannot
-    run, and what each is, for people. `check` raises CheckError, with the agent's flag in it, for what is passed on and
-    cannot be.
+    `passed_on`: which of its flags get the value of which of the agent's options, or the path of which device file.
+    `opens`: those with paths that it opens, which a probe server has by its own settings (serving.requests). `choices`:
+    further flags that it takes from an agent: what people may give a probe of their own, and no path among it.
+    `one_of`: of these options of the agent exactly one is given with this kind, and none without it. `check` raises
+    CheckError, with the agent's flag in it, for what is passed on and cannot be.
 
-    `auto` starts the kind where `present` says why its hardware is there, and where one of the agent's options
-    `auto_by` is given: a kind whose devices a file describes, which runs then beside any others, too. A kind with
-    neither is never started by it. `lists_devices`: False for one that only says something of other probes' devices:
-    the agent does not wait for its first line.
+    `files`: names of device files (DEVICES_DIR) that describe devices of the kind. `requires`: those of them without
+    which it cannot run, and what each is, for people.
+
+    `auto` starts the kind where `present` says why its hardware is there, and where one of its `files` is there: then
+    it runs beside any others, too. A kind with neither is never started by it. `lists_devices`: False for one that only
+    says something of other probes' devices: the agent does not wait for its first line.
     """
 
     name: str
@@ -59,13 +62,13 @@ class ProbeKind:
     requires: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[AgentOptions], None] = _any
     present: PresenceCheck = never
-    auto_by: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     lists_devices: bool = True
 
     @property
     def automatic(self) -> bool:
         """True when `auto` may ever start it."""
-        return self.present is not never or bool(self.auto_by)
+        return self.present is not never or bool(self.files)
 
     def wanted(self, hardware: Hardware, given: AgentOptions) -> str:
         """Why `auto` starts it on this machine, with these options of the agent; "": it does not."""
@@ -73,7 +76,7 @@ class ProbeKind:
 
     def configured(self, given: AgentOptions) -> str:
         """Why `auto` starts it whatever the hardware is; "": it does not."""
-        return next((f"--{option} is given" for option in self.auto_by if given.get(option)), "")
+        return next((f"{given[name]} is there" for name in self.files if given.get(name)), "")
 
     def source(self, options: Namespace) -> Source:
         made: Source = import_module(self.reads).source(options)

@@ -30,7 +30,9 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gpu_config(tmp_path: Path) -> Path:
-    return tmp_path / "gpu_config.json"
+    folder = tmp_path / "devices"
+    folder.mkdir()
+    return folder / "gpu_config.json"
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def made(kubelet: StandInKubelet, tmp_path: Path, host: Path, gpu_config: Path) 
         arguments=(
             "--standalone",
             "-device-list-strategy=driver-directory",
-            f"-gpu-config={gpu_config}",
+            f"-devices-dir={gpu_config.parent}",
             f"--driver-root-ctr-path={host.parent}",
         ),
     )
@@ -117,7 +119,7 @@ async def test_a_broken_or_missing_gpu_config_keeps_the_shares_across_a_restart_
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 6)
     await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
     write(gpu_config, broken)
-    await agent.until(lambda: any(f"--gpu-config-file {gpu_config}: " in each for each in messages(agent)))
+    await agent.until(lambda: any(f"{gpu_config}: " in each for each in messages(agent)))
     assert kubelet.capacity(GPU) == 6
     agent.kill()
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)

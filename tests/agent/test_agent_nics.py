@@ -22,11 +22,12 @@ ENTRY = {"resourceName": "hca_a", "rdmaHcaMax": 10, "selectors": {"vendors": ["1
 
 class Node(RunningAgent):
     def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
-        self.tree, self.file = folder / "tree", folder / "config.json"
+        self.tree, self.file = folder / "tree", folder / "devices" / "rdma.json"
+        self.file.parent.mkdir()
         connectx_7_pair(self.tree)
         self.writes(ENTRY)
         probe = f"{Path(sys.executable).parent / 'nodedevices-probe'} nic --root {self.tree} --interval-seconds 0.2"
-        flags = (f"--probe=nic={probe}", f"--rdma-config-file={self.file}", f"--device-info-dir={folder / 'devinfo'}")
+        flags = (f"--probe=nic={probe}", f"--devices-dir={self.file.parent}")
         super().__init__(folder, kubelet, *flags)
 
     def writes(self, *entries: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from dashboards.boards import fleet, itself, job_owner, node
 from dashboards.description import Board
 
-COMPONENT = Path("manifests/components/grafana")  # below the repository's root, where `make gen` runs
+COMPONENT = Path("manifests/components/prometheus")  # below the repository's root, where `make gen` runs
 BOARDS = (fleet.BOARD, node.BOARD, job_owner.BOARD, itself.BOARD)
 
 

@@ -3,7 +3,7 @@
     make alerts                  # on the cluster of KUBECONFIG; our rules as they are, but for durations of 5 s
     make alerts HOLD=1m          # with another duration
 
-It applies the Services of the component metrics-services and deletes them at its end (Ctrl-C). It runs on the same
+It applies the Services of the component prometheus and deletes them at its end (Ctrl-C). It runs on the same
 machine as the cluster, because it scrapes the pods by their addresses.
 """
 
@@ -21,8 +21,8 @@ from pathlib import Path
 
 from support import prometheus_server
 from support.kubectl import Kubectl, KubectlError
-from support.prometheus import program
-from support.prometheus_server import SERVICES, Server
+from support.prometheus import COMPONENT, program
+from support.prometheus_server import Server
 
 POLL_SECONDS = 1.0
 
@@ -36,7 +36,7 @@ def main() -> int:
         print("no prometheus: `make cluster-tools` gets one", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    kubectl, services = Kubectl(Path(kubeconfig)), str(SERVICES / "services.yaml")
+    kubectl, services = Kubectl(Path(kubeconfig)), str(COMPONENT / "services.yaml")
     try:
         kubectl.run("apply", "-f", services)
         with (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support import prometheus_server, simulated
 from support.cluster import GPU, NAMESPACE, SYSTEM
-from support.prometheus import program
-from support.prometheus_server import SERVICES, Server
+from support.prometheus import COMPONENT, program
+from support.prometheus_server import Server
 from support.rig_cluster import RigCluster
 
 pytestmark = [
@@ -26,7 +26,7 @@ JOBS = ("services", "pods")
 @pytest.fixture
 def prometheus(rig: RigCluster, tmp_path: Path) -> Iterator[Server]:
     """One that has scraped every agent and the operator, by Services and by pods."""
-    rig.kubectl.run("apply", "-f", str(SERVICES / "services.yaml"))
+    rig.kubectl.run("apply", "-f", str(COMPONENT / "services.yaml"))
     try:
         with prometheus_server.running(prometheus_server.in_cluster(rig.kubectl), tmp_path, hold="1s") as server:
             pods = [rig.agent(rig.a), rig.agent(rig.b), *rig.operator_pods()]
@@ -40,7 +40,7 @@ def prometheus(rig: RigCluster, tmp_path: Path) -> Iterator[Server]:
             rig.until("no alert is left of the start", lambda: not server.alerts())
             yield server
     finally:
-        rig.kubectl.run("delete", "-f", str(SERVICES / "services.yaml"), "--ignore-not-found")
+        rig.kubectl.run("delete", "-f", str(COMPONENT / "services.yaml"), "--ignore-not-found")
 
 
 def test_a_fault_on_a_held_device_alerts_by_node_device_and_pod_until_it_is_over(

@@ -86,8 +86,6 @@ def machine(installed: Cluster) -> Iterator[Machine]:
     nodes_folders = {each.name: each.folder / "nodedevices" / FOLDER for each in installed.rig.rig.layout.nodes}
     for folder in nodes_folders.values():
         folder.mkdir()
-        (folder / "rdma.json").write_text(json.dumps(RDMA_FILE))
-        (folder / "sriov.json").write_text(json.dumps(SRIOV_FILE))
     root = nodes_folders[installed.b]
     trees.mi300x(root, gpus=1, compute="CPX", memory="NPS4")
     trees.flex(root, gpus=1, functions=2, first_minor=8)
@@ -106,17 +104,15 @@ def machine(installed: Cluster) -> Iterator[Machine]:
     )
     agent = agent_patch(
         ("NODEDEVICES_PROBE", probes),
-        ("NODEDEVICES_RDMA_CONFIG_FILE", f"{inside}/rdma.json"),
-        ("NODEDEVICES_SRIOV_CONFIG_FILE", f"{inside}/sriov.json"),
     )
     # These programs name a root of their own, so that they run in the agent's container, and need there what they read.
     devices = {"name": "host-dev", "mountPath": "/driver-root/dev", "readOnly": True}
     agent["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = [SIMULATED_MOUNT, devices]
     with (
         character_devices.made(installed, installed.b, *nodes, *configured.nodes_to_make()),
-        configured.files(installed, installed.b),
+        configured.files(installed, installed.b, rdma=json.dumps(RDMA_FILE), sriov=json.dumps(SRIOV_FILE)),
         configured.running(installed) as controller,
-        installed_with(installed, "host-dev", "sriov", "generic", "remote", patches=[agent]),
+        installed_with(installed, "all-hardware", "device-files", patches=[agent]),
     ):
         yield Machine(installed, Tree(root), nodes, controller)
 
@@ -237,7 +233,7 @@ def test_a_virtual_function_is_named_to_its_pod_and_has_the_link_of_its_card(mac
 
 
 def test_probes_see_the_hosts_routes_where_functions_are_offered(machine: Machine) -> None:
-    """The component sriov: by them the card with the node's default route is left out."""
+    """The component all-hardware: by them the card with the node's default route is left out."""
     rig = machine.rig
     agent = rig.agent(rig.b)["metadata"]["name"]
     assert rig.kubectl.exec(agent, "cat", "/host-net/route", namespace=SYSTEM, container="probe").startswith("Iface")

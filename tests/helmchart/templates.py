@@ -150,15 +150,15 @@ TEMPLATES: tuple[Template, ...] = (
         changes=_OPERATOR,
     ),
     Template(
-        f"{COMPONENTS}/metrics-services/services.yaml",
+        f"{COMPONENTS}/prometheus/services.yaml",
         "metrics-services.yaml",
-        _component("metricsServices"),
+        _component("prometheus"),
         operators_too=True,
     ),
     Template(
         f"{COMPONENTS}/prometheus/podmonitors.yaml",
         "prometheus-podmonitors.yaml",
-        _component("prometheus"),
+        f"and {_component('prometheus')} .Values.components.prometheus.operator",
         operators_too=True,
         changes={
             "interval: 30s\n": "interval: {{ .Values.components.prometheus.interval | quote }}\n",

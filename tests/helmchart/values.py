@@ -45,13 +45,31 @@ OF_THE_CHART = frozenset(
         *("kubeconfig", "standalone", "http-address", "health-address"),
         *("node-name", "pod-name", "pod-namespace", "probe-server", "namespace"),
         *("kubelet-dir", "kubelet-socket"),
-        *("cdi-dir", "cdi-spec-dirs", "mps-dir", "mps-root", "device-info-dir", "driver-root-ctr-path"),
+        *("cdi-dir", "cdi-spec-dirs", "mps-dir", "mps-root", "driver-root-ctr-path"),
         *("serving-mode", "config-dir", "delete-rejected-pods", "cluster-properties"),
         "driver-directory",
-        *(f"{name}-config-file" for name in ("generic", "remote", "rdma", "sriov", "onload")),
-        "fpga-names-file",
+        "devices-dir",
     }
 )
+_HARDWARE, _FILES = "give components.allHardware", "give components.%sdeviceFiles with files: {%s: ...}"
+# Components that were values, and what does it now. The schema lets them pass, so that the chart can say so.
+REMOVED: Mapping[str, str] = {
+    **dict.fromkeys(("allDevices", "allGpus", "hostDev", "hostSys", "amdExporter", "deviceInfo"), _HARDWARE),
+    "remote": _FILES % ("", "remote.yaml"),
+    **{
+        name: _FILES % ("allHardware, and components.", file)
+        for name, file in (
+            ("generic", "generic.yaml"),
+            ("rdma", "rdma.json"),
+            ("sriov", "sriov.json"),
+            ("onload", "onload.json"),
+            ("fpgaNames", "NameCustomize.json"),
+        )
+    },
+    "grafana": "give components.prometheus, with its dashboardLabels and dashboardAnnotations",
+    "metricsServices": "give components.prometheus, with operator: false where the Prometheus Operator is not",
+    "oneContainer": "leave it out, since the pod always has two containers",
+}
 _DOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"  # one word is enough
 FLAGS: Mapping[str, Callable[[], Iterable[Option]]] = {"agent": agents_options, "operator": lambda: OPERATOR}
 
@@ -120,6 +138,7 @@ def schema(text: str) -> dict[str, Any]:
         else:
             one = {"type": _type(key.default), **({"description": key.about} if key.about else {}), **key.schema}
         parent["properties"][key.path[-1]] = one
+    made[("components",)]["properties"] |= {name: {} for name in REMOVED}
     return {"$schema": "http://json-schema.org/draft-07/schema#", **top}
 
 
@@ -185,6 +204,7 @@ def refusals() -> dict[str, Any]:
             "probeRules": [],
             "written": {name: _seconds(1, MAX_SECONDS) for name in ("relist-seconds", "retired-seconds")},
         },
+        "removed": REMOVED,
         "prefix": PREFIX,
         "serviceLink": SERVICE_LINK.pattern,
     }

@@ -36,20 +36,18 @@ POLICY: dict[str, Any] = {
 MERGED = {"containers", "initContainers", "env", "volumes", "volumeMounts", "ports", "imagePullSecrets"}
 # Everything but what needs CRDs of others, and the operator's own namespace.
 COMPONENTS = (
-    "allDevices",
+    "allHardware",
     "cdi",
+    "deviceFiles",
     "extender",
     "extenderHost",
-    "generic",
-    "hostDev",
-    "hostSys",
-    "metricsServices",
     "mps",
 )
 VALUES: dict[str, Any] = {
     "components": {
         **{name: {"enabled": True} for name in COMPONENTS},
         "extenderScheduler": {"enabled": True, "image": "kube-scheduler"},
+        "prometheus": {"enabled": True, "operator": False},
         "namedConfigs": {"enabled": True, "configs": {"default": "version: v1\n"}},
     },
     "criticalPodsQuota": {"enabled": True},

@@ -490,9 +490,9 @@ def test_of_leases_it_makes_the_one_of_its_election_and_no_other(operator: Accou
 
 
 def test_of_configmaps_it_makes_its_record_and_no_other(operator: Account, kubectl: Kubectl) -> None:
-    """In the agents' namespace others are files that agents obey: nodedevices-generic names mounts."""
+    """In the agents' namespace others are files that agents obey: nodedevices-devices names mounts."""
     for metadata in (
-        *({"name": name} for name in ("nodedevices-generic", "device-plugin-configs", "nodedevices-actions-2")),
+        *({"name": name} for name in ("nodedevices-devices", "device-plugin-configs", "nodedevices-actions-2")),
         {"generateName": "nodedevices-actions"},
     ):
         with pytest.raises(Refused, match="of ConfigMaps it may write only nodedevices-actions"):

@@ -14,8 +14,7 @@ import tempfile
 import textwrap
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
-from itertools import combinations_with_replacement
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ from nodedevices_operator.records.names import LEASE_NAME
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import together
+from nodedevices_plugin.vendors.nic.device_info import FOLDER
+from nodedevices_probe.amd.exporter import SOCKET
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.command import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER
 from support.kustomize import ROOT, default_without_crds, kubectl, render
@@ -404,7 +405,6 @@ def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tm
     """With every component: tests/integration/test_agent_bounds.py tries what is installed so."""
     components = {folder.name for folder in (MANIFESTS / "components").iterdir()}
     components -= {"operator-namespace"}  # two namespaces, which cannot both be called so
-    components -= {"one-container"}  # without a container for the demo's devices
     document = installation(sorted(components), tmp_path) | {
         "namespace": "gpu-tools",
         "namePrefix": "my-",
@@ -489,9 +489,9 @@ def sort(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return objects
 
 
-def same_as_default(changed: list[dict[str, Any]], *form: str) -> bool:
-    """Nothing else was changed. `form`: in this form of the pod."""
-    return sort(changed) == sort(with_components(*form))
+def same_as_default(changed: list[dict[str, Any]]) -> bool:
+    """Nothing else was changed."""
+    return sort(changed) == sort(with_components())
 
 
 @cache
@@ -551,7 +551,7 @@ def test_the_operator_namespace_component_moves_the_operator_and_restricts_what_
 
 @needs_kubectl
 def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somewhere() -> None:
-    changed = with_components("metrics-services", "prometheus", "operator-namespace")
+    changed = with_components("prometheus", "operator-namespace")
     accounts = {
         (it["metadata"]["namespace"], it["metadata"]["name"]) for it in changed if it["kind"] == "ServiceAccount"
     }
@@ -569,7 +569,7 @@ def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somew
                 namespace for namespace, template in pods_at if wanted <= template["metadata"]["labels"].items()
             ]
             assert selected == [one["metadata"]["namespace"]], one["metadata"]
-    scrape = yaml.safe_load((MANIFESTS / "components" / "metrics-services" / "scrape.yaml").read_text())
+    scrape = yaml.safe_load((MANIFESTS / "components" / "prometheus" / "scrape.yaml").read_text())
     [discovery] = scrape["scrape_configs"][0]["kubernetes_sd_configs"]
     assert set(discovery["namespaces"]["names"]) == {namespace for namespace, _ in pods_at}
 
@@ -636,35 +636,11 @@ def test_the_openshift_component_allows_host_paths_and_uid_0_and_names_the_selin
     assert same_as_default(changed)
 
 
-# Components mount the hardware in the container that has it: by that container, what is listed before them.
-FORMS: dict[str, tuple[str, ...]] = {"probe": (), "agent": ("one-container",)}
-
-
-@needs_kubectl
-def test_the_one_container_component_is_the_default_without_the_probes_container() -> None:
-    changed, before = with_components("one-container"), with_components()
-    spec = agent_pod(before)
-    spec["containers"] = [agent] = [container(spec)]
-    shared = next(each for each in agent["volumeMounts"] if each["mountPath"] == "/run/nodedevices")
-    agent["volumeMounts"].remove(shared)
-    spec["volumes"] = [each for each in spec["volumes"] if each["name"] not in {shared["name"], "probe-tmp"}]
-    dropped = {"NODEDEVICES_PROBE_SERVER", "NVIDIA_VISIBLE_DEVICES"}
-    agent["env"] = [each for each in agent["env"] if each["name"] not in dropped]
-    agent["env"] += [
-        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
-        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
-    ]
-    agent["resources"]["requests"]["memory"] = "128Mi"
-    of_kind(before, "DaemonSet")["nodedevices-agent"]["metadata"]["annotations"]["nodedevices.io/hardware"] = "agent"
-    assert sort(changed) == sort(before)
-
-
 class Pod:
     """An agent's pod, of which is taken away what components have added; what is not there is an error."""
 
-    def __init__(self, spec: dict[str, Any], form: str) -> None:
-        self.spec, self.agent, self.hardware = spec, container(spec), container(spec, form)
-        self.containers = {"agent": self.agent, form: self.hardware}
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec, self.agent, self.hardware = spec, container(spec), container(spec, "probe")
 
     def variables(self, one: dict[str, Any], **values: Any) -> None:
         for name, value in values.items():
@@ -680,7 +656,7 @@ class Pod:
         self.volume(name, hostPath={"path": path, "type": type_})
 
     def config_map(self, name: str, config_map: str) -> None:
-        """One that may be missing: ConfigApplied says so, and the agent runs."""
+        """One that may be missing: the agent runs."""
         self.volume(name, configMap={"name": config_map, "optional": True})
 
 
@@ -721,13 +697,6 @@ def cdi(pod: Pod) -> None:
         pod.mount(pod.agent, name, path, **more)
 
 
-def device_info(pod: Pod) -> None:
-    """The folder that CNI plugins read."""
-    folder = by_name()["device-info-dir"].default
-    pod.folder("device-info", folder)
-    pod.mount(pod.agent, "device-info", folder)
-
-
 SEEN = {"readOnly": True, "mountPropagation": "HostToContainer"}
 
 
@@ -737,16 +706,30 @@ def driver_root(pod: Pod) -> None:
     pod.mount(pod.hardware, "driver-root", by_name()["driver-root-ctr-path"].default, **SEEN)
 
 
-def host_dev(pod: Pod) -> None:
-    """Device nodes, where probes look."""
+def all_hardware(pod: Pod) -> None:
+    """What probes look at, where they look; and the folder that CNI plugins read."""
+    pod.variables(pod.agent, NODEDEVICES_ADD_PROBE_ALL_HARDWARE="auto")
     pod.folder("host-dev", "/dev", "Directory")
     pod.mount(pod.hardware, "host-dev", f"{by_name()['driver-root-ctr-path'].default}/dev", **SEEN)
+    for name, path in (("sys", "/sys"), ("net", "/proc/1/net")):
+        pod.folder(f"host-{name}", path, "Directory")
+        pod.mount(pod.hardware, f"host-{name}", of_the_nic_probe(f"host_{name}_ctr_path"), readOnly=True)
+    exporter = f"/{Path(SOCKET).parent}"
+    pod.folder("amd-exporter", exporter)
+    pod.mount(pod.hardware, "amd-exporter", exporter, readOnly=True)
+    pod.folder("device-info", FOLDER)
+    pod.mount(pod.agent, "device-info", FOLDER)
 
 
-def host_sys(pod: Pod) -> None:
-    """The host's interfaces, where the nic probe looks."""
-    pod.folder("host-sys", "/sys", "Directory")
-    pod.mount(pod.hardware, "host-sys", of_the_nic_probe("host_sys_ctr_path"), readOnly=True)
+def device_files(pod: Pod) -> None:
+    """In both containers, so that both know the same paths."""
+    variable = {"NODEDEVICES_DEVICES_DIR": "/etc/nodedevices/devices"}
+    for one in (pod.agent, pod.hardware):
+        pod.variables(one, **variable)
+        pod.mount(one, "device-files", "/etc/nodedevices/devices", readOnly=True)
+    pod.config_map("device-files", "nodedevices-devices")
+    local = parse(["--node-name=n"], variable)
+    assert local.devices_dir == "/etc/nodedevices/devices"
 
 
 def named_configs(pod: Pod) -> None:
@@ -754,35 +737,6 @@ def named_configs(pod: Pod) -> None:
     pod.variables(pod.agent, CONFIG_FILE_SRCDIR="/available-configs")
     pod.mount(pod.agent, "available-configs", "/available-configs", readOnly=True)
     pod.config_map("available-configs", "device-plugin-configs")
-
-
-# Components of configured devices: the key of their ConfigMap, and the probe that then runs.
-CONFIGURED = {
-    "generic": ("generic.yaml", "generic"),
-    "remote": ("remote.yaml", "remote"),
-    "rdma": ("config.json", "nic"),
-    "sriov": ("config.json", "nic"),
-    "onload": ("onload.json", "nic"),
-    "fpga-names": ("NameCustomize.json", "fpga"),
-}
-
-
-def configured(pod: Pod, kind: str) -> None:
-    """Its file, which runs its probe."""
-    key, probe = CONFIGURED[kind]
-    file, option = f"/etc/nodedevices/{kind}/{key}", kind if kind.endswith("-names") else f"{kind}-config"
-    variable = {f"NODEDEVICES_{option.upper().replace('-', '_')}_FILE": file}
-    # A probe's own file is in both containers, so that both know the same path.
-    for one in pod.containers.values() if kind in {"generic", "remote"} else (pod.agent,):
-        pod.variables(one, **variable)
-        pod.mount(one, option, f"/etc/nodedevices/{kind}", readOnly=True)
-    pod.config_map(option, f"nodedevices-{kind}")
-    if kind == "sriov":  # which card has the node's default route
-        pod.folder("host-net", "/proc/1/net", "Directory")
-        pod.mount(pod.hardware, "host-net", of_the_nic_probe("host_net_ctr_path"), readOnly=True)
-    local = parse(["--node-name=n"], variable)
-    assert local.device_files == {f"{option}-file": file}
-    assert together(None, (), local.probe_options)[0] == ("nvml", probe)
 
 
 def variable_alone(name: str, value: str) -> Callable[[Pod], None]:
@@ -797,28 +751,23 @@ ADDS: Mapping[str, Callable[[Pod], None]] = {
     "mig": mig,
     "kmsg": kmsg,
     "cdi": cdi,
-    "device-info": device_info,
     "driver-root": driver_root,
-    "host-dev": host_dev,
-    "host-sys": host_sys,
+    "all-hardware": all_hardware,
+    "device-files": device_files,
     "named-configs": named_configs,
-    **{kind: partial(configured, kind=kind) for kind in CONFIGURED},
     "observe": variable_alone("NODEDEVICES_SERVING_MODE", "Observe"),
-    "all-gpus": variable_alone("NODEDEVICES_ADD_PROBE_ALL_GPUS", "nvml,amd,intel"),
-    "all-devices": variable_alone("NODEDEVICES_ADD_PROBE_ALL_DEVICES", "auto"),
     "runtimeclass-nvidia": runtimeclass_nvidia,
 }
 
 
 @needs_kubectl
-@pytest.mark.parametrize("form", FORMS)
-def test_each_component_adds_to_the_agents_pod_what_it_says_and_nothing_else(form: str) -> None:
+def test_each_component_adds_to_the_agents_pod_what_it_says_and_nothing_else() -> None:
     """All at once; test_chart_equals_kustomize.py has them in seven other sets."""
-    changed = with_components(*FORMS[form], *ADDS)
-    pod = Pod(agent_pod(changed), form)
+    changed = with_components(*ADDS)
+    pod = Pod(agent_pod(changed))
     for take_away in ADDS.values():
         take_away(pod)
-    assert same_as_default(changed, *FORMS[form])
+    assert same_as_default(changed)
 
 
 @needs_kubectl
@@ -881,46 +830,20 @@ def environment_of(component: str) -> dict[str, str]:
 def test_no_two_components_give_the_agent_the_same_variable_so_that_their_order_decides_nothing() -> None:
     by_variable: dict[str, list[str]] = {}
     for each in sorted((MANIFESTS / "components").glob("*/kustomization.yaml")):
-        if each.parent.name == "one-container":
-            continue  # before all others
         names = {name for name in re.findall(r"name: ([A-Z][A-Z0-9_]+)", each.read_text()) if name not in LIBRARIES}
         for name in names:
             by_variable.setdefault(name, []).append(each.parent.name)
-    assert "NODEDEVICES_ADD_PROBE_ALL_GPUS" in by_variable
+    assert "NODEDEVICES_ADD_PROBE_ALL_HARDWARE" in by_variable
     assert {name: parts for name, parts in by_variable.items() if len(parts) > 1} == {}
 
 
-# Components that say which probes run, and which run with each of them alone. A file's probe runs with `auto`, too.
-ALONE = {
-    "all-gpus": {"nvml", "amd", "intel"},
-    "all-devices": {"auto"},
-    "generic": {"nvml", "generic"},
-    "remote": {"nvml", "remote"},
-    "rdma": {"nvml", "nic"},
-    "sriov": {"nvml", "nic"},
-    "onload": {"nvml", "nic"},
-    "fpga-names": {"nvml", "fpga"},
-}
-
-
-def both_of(one: str, other: str) -> set[str]:
-    """What has to run with two components: all that each brings, and NVML's probe where its component says."""
-    found = ALONE[one] | ALONE[other]
-    if "auto" in found and "all-gpus" not in (one, other):
-        found -= {"nvml"}  # where its hardware is
-    return found - {"nic", "generic", "remote", "fpga"} if "auto" in found else found
-
-
-def test_components_add_probes_and_none_takes_anothers_away() -> None:
-    """Their variables together: no two have the same, as the test above says."""
+def test_the_components_that_say_which_probes_run_do_so() -> None:
+    """Each file brings its probe beside those: tests/unit/agent/test_several_probes.py."""
     agent = container(agent_pod(overlay("default")))
     environment = {each["name"]: each["value"] for each in agent["env"] if "value" in each}
-    for one, other in combinations_with_replacement(ALONE, 2):
-        local = parse(["--node-name=n"], environment | environment_of(one) | environment_of(other))
-        run, problems = together(None, local.added_probes, local.probe_options)
-        assert (set(run), problems) == (both_of(one, other), []), f"{one} with {other}"
-        by_auto = {kind for kind in KINDS if KINDS[kind].configured(local.probe_options)}
-        assert by_auto >= (ALONE[one] | ALONE[other]) & {"nic", "generic", "remote", "fpga"}
+    for component, run in (("all-hardware", ("auto",)), ("device-files", ("nvml",))):
+        local = parse(["--node-name=n"], environment | environment_of(component))
+        assert together(None, local.added_probes) == (run, [])
 
 
 @needs_kubectl
@@ -966,9 +889,19 @@ def test_the_mps_component_keeps_the_privileges_out_of_the_agent() -> None:
 
 
 @needs_kubectl
+def test_without_the_prometheus_operator_its_kinds_are_one_patch_away(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "alerts.md").read_text()
+    [block] = re.findall(r"^    patches:\n(?:    .*\n)+", page, re.MULTILINE)
+    left = render_from(yaml.safe_load(textwrap.dedent(block)) | installation(["prometheus"], tmp_path), tmp_path)
+    operators = [one for one in with_components("prometheus") if one["apiVersion"].startswith("monitoring.")]
+    assert [one for one in with_components("prometheus") if one not in left] == operators
+    assert operators
+
+
+@needs_kubectl
 def test_what_prometheus_scrapes_are_the_ports_of_our_pods() -> None:
-    monitors = of_kind(with_components("prometheus"), "PodMonitor")
-    services = of_kind(with_components("metrics-services"), "Service")
+    added = with_components("prometheus")
+    monitors, services = of_kind(added, "PodMonitor"), of_kind(added, "Service")
     for workload in workloads(overlay("default")):
         name, labels = workload["metadata"]["name"], workload["spec"]["template"]["metadata"]["labels"]
         monitor, service = monitors[name]["spec"], services[name]["spec"]
@@ -1131,7 +1064,7 @@ def test_pods_wait_on_a_joining_node_for_the_operators_condition_once_and_the_op
 
 
 @needs_kubectl
-@pytest.mark.parametrize("name", ["prometheus", "metrics-services", *EXTENDERS])
+@pytest.mark.parametrize("name", ["prometheus", *EXTENDERS])
 def test_what_comes_with_a_component_of_its_own_objects_changes_no_other(name: str) -> None:
     changed = with_components(name)
     assert [each for each in with_components() if each not in changed] == []

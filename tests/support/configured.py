@@ -51,24 +51,23 @@ def controller(rig: RigCluster) -> str:
 
 
 @contextmanager
-def files(rig: RigCluster, node: str) -> Iterator[None]:
-    """The ConfigMaps of the components generic and remote, and the ports of the first."""
+def files(rig: RigCluster, node: str, **others: str) -> Iterator[None]:
+    """The ConfigMap of the component device-files, and the ports of its generic.yaml. `others`: texts of JSON files."""
     for path in PORTS:
         make_port(rig, node, path)
-    contents = {"generic": GENERIC, "remote": REMOTE.format(controller=controller(rig), count=MOST_POOL)}
-    for kind, content in contents.items():
-        rig.kubectl.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": f"nodedevices-{kind}", "namespace": SYSTEM},
-                "data": {f"{kind}.yaml": content},
-            }
-        )
+    own = {"generic.yaml": GENERIC, "remote.yaml": REMOTE.format(controller=controller(rig), count=MOST_POOL)}
+    rig.kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "nodedevices-devices", "namespace": SYSTEM},
+            "data": {**own, **{f"{name}.json": text for name, text in others.items()}},
+        }
+    )
     try:
         yield
     finally:
-        rig.kubectl.delete("configmap", *(f"nodedevices-{kind}" for kind in contents), namespace=SYSTEM)
+        rig.kubectl.delete("configmap", "nodedevices-devices", namespace=SYSTEM)
 
 
 class _Answers(BaseHTTPRequestHandler):

@@ -11,13 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_common.errors import InputError
-from nodedevices_common.options import Option
 from nodedevices_plugin.model import Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.files import DeviceFile
 
-FLAG = "hub-file"
+FLAG = "hubs.json"
 COMMON = "/dev/hubctl"
 
 
@@ -39,7 +38,7 @@ class Hubs(Vendor):
     name = "hubs"
     types = frozenset({"hub"})
     every_maker = True
-    files = (DeviceFile(option=Option(name=FLAG, group="devices", help="hubs"), type=HubFile, parse=parse),)
+    files = (DeviceFile(name=FLAG, type=HubFile, parse=parse),)
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         file = naming.files.get(FLAG)

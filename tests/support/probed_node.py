@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.settings import file as files
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.vendors.files import DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, snapshot
 from support.stepped_node import Steps
@@ -43,10 +45,11 @@ class Node(Steps):
         local: Local | None = None,
         state: State | None = None,
         hardware: frozenset[str] | None = None,
+        files: DeviceFiles = MappingProxyType({}),
     ) -> None:
         local = local or parse(["--node-name=n1", "--config-file=/c", "--operator-wait-seconds=0"], {})
         seen = SeenObject(exists=True, config=CONFIG)
-        super().__init__(local=local, state=state, file=file, hardware=hardware, seen=seen)
+        super().__init__(local=local, state=state, file=file, hardware=hardware, seen=seen, device_files=files)
 
     def line(self, probe: str, *devices: DeviceFact, **more: Any) -> Node:
         return self.step(snapshot(*devices, **{"probe": probe, "instance": f"of-{probe}", **more}), probe)

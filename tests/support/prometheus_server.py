@@ -1,8 +1,8 @@
 """A real Prometheus on this machine that scrapes a cluster of our rig, or processes, found and labelled as users' are.
 
-It has two jobs: `services` is the configuration that the component metrics-services ships, `pods` what the Prometheus
-Operator makes of our PodMonitors. Both scrape every second. Of the alerts' durations only the seconds that are given
-here are left: what they are is tested with promtool (tests/alerts), which has its own clock.
+It has two jobs: `services` is the scrape.yaml of the component prometheus, `pods` what the Prometheus Operator makes of
+our PodMonitors. Both scrape every second. Of the alerts' durations only the seconds that are given here are left: what
+they are is tested with promtool (tests/alerts), which has its own clock.
 
 Debian builds Prometheus without its Kubernetes discovery. So `discover` writes what it would have found, in its own
 words (`__meta_kubernetes_...`), where Prometheus reads targets from files: of a cluster (`in_cluster`), or of processes
@@ -31,7 +31,6 @@ from support.kubectl import Kubectl
 from support.patience import CLUSTER_PATIENCE_SECONDS
 from support.prometheus import COMPONENT, RULES, program
 
-SERVICES = COMPONENT.parent / "metrics-services"
 SYSTEM = "nodedevices-system"
 META = "__meta_kubernetes"
 Target = Mapping[str, Any]
@@ -144,7 +143,7 @@ def targets(folder: Path, name: str) -> Path:
 
 def service_job(folder: Path) -> dict[str, Any]:
     """The one that we ship, but for the discovery, and faster."""
-    [job] = yaml.safe_load((SERVICES / "scrape.yaml").read_text())["scrape_configs"]
+    [job] = yaml.safe_load((COMPONENT / "scrape.yaml").read_text())["scrape_configs"]
     [discovery] = job.pop("kubernetes_sd_configs")
     assert discovery["role"] == "endpointslice"
     assert SYSTEM in discovery["namespaces"]["names"]

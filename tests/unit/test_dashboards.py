@@ -19,7 +19,7 @@ from support.cases import cases
 from support.prometheus import rules
 from support.repository import ROOT
 
-COMPONENT = ROOT / "manifests" / "components" / "grafana"
+COMPONENT = ROOT / "manifests" / "components" / "prometheus"
 OF_APPLY = 262144  # bytes of an object's annotations; kubectl apply writes the whole object there
 BY = re.compile(r"\b(?:by|on|group_left|group_right) \(([^)]*)\)")
 OF_SCRAPE = {"cluster", "node", "job", "instance", "le"}

@@ -6,6 +6,7 @@
    "simulated-file",
    "config-file",
    "config-dir",
+   "devices-dir",
    "kubelet-dir",
    "kubelet-socket",
    "cdi-dir",
@@ -16,21 +17,13 @@
    "metrics-token-file",
    "driver-root-ctr-path",
    "mps-root",
-   "gpu-config-file",
-   "generic-config-file",
-   "fpga-names-file",
-   "rdma-config-file",
-   "sriov-config-file",
-   "onload-config-file",
-   "remote-config-file",
    "driver-root",
    "dev-root",
    "nvidia-cdi-hook-path",
    "driver-directory",
    "driver-directory-ctr-path",
    "vulkan-icd-directory",
-   "vulkan-icd-ctr-path",
-   "device-info-dir"
+   "vulkan-icd-ctr-path"
   ],
   "alone": [
    "DP_DISABLE_HEALTHCHECKS",
@@ -111,14 +104,14 @@
    {
     "excludes": [],
     "needs": [
-     "generic-config-file"
+     "devices-dir"
     ],
     "when": "probe=generic"
    },
    {
     "excludes": [],
     "needs": [
-     "remote-config-file"
+     "devices-dir"
     ],
     "when": "probe=remote"
    },
@@ -205,7 +198,7 @@
    {
     "excludes": [],
     "needs": [
-     "fpga-names-file"
+     "devices-dir"
     ],
     "when": "DeviceNameCustomize=true"
    }
@@ -238,14 +231,11 @@
    "NODEDEVICES_CDI_SPEC_DIRS": "cdi-spec-dirs",
    "NODEDEVICES_CDI_WITHOUT_LIBRARIES": "cdi-without-libraries",
    "NODEDEVICES_CONTAINER_MOUNT_DIR": "container-mount-dir",
-   "NODEDEVICES_DEVICE_INFO_DIR": "device-info-dir",
+   "NODEDEVICES_DEVICES_DIR": "devices-dir",
    "NODEDEVICES_DRIVER_DIRECTORY": "driver-directory",
    "NODEDEVICES_DRIVER_DIRECTORY_CTR_PATH": "driver-directory-ctr-path",
    "NODEDEVICES_FPGA_MANAGEMENT_NODES": "fpga-management-nodes",
-   "NODEDEVICES_FPGA_NAMES_FILE": "fpga-names-file",
    "NODEDEVICES_FPGA_RESOURCE_PREFIX": "fpga-resource-prefix",
-   "NODEDEVICES_GENERIC_CONFIG_FILE": "generic-config-file",
-   "NODEDEVICES_GPU_CONFIG_FILE": "gpu-config-file",
    "NODEDEVICES_HEALTH_ADDRESS": "health-address",
    "NODEDEVICES_HTTP_ADDRESS": "http-address",
    "NODEDEVICES_KUBECONFIG": "kubeconfig",
@@ -257,18 +247,14 @@
    "NODEDEVICES_METRICS_TOKEN_FILE": "metrics-token-file",
    "NODEDEVICES_MPS_DIR": "mps-dir",
    "NODEDEVICES_NVIDIA_CTK_PROGRAM": "nvidia-ctk-program",
-   "NODEDEVICES_ONLOAD_CONFIG_FILE": "onload-config-file",
    "NODEDEVICES_OPERATOR_WAIT_SECONDS": "operator-wait-seconds",
    "NODEDEVICES_PROBE": "probe",
    "NODEDEVICES_PROBE_SERVER": "probe-server",
-   "NODEDEVICES_RDMA_CONFIG_FILE": "rdma-config-file",
    "NODEDEVICES_RDMA_REQUIRED": "rdma-required",
-   "NODEDEVICES_REMOTE_CONFIG_FILE": "remote-config-file",
    "NODEDEVICES_RESOURCE_PREFIX": "resource-prefix",
    "NODEDEVICES_SERVING_MODE": "serving-mode",
    "NODEDEVICES_SIMULATED_FILE": "simulated-file",
    "NODEDEVICES_SIMULATED_PROFILE": "simulated-profile",
-   "NODEDEVICES_SRIOV_CONFIG_FILE": "sriov-config-file",
    "NODEDEVICES_SRIOV_RESOURCE_PREFIX": "sriov-resource-prefix",
    "NODEDEVICES_STANDALONE": "standalone",
    "NODEDEVICES_TELEMETRY": "telemetry",
@@ -398,6 +384,23 @@
   }
  },
  "prefix": "NODEDEVICES_",
+ "removed": {
+  "allDevices": "give components.allHardware",
+  "allGpus": "give components.allHardware",
+  "amdExporter": "give components.allHardware",
+  "deviceInfo": "give components.allHardware",
+  "fpgaNames": "give components.allHardware, and components.deviceFiles with files: {NameCustomize.json: ...}",
+  "generic": "give components.allHardware, and components.deviceFiles with files: {generic.yaml: ...}",
+  "grafana": "give components.prometheus, with its dashboardLabels and dashboardAnnotations",
+  "hostDev": "give components.allHardware",
+  "hostSys": "give components.allHardware",
+  "metricsServices": "give components.prometheus, with operator: false where the Prometheus Operator is not",
+  "oneContainer": "leave it out, since the pod always has two containers",
+  "onload": "give components.allHardware, and components.deviceFiles with files: {onload.json: ...}",
+  "rdma": "give components.allHardware, and components.deviceFiles with files: {rdma.json: ...}",
+  "remote": "give components.deviceFiles with files: {remote.yaml: ...}",
+  "sriov": "give components.allHardware, and components.deviceFiles with files: {sriov.json: ...}"
+ },
  "serviceLink": "_(SERVICE_HOST|SERVICE_PORT(_\\w+)?|PORT(_\\d+_(TCP|UDP|SCTP)(_\\w+)?)?)$"
 }
 {{- end }}

@@ -93,15 +93,3 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 {{- end }}
-
-{{/*
-Components that are a file of the agent: variable, folder in the container, ConfigMap, the key that the agent reads.
-*/}}
-{{- define "nodedevices.configFiles" -}}
-generic: {variable: NODEDEVICES_GENERIC_CONFIG_FILE, folder: /etc/nodedevices/generic, configMap: nodedevices-generic, key: generic.yaml, volume: generic-config, alsoProbe: true}
-remote: {variable: NODEDEVICES_REMOTE_CONFIG_FILE, folder: /etc/nodedevices/remote, configMap: nodedevices-remote, key: remote.yaml, volume: remote-config, alsoProbe: true}
-rdma: {variable: NODEDEVICES_RDMA_CONFIG_FILE, folder: /etc/nodedevices/rdma, configMap: nodedevices-rdma, key: config.json, volume: rdma-config}
-sriov: {variable: NODEDEVICES_SRIOV_CONFIG_FILE, folder: /etc/nodedevices/sriov, configMap: nodedevices-sriov, key: config.json, volume: sriov-config}
-onload: {variable: NODEDEVICES_ONLOAD_CONFIG_FILE, folder: /etc/nodedevices/onload, configMap: nodedevices-onload, key: onload.json, volume: onload-config}
-fpgaNames: {variable: NODEDEVICES_FPGA_NAMES_FILE, folder: /etc/nodedevices/fpga-names, configMap: nodedevices-fpga-names, key: NameCustomize.json, volume: fpga-names}
-{{- end }}

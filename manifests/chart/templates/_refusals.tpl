@@ -6,10 +6,7 @@ programs' own (_flags.tpl).
 {{- define "nodedevices.flagProblems" -}}
 {{- $root := . }}
 {{- $table := include "nodedevices.flagTable" . | fromJson }}
-{{- $components := dict "config-dir" "namedConfigs" "fpga-names-file" "fpgaNames" }}
-{{- range $name := list "generic" "remote" "rdma" "sriov" "onload" }}
-{{- $_ := set $components (printf "%s-config-file" $name) $name }}
-{{- end }}
+{{- $components := dict "config-dir" "namedConfigs" "devices-dir" "deviceFiles" }}
 {{- $problems := list }}
 {{- range $program, $file := dict "agent" "agent-daemonset.yaml" "operator" "operator-deployment.yaml" }}
 {{- $known := get $table $program }}

@@ -20,10 +20,10 @@ from nodedevices_common.text import show
 from nodedevices_plugin.check.output import FORMS, TABLE
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.options import by_name, file_options
+from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import AUTO
 
-OF_AGENT = (  # beside the probes themselves, and the files of devices
+OF_AGENT = (  # beside the probes themselves
     "add-probe",
     "probe-server",
     "simulated-file",
@@ -31,6 +31,7 @@ OF_AGENT = (  # beside the probes themselves, and the files of devices
     "rdma-required",
     "driver-root-ctr-path",
     "config-file",
+    "devices-dir",
     "node-name",
 )
 MOST_SECONDS = 600
@@ -97,7 +98,7 @@ OPTIONS: tuple[Option, ...] = options_of(Asked)  # docs/flags.md
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     """Raises InputError; `--help` and `--version` print and raise SystemExit(0)."""
-    shared = (replace(by_name()["probe"], default=(AUTO,)), *(by_name()[name] for name in OF_AGENT), *file_options())
+    shared = (replace(by_name()["probe"], default=(AUTO,)), *(by_name()[name] for name in OF_AGENT))
     parser = Parser(
         prog="nodedevices-check",
         usage="nodedevices-check [--flag value ...]",
@@ -138,7 +139,7 @@ def form_of(arguments: Sequence[str]) -> str:
 def _as_argument(option: Option, given: Given) -> str:
     """A file that a person names may be relative to the folder where the person is; an agent has no such folder."""
     value = ",".join(given.value) if isinstance(given.value, tuple) else str(given.value)
-    is_file = option.name in {"simulated-file", "config-file", *(file_option.name for file_option in file_options())}
+    is_file = option.name in {"simulated-file", "config-file", "devices-dir"}
     return f"--{option.name}={Path(value).absolute() if is_file and value else value}"
 
 

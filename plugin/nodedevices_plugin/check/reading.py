@@ -61,7 +61,8 @@ async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, unt
         return Reading(refused=refused)
     came = asyncio.Event()
     root = Path(driver_root(local, world.requested, sources.file, world.active.effective))
-    probes = Probes(local, driver_root=lambda: root, on_line=came.set, keep=_keep)
+    files = world.requested.files
+    probes = Probes(local, driver_root=lambda: root, files=lambda: files, on_line=came.set, keep=_keep)
     assessment = _assess(world, local, sources, None)
     try:
         probes.use(world.probe_set.texts)

@@ -22,13 +22,13 @@ from nodedevices_common.text import show
 
 from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.host.machine import LocalMachine, Machine, ServedMachine
-from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFileReader
+from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFolder
 from nodedevices_plugin.pipeline.state import MAX_BYTES, State, StateError, from_bytes
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file as config_file
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_plugin.vendors.files import DeviceFiles
 
 _OF_OBJECT = ("apiVersion", "kind", "metadata", "spec")
 
@@ -37,7 +37,7 @@ class Sources(Struct, kw_only=True):
     """`hardware`: as pipeline.world.Inputs has it. `state_problem`: what of the state file could not be used."""
 
     file: FileOutcome = field(default_factory=FileOutcome)
-    device_files: dict[str, DeviceFileOutcome] = field(default_factory=dict)
+    device_files: DeviceFiles = field(default_factory=dict)
     hardware: frozenset[str] | None = None
     hardware_problem: str = ""
     policy: Mapping[str, Any] | None = None  # its sections
@@ -53,6 +53,9 @@ async def read(local: Local, *, policy: str, state_file: str) -> Sources:
     def on_file(outcome: FileOutcome) -> None:
         found.file = outcome
 
+    def on_device_files(files: DeviceFiles) -> None:
+        found.device_files = files
+
     machine: Machine = ServedMachine(local.probe_server) if local.probe_server else LocalMachine()
     hardware = FoundHardware(worker=Worker("hardware"), on_change=lambda: None, check=machine.hardware)
     hardware.want(wanted=True)  # or it does not say what its problem is
@@ -61,12 +64,12 @@ async def read(local: Local, *, policy: str, state_file: str) -> Sources:
     if local.config_file is not None:
         file = ConfigFile(Path(local.config_file), worker=worker, on_change=on_file, vendors=local.vendors)
         firsts.append(file.first())
-    firsts += [
-        DeviceFileReader(
-            device_file, Path(path), node=local.node_name, worker=worker, on_change=found.device_files.__setitem__
-        ).first()
-        for device_file, path in local.vendors.by_path(local.device_files)
-    ]
+    if local.devices_dir is not None:
+        folder = Path(local.devices_dir)
+        files = DeviceFolder(
+            folder, node=local.node_name, worker=worker, on_change=on_device_files, vendors=local.vendors
+        )
+        firsts.append(files.first())
     await asyncio.gather(*firsts)
     found.hardware, found.hardware_problem = hardware.found, hardware.problem
     if hardware.found is None and not hardware.problem:

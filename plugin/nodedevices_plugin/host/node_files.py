@@ -1,7 +1,8 @@
 """The files that vendors keep on the node for other programs (Vendor.node_files). On a worker thread.
 
 A hidden list beside the files names those that are ours. It is written before a file and shortened after its removal:
-so the next agent removes files of an agent that was killed, and never other programs' files. The folder is compared
+so the next agent removes files of an agent that was killed, and never other programs' files. A folder that is not
+there gets none. It is compared
 every few seconds, since the plugin that this agent replaces removes files of the same names when it ends. A failure is
 reported and retried, and delays nothing else.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,6 +77,8 @@ class NodeFiles:
 def keep_folder(wanted: FolderFiles) -> tuple[Sequence[str], Sequence[str]]:
     """Write and remove files. Returns the written and the removed ones. Raises NodeFilesError."""
     folder = Path(wanted.folder)
+    if not os.path.lexists(folder):
+        return [], []  # not mounted: nobody wants them
     files = {name: text for name, text in wanted.files.items() if NAME.fullmatch(name)}
     try:
         listed = _listed(folder)
@@ -96,7 +100,6 @@ def _write(folder: Path, files: Mapping[str, str], listed: frozenset[str]) -> li
     """Those that are missing or different."""
     different = [name for name, text in files.items() if not _same(folder / name, text)]
     if different or not files.keys() <= listed:
-        folder.mkdir(parents=True, exist_ok=True)
         _list(folder, listed | files.keys())
     for name in different:
         replace(folder / name, files[name])

@@ -1,4 +1,4 @@
-"""Reads the configuration file, or a folder of them, and device files once a second, and compares their content.
+"""Reads the configuration file, or a folder of them, and the device files once a second, and compares their content.
 
 A ConfigMap's update swaps a symlink some levels up, which neither the file's inode nor a watch on it shows; its content
 does. Files are read and parsed on a worker thread. A missing, unreadable or wrong file is an outcome like any
@@ -7,15 +7,14 @@ other: the configuration in effect stays, and the next good content takes effect
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import structlog
+from msgspec.structs import replace
 from nodedevices_common.errors import InputError
 from nodedevices_common.periodic import Periodic
 
@@ -24,7 +23,7 @@ from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles
-from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
+from nodedevices_plugin.vendors.files import FOLDER, DeviceFile, DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 log = structlog.get_logger(__name__)
@@ -35,8 +34,10 @@ MAX_FILES = 256
 MAX_FOLDER_BYTES = 1 << 20  # a ConfigMap has no more, all its files together
 
 
+UNKNOWN = "unknown file"
+NOTHING = b"null"  # a device file that says that there is none, on purpose
+
 T = TypeVar("T")
-_Known = dict[str, tuple[bytes | str, FileOutcome]]  # by name: digest, or why it cannot be read
 
 
 class _Followed(Periodic, ABC):
@@ -66,45 +67,8 @@ class _Followed(Periodic, ABC):
     def _report(self, problem: str) -> None: ...
 
 
-class _FollowedFile(_Followed, Generic[T]):
-    """One file, the first of `paths` that is there. `parse` and `failed` make an outcome of its bytes, or of why they
-    cannot be read; `on_change` is called on the loop with every new one."""
-
-    def __init__(
-        self,
-        *paths: Path,
-        worker: Worker,
-        parse: Callable[[bytes], T],
-        failed: Callable[[str], T],
-        on_change: Callable[[T], None],
-    ) -> None:
-        super().__init__(paths[-1], worker=worker)
-        self._paths = paths
-        self._parse = parse
-        self._outcome_of = failed
-        self._on_change = on_change
-        self._digest: bytes | None = None
-
-    async def _check(self) -> None:
-        try:
-            raw = await self._worker.run(lambda: _read_first(self._paths))
-        except OSError as error:
-            self._digest = None
-            self._failed(error.strerror or str(error))
-            return
-        digest = hashlib.sha256(raw).digest()
-        if digest == self._digest:
-            return
-        outcome = await self._worker.run(lambda: self._parse(raw))
-        self._digest, self._problem = digest, None
-        self._on_change(outcome)
-
-    def _report(self, problem: str) -> None:
-        self._on_change(self._outcome_of(problem))
-
-
-class ConfigFile(_FollowedFile[FileOutcome]):
-    """Follows the configuration file."""
+class ConfigFile(_Followed):
+    """Follows the configuration file. `on_change` is called on the loop with every new outcome."""
 
     def __init__(
         self,
@@ -114,41 +78,76 @@ class ConfigFile(_FollowedFile[FileOutcome]):
         on_change: Callable[[FileOutcome], None],
         vendors: Vendors = VENDORS,
     ) -> None:
-        super().__init__(
-            path,
-            worker=worker,
-            parse=partial(_parsed, vendors),
-            failed=lambda problem: FileOutcome(error=problem),
-            on_change=on_change,
-        )
+        super().__init__(path, worker=worker)
+        self._vendors = vendors
+        self._on_change = on_change
+        self._digest: bytes | None = None
+
+    async def _check(self) -> None:
+        try:
+            raw = await self._worker.run(lambda: _read(self._path))
+        except OSError as error:
+            self._digest = None
+            self._failed(error.strerror or str(error))
+            return
+        digest = hashlib.sha256(raw).digest()
+        if digest == self._digest:
+            return
+        outcome = await self._worker.run(lambda: _parsed(self._vendors, raw))
+        self._digest, self._problem = digest, None
+        self._on_change(outcome)
+
+    def _report(self, problem: str) -> None:
+        self._on_change(FileOutcome(error=problem))
 
 
-class DeviceFileReader(_FollowedFile[DeviceFileOutcome]):
-    """Follows one device file. Where a file beside it is called as the node, that one is read in its place: a ConfigMap
-    may have a key for each node, as the SR-IOV operator's has. `on_change` is given the option's name, too."""
+class _FollowedFolder(_Followed, Generic[T]):
+    """The files of one folder, each by its name. A file is parsed when its content has changed."""
 
-    def __init__(
-        self,
-        device_file: DeviceFile,
-        path: Path,
-        *,
-        node: str,
-        worker: Worker,
-        on_change: Callable[[str, DeviceFileOutcome], None],
-    ) -> None:
-        super().__init__(
-            path.with_name(node),
-            path,
-            worker=worker,
-            parse=partial(_content, device_file),
-            failed=lambda problem: DeviceFileOutcome(error=problem),
-            on_change=partial(on_change, device_file.option.name),
-        )
-        self.name = device_file.option.name
+    def __init__(self, path: Path, *, worker: Worker) -> None:
+        super().__init__(path, worker=worker)
+        self._known: dict[str, tuple[bytes | str, T]] | None = None  # digest, or why it cannot be read
+
+    async def _check(self) -> None:
+        try:
+            found = await self._worker.run(self._read)
+        except OSError as error:
+            self._known = None
+            self._failed(error.strerror or str(error))
+            return
+        before = self._known
+        now = await self._worker.run(lambda: self._all_parsed(found, before or {}))
+        same = before is not None and {name: it[0] for name, it in before.items()} == {
+            name: it[0] for name, it in now.items()
+        }
+        self._known, self._problem = now, None
+        if not same:
+            self._changed({name: it[1] for name, it in now.items()})
+
+    def _all_parsed(
+        self, found: Mapping[str, bytes | str], before: Mapping[str, tuple[bytes | str, T]]
+    ) -> dict[str, tuple[bytes | str, T]]:
+        now: dict[str, tuple[bytes | str, T]] = {}
+        for name, content in found.items():
+            mark = content if isinstance(content, str) else hashlib.sha256(content).digest()
+            same = name in before and before[name][0] == mark
+            now[name] = before[name] if same else (mark, self._outcome(name, content))
+        return now
+
+    @abstractmethod
+    def _read(self) -> Mapping[str, bytes | str]:
+        """Return contents by name, or why one cannot be read. Raises OSError where the folder cannot be. On a worker's
+        thread, as `_outcome` is."""
+
+    @abstractmethod
+    def _outcome(self, name: str, content: bytes | str) -> T: ...
+
+    @abstractmethod
+    def _changed(self, files: Mapping[str, T]) -> None: ...
 
 
-class ConfigFolder(_Followed):
-    """Follows the files of one folder, each by its name. `on_change` is called on the loop when any of them changed.
+class ConfigFolder(_FollowedFolder[FileOutcome]):
+    """Follows a folder of configuration files. `on_change` is called on the loop when any of them changed.
 
     Left out are folders and what begins with two dots, which a ConfigMap's mount has for its own use.
     """
@@ -164,37 +163,70 @@ class ConfigFolder(_Followed):
         super().__init__(path, worker=worker)
         self._vendors = vendors
         self._on_change = on_change
-        self._known: _Known | None = None
 
-    async def _check(self) -> None:
-        try:
-            found = await self._worker.run(lambda: _read_folder(self._path))
-        except OSError as error:
-            self._known = None
-            self._failed(error.strerror or str(error))
-            return
-        before = self._known or {}
-        now = await self._worker.run(lambda: _all_parsed(self._vendors, found, before))
-        same = self._known is not None and {name: it[0] for name, it in before.items()} == {
-            name: it[0] for name, it in now.items()
-        }
-        self._known, self._problem = now, None
-        if not same:
-            self._on_change(NamedFiles(folder=str(self._path), files={name: it[1] for name, it in now.items()}))
+    def _read(self) -> Mapping[str, bytes | str]:
+        return _read_folder(self._path)
+
+    def _outcome(self, name: str, content: bytes | str) -> FileOutcome:
+        return FileOutcome(error=content) if isinstance(content, str) else _parsed(self._vendors, content)
+
+    def _changed(self, files: Mapping[str, FileOutcome]) -> None:
+        self._on_change(NamedFiles(folder=str(self._path), files=files))
 
     def _report(self, problem: str) -> None:
         self._on_change(NamedFiles(folder=str(self._path), error=problem))
 
 
-def _all_parsed(vendors: Vendors, found: Mapping[str, bytes | str], before: _Known) -> _Known:
-    now: _Known = {}
-    for name, content in found.items():
-        mark = content if isinstance(content, str) else hashlib.sha256(content).digest()
-        if name in before and before[name][0] == mark:
-            now[name] = before[name]
-        else:
-            now[name] = mark, FileOutcome(error=content) if isinstance(content, str) else _parsed(vendors, content)
-    return now
+class DeviceFolder(_FollowedFolder[DeviceFileOutcome]):
+    """Follows the folder of device files. A file with this node's name before its own, `NODE.sriov.json`, is read in
+    the place of `sriov.json`; those of other nodes are not read: the folder may be one ConfigMap for all. `on_change`
+    is called on the loop with what is there."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        node: str,
+        worker: Worker,
+        on_change: Callable[[DeviceFiles], None],
+        vendors: Vendors = VENDORS,
+    ) -> None:
+        super().__init__(path, worker=worker)
+        self._node = node
+        self._on_change = on_change
+        self._files = {file.name: file for file in vendors.device_files()}
+
+    def _read(self) -> Mapping[str, bytes | str]:
+        there = {child.name for child in self._path.iterdir() if not child.name.startswith(".")}
+        own = {f"{self._node}.{name}" for name in self._files}
+        found: dict[str, bytes | str] = {}
+        for name in sorted(there):
+            if name in own or (name in self._files and f"{self._node}.{name}" not in there):
+                try:
+                    found[name] = _read(self._path / name)
+                except FileNotFoundError:
+                    pass  # removed just now
+                except OSError as error:
+                    found[name] = error.strerror or str(error)
+            elif not self._name(name) and not (self._path / name).is_dir():
+                found[name] = UNKNOWN
+        return found
+
+    def _name(self, file: str) -> str:
+        """Return the name without a node's; empty: it is none of ours."""
+        return next((name for name in self._files if file == name or file.endswith(f".{name}")), "")
+
+    def _outcome(self, name: str, content: bytes | str) -> DeviceFileOutcome:
+        if isinstance(content, str):
+            return DeviceFileOutcome(error=content)
+        return _content(self._files[self._name(name)], content)
+
+    def _changed(self, files: Mapping[str, DeviceFileOutcome]) -> None:
+        own = {file: self._name(file) or file for file in files}
+        self._on_change({name: replace(files[file], file="" if file == name else file) for file, name in own.items()})
+
+    def _report(self, problem: str) -> None:
+        self._on_change({FOLDER: DeviceFileOutcome(error=problem)})
 
 
 def _parsed(vendors: Vendors, raw: bytes) -> FileOutcome:
@@ -216,6 +248,8 @@ def _not_understood(error: Exception) -> str:
 def _content(device_file: DeviceFile, raw: bytes) -> DeviceFileOutcome:
     if len(raw) > file.MAX_BYTES:
         return DeviceFileOutcome(error=f"{len(raw)} bytes; {file.MAX_BYTES} are the most")
+    if raw.strip() == NOTHING:
+        return DeviceFileOutcome()
     try:
         return DeviceFileOutcome(content=device_file.parse(raw))
     except ConfigError as error:
@@ -224,13 +258,6 @@ def _content(device_file: DeviceFile, raw: bytes) -> DeviceFileOutcome:
         return DeviceFileOutcome(error=str(ConfigError(error.problems, error.place)), field=error.place)
     except Exception as error:
         return DeviceFileOutcome(error=_not_understood(error))
-
-
-def _read_first(paths: Sequence[Path]) -> bytes:
-    for path in paths[:-1]:
-        with contextlib.suppress(FileNotFoundError):
-            return _read(path)
-    return _read(paths[-1])
 
 
 def _read(path: Path) -> bytes:

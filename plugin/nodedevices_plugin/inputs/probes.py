@@ -75,21 +75,24 @@ def of_server(command: Sequence[str]) -> tuple[str, ...]:
 
 
 class Probes:
-    """`driver_root`: where the driver's root is mounted in this container, as configured now. `on_line` is called on
-    the loop when a line came. `keep` runs a part of the agent until it is cancelled (Supervisor). `spare` becomes the
-    first probe with a process of ours that `use` names at first, and is ended where there is none."""
+    """`driver_root`: where the driver's root is mounted in this container, as configured now. `files`: paths of the
+    device files that are there, by name. `on_line` is called on the loop when a line came. `keep` runs a part of the
+    agent until it is cancelled (Supervisor). `spare` becomes the first probe with a process of ours that `use` names at
+    first, and is ended where there is none."""
 
     def __init__(
         self,
         local: Local,
         *,
         driver_root: Callable[[], Path],
+        files: Callable[[], Mapping[str, str]] = dict,
         on_line: Callable[[], None],
         keep: Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]],
         spare: Spare | None = None,
     ) -> None:
         self._local = local
         self._driver_root = driver_root
+        self._files = files
         self._on_line = on_line
         self._keep = keep
         self._spare = spare
@@ -187,7 +190,7 @@ class Probes:
     def _arguments(self, name: str) -> list[str]:
         """Return the arguments of a built-in probe."""
         now = {"node-name": self._local.node_name, "driver-root-ctr-path": str(self._driver_root())}
-        return KINDS[name].arguments({**self._local.probe_options, **now})
+        return KINDS[name].arguments({**self._local.probe_options, **self._files(), **now})
 
 
 def _with_events_of(replaced: Snapshot, line: Snapshot) -> Snapshot:

@@ -74,8 +74,8 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
         if own:
             message = f"no such device on this node, or an earlier entry has it; there are: {listing(sorted(own))}"
             notes += [
-                Unmatched(section=option, entry=f"{place} {_cut(name)}", message=message)
-                for name, (option, place) in names.items()
+                Unmatched(section=file, entry=f"{place} {_cut(name)}", message=message)
+                for name, (file, place) in names.items()
                 if name not in named
             ]
     return notes

@@ -346,7 +346,13 @@ def _wanted_probes(
     if requested.probes is None:
         return texts, auto
     kept = probe_sets.started(texts, auto, world.probes)
-    return probe_sets.resolve(requested.probes, hardware=inputs.hardware, kept=kept, options=local.probe_options)
+    return probe_sets.resolve(
+        requested.probes,
+        hardware=inputs.hardware,
+        kept=kept,
+        options=local.probe_options,
+        files=requested.files.keys(),
+    )
 
 
 def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) -> SeenSpec | None:

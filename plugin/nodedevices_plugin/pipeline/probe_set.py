@@ -38,6 +38,7 @@ from msgspec.structs import replace
 from nodedevices_common.options import Value
 from nodedevices_common.text import listing
 from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
+from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.model.resource_names import device_names
@@ -292,12 +293,19 @@ def started(texts: Sequence[str], before: Collection[str], parts: Mapping[str, I
 
 
 def resolve(
-    texts: Sequence[str], *, hardware: Set[str] | None, kept: Set[str], options: Mapping[str, Value]
+    texts: Sequence[str],
+    *,
+    hardware: Set[str] | None,
+    kept: Set[str],
+    options: Mapping[str, Value],
+    files: Set[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the probes with `auto` resolved, and those of them that are to be remembered as started by it."""
+    """Return the probes with `auto` resolved, and those of them that are to be remembered as started by it. `files`:
+    names of the device files that are there."""
     if AUTO not in texts:
         return tuple(texts), ()
-    found = (hardware or frozenset()) | kept | configured(options)
-    run = expanded(texts, [name for name in found if not missing([ProbeSpec(name)], options)])
+    found = (hardware or frozenset()) | kept | configured(files)
+    able = [name for name in found if KINDS[name].requires.keys() <= files]
+    run = expanded(texts, [name for name in able if not missing([ProbeSpec(name)], options)])
     remembered = tuple(text for text in run if text not in texts)
     return (run, remembered) if run else (DEFAULT, ())

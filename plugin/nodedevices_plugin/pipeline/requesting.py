@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Value
+from nodedevices_common.text import listing, show
 
 from nodedevices_plugin.model import Cordon, MostSeen, Refused
 from nodedevices_plugin.pipeline.state import SeenSpec
@@ -16,9 +19,10 @@ from nodedevices_plugin.settings.effective import Effective, resolve, sections_o
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.registry import SharingModes
-from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
+from nodedevices_plugin.vendors.files import FOLDER, DeviceFileOutcome, DeviceFiles
 
-NOT_READ = DeviceFileOutcome(error="not read yet")
+GONE = DeviceFileOutcome(error="no such file")
+BACK = "give the file again, or one with null for no such devices"
 
 
 class SeenObject(Struct, frozen=True, kw_only=True):
@@ -49,6 +53,9 @@ class RequestedConfig(Struct, frozen=True, kw_only=True):
     note: str = ""  # for people, while it is in effect: which of several files it is
     from_file: frozenset[str] = frozenset()  # sections that the file gives
     probes: tuple[str, ...] | None = None  # those that are to run, as configured; None: those that run
+    files: Mapping[str, str] = msgspec.field(
+        default_factory=dict
+    )  # paths of the device files that probes are told of, by name
 
     @property
     def auto(self) -> bool:
@@ -64,7 +71,7 @@ def request_config(
     kept_files: Mapping[str, object] | None = None,
 ) -> RequestedConfig:
     """Return the configuration requested now. `spec`: the latest that the operator resolved; None: there was none ever.
-    `device_files`: those that flags name, as they were read last; `kept_files`: their last good contents."""
+    `device_files`: as they were read last; `kept_files`: their last good contents."""
     given = spec.config if spec is not None else {}
     by = {
         "policy": bool(given),
@@ -76,26 +83,25 @@ def request_config(
     given_probes, by_policy = _texts(local.given), "discovery" in given
     read = _device_files(local, device_files or {}, kept_files or {})
     others = read.refused
+    said = partial(RequestedConfig, sources=sources, files=read.files)
     if file.error is not None:
         error = f"{where}: {file.error}"
         others = (Refused(field=file.field, message=error), *others, *_refused_sections(spec, local.modes))
         # A policy may name what only the file defines.
         known = given_probes is not None and not by_policy
-        run = probes.together(given_probes, local.added_probes, local.probe_options)[0] if known else None
-        return RequestedConfig(error=error, field=file.field, source="file", others=others, sources=sources, probes=run)
+        run = probes.together(given_probes, local.added_probes, read.files)[0] if known else None
+        return said(error=error, field=file.field, source="file", others=others, probes=run)
     of_file = _texts(file.config.flags if file.config is not None else {})
-    wanted, lacking = probes.together(given_probes or of_file, local.added_probes, local.probe_options)
+    wanted, lacking = probes.together(given_probes or of_file, local.added_probes, read.files)
     lacking = lacking or probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
     if lacking and given_probes is None and not by_policy:
         error = f"{where}: {'; '.join(lacking)}"
         others = (*others, *_refused_sections(spec, local.modes))
-        return RequestedConfig(error=error, field=probes.KEY, source="file", others=others, sources=sources)
+        return said(error=error, field=probes.KEY, source="file", others=others)
     if read.whole:
         run = None if by_policy else wanted
         others = (*others, *_refused_sections(spec, local.modes))
-        return RequestedConfig(
-            error=read.error, field=read.field, source="file", others=others, sources=sources, probes=run
-        )
+        return said(error=read.error, field=read.field, source="file", others=others, probes=run)
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -115,35 +121,36 @@ def request_config(
     except InputError as error:
         text, place = str(error), error.place
         others = (*others, Refused(field=place, message=text))
-        return RequestedConfig(error=text, field=place, source="spec", others=others, sources=sources, probes=kept)
+        return said(error=text, field=place, source="spec", others=others, probes=kept)
     if (names := effective.sections.discovery.probes) is not None:
         defined = (*(given_probes or ()), *local.added_probes, *(of_file or ()))
         wanted, problems = probes.chosen(names, defined, local.probe_options)
         if problems:
             refused = str(ConfigError(problems))
-            return RequestedConfig(error=refused, field=probes.POLICY, source="spec", others=others, sources=sources)
-    return RequestedConfig(
+            return said(error=refused, field=probes.POLICY, source="spec", others=others)
+    return said(
         effective=effective,
         error=read.error,
         field=read.field,
         others=others,
         note=note,
         from_file=from_file,
-        sources=sources,
         probes=wanted,
     )
 
 
 class _Read(Struct, frozen=True, kw_only=True):
     """The device files as read. `error`: why a vendor's devices, or with `whole` all of the configuration, wait for a
-    good one; `refused`: all that are wrong."""
+    good one; `refused`: all that are wrong. `files`: paths of those that are there, or whose last content is in effect,
+    by name."""
 
-    contents: Mapping[str, object]
-    withheld: frozenset[str]
-    error: str | None
-    field: str
-    whole: bool
-    refused: tuple[Refused, ...]
+    contents: Mapping[str, object] = msgspec.field(default_factory=dict)
+    files: Mapping[str, str] = msgspec.field(default_factory=dict)
+    withheld: frozenset[str] = frozenset()
+    error: str | None = None
+    field: str = ""
+    whole: bool = False
+    refused: tuple[Refused, ...] = ()
 
 
 def _refused_sections(spec: SeenSpec | None, modes: SharingModes) -> tuple[Refused, ...]:
@@ -157,32 +164,40 @@ def _refused_sections(spec: SeenSpec | None, modes: SharingModes) -> tuple[Refus
 
 def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) -> _Read:
     """`kept`: their last good contents."""
-    contents: dict[str, object] = {}
+    folder = local.devices_dir
+    if folder is None:
+        return _Read()
+    contents, files = dict[str, object](), dict[str, str]()
     withheld, whole = set[str](), False
-    refused, waits = list[Refused](), list[Refused]()
-    for name, path in local.device_files.items():
-        outcome = found.get(name, NOT_READ)
+    refused, waits = dict[Refused, None](), list[Refused]()
+    known = local.vendors.files_by_name()
+    for name, (vendor, device_file) in known.items():
+        outcome = found.get(FOLDER) or found.get(name) or (GONE if name in kept else DeviceFileOutcome())
+        path = probes.path_of(folder, outcome.file or name)
+        if name in kept or (name in found and (outcome.error or outcome.content is not None)):
+            files[name] = path
         if not outcome.error:
-            contents[name] = outcome.content
+            contents |= {name: outcome.content} if outcome.content is not None else {}
             continue
-        vendor, device_file = local.vendors.files_by_option()[name]
-        text = f"--{name} {path}: {outcome.error}"
+        text = f"{folder if FOLDER in found else path}: {outcome.error}"
         if name in kept:
             contents[name] = kept[name]
-            refused.append(Refused(field=outcome.field, message=f"{text}; its last content stays in effect"))
+            text = f"{text}; its last content stays in effect" + (f"; {BACK}" if outcome is GONE else "")
+            refused[Refused(field=outcome.field, message=text)] = None
             continue
-        if device_file.sets_sections:
-            wait = Refused(field=outcome.field, message=text)
-            waits.insert(0, wait)
-            whole = True
-        else:
+        if not device_file.sets_sections:
             withheld.add(vendor)
             text = f"{text}; devices of {vendor} are not offered until there is a valid file"
-            wait = Refused(field=outcome.field, message=text)
-            waits.append(wait)
-        refused.append(wait)
+        wait = Refused(field=outcome.field, message=text)
+        waits.insert(0 if device_file.sets_sections else len(waits), wait)
+        whole = whole or device_file.sets_sections
+        refused[wait] = None
+    if strange := sorted(found.keys() - known.keys() - {FOLDER}):
+        text = f"unknown file {listing(map(show, strange))} in {folder}: known are {', '.join(known)}"
+        refused[Refused(message=text)] = None
     return _Read(
         contents=contents,
+        files=files,
         withheld=frozenset(withheld),
         error=waits[0].message if waits else None,
         field=waits[0].field if waits else "",

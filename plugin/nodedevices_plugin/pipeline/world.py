@@ -180,7 +180,13 @@ def begin(
     )
     if requested.probes is not None:
         kept = probe_sets.after_restart(state, hardware)
-        texts, auto = probe_sets.resolve(requested.probes, hardware=hardware, kept=kept, options=local.probe_options)
+        texts, auto = probe_sets.resolve(
+            requested.probes,
+            hardware=hardware,
+            kept=kept,
+            options=local.probe_options,
+            files=requested.files.keys(),
+        )
     elif texts := _usable(state.probes, local):
         auto = state.auto_probes
     else:

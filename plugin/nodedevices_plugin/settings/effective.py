@@ -87,7 +87,7 @@ def resolve(
     device_files: Mapping[str, object] | None = None,
     withheld: Iterable[str] = (),
 ) -> Effective:
-    """Return the effective configuration. `device_files`: contents by the option's name. `withheld`: vendors without a
+    """Return the effective configuration. `device_files`: contents by name. `withheld`: vendors without a
     good one. Raises ConfigError, which names what is wrong in `spec.config`."""
     values = options.values({**(file.flags if file else {}), **local.given}, local.vendors)
     own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
@@ -98,7 +98,7 @@ def resolve(
             if section is not None:
                 own[name] = to_dict(section)
     for device_file in local.vendors.device_files():
-        if (content := (device_files or {}).get(device_file.option.name)) is not None:
+        if (content := (device_files or {}).get(device_file.name)) is not None:
             own = {**device_file.sections(content), **own}
     theirs = to_dict(sections_of(spec_config, local.modes)) if spec_config is not None else {}
     merged = parse(Sections, own | theirs, strategies=local.modes.names)

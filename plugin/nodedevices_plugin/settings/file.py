@@ -31,9 +31,9 @@ MAX_BYTES = 256 << 10  # NVIDIA's longest example has 2 KiB
 MAX_VALUES = 16_000  # keys and values
 # Keys of other plugins' files, which their users give as a configuration file, too.
 OF_OTHER_FILES = {
-    "configList": "this is the file of Mellanox' RDMA plugin: give it by --rdma-config-file",
-    "resourceList": "this is the file of the SR-IOV plugin: give it by --sriov-config-file",
-    "devices": "this looks like a file of generic devices: give it by --generic-config-file",
+    "configList": "this is the file of Mellanox' RDMA plugin: give it as rdma.json in --devices-dir",
+    "resourceList": "this is the file of the SR-IOV plugin: give it as sriov.json in --devices-dir",
+    "devices": "this looks like a file of generic devices: give it as generic.yaml in --devices-dir",
 }
 SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne")  # of either kind of sharing
 # For gpu-feature-discovery, which reads the same file: known, and of no use here, where labels come from the operator.

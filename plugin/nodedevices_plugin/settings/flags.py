@@ -15,13 +15,13 @@ from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import PREFIX, Given, Parser, Value, from_environment, settings_of, values_of
 from nodedevices_common.text import show
+from nodedevices_probe.kind import DEVICES_DIR
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.settings.options import (
     by_name,
-    file_options,
     options,
     paths,
     refused_by_vendors,
@@ -32,7 +32,7 @@ from nodedevices_plugin.settings.together import DOMAIN_PATTERN, NOT_WITH, ONLY_
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 __all__ = ["Local", "parse"]
-CONFIGURING = frozenset({"serving-mode", "resource-prefix"})  # beside the options that a file has
+CONFIGURING = frozenset({"serving-mode", "resource-prefix", DEVICES_DIR})  # beside the options that a file has
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(DOMAIN_PATTERN)
 
@@ -72,7 +72,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     return Local(
         **fixed,
         probe_options=probes.passed_on(values),
-        device_files={option.name: str(values[option.name]) for option in file_options(vendors) if values[option.name]},
         vendors=vendors,
         given={name: value for name, value in given.items() if name in _passed_on(vendors)} | alone,
         sources=_sources(flags, in_environment, vendors, by_variables_alone=bool(alone)),
@@ -106,11 +105,12 @@ def _between(
         wrong += probes.read([probe], probes.ADD)[1]
     if not wrong:
         listed = _list(values["probe"]) if "probe" in given else None
-        texts, wrong = probes.together(listed, added, values)
+        texts, wrong = probes.together(listed, added)
         specs = probes.read(texts)[0]
     by_file = "probe" not in given and (values["config-file"] or values["config-dir"])
     if wrong or not by_file:  # else the file says which run, and what they need is checked with it
-        problems += wrong or [*probes.missing(specs, values, probe_place), *probes.unused(specs, values)]
+        lacking = probes.missing(specs, probes.passed_on(values), probe_place) if not wrong else []
+        problems += wrong or [*lacking, *probes.unused(specs, values)]
     problems += [
         f"--{other}: cannot be combined with --{name}; give the folder or the one file"
         for name, other in NOT_WITH.items()
@@ -149,16 +149,14 @@ def _between(
 def _passed_on(vendors: Vendors) -> Set[str]:
     """Names of the options that are part of the configuration, and not of this module's Local alone."""
     with_key = {option.name for option in options(vendors) if option.key is not None}
-    with_key |= {option.name for option in file_options(vendors)}
-    return with_key | {option.name for flag in vendors_flags(vendors) for option in flag.options}
+    return with_key | {DEVICES_DIR} | {option.name for flag in vendors_flags(vendors) for option in flag.options}
 
 
 def _sources(
     flags: Iterable[str], variables: Iterable[str], vendors: Vendors, *, by_variables_alone: bool
 ) -> tuple[str, ...]:
     def configure(names: Iterable[str]) -> bool:
-        files = {option.name for option in file_options(vendors)}
-        return any(by_name(vendors)[name].key is not None or name in CONFIGURING or name in files for name in names)
+        return any(by_name(vendors)[name].key is not None or name in CONFIGURING for name in names)
 
     found = {"flags": configure(flags), "environment": configure(variables) or by_variables_alone}
     return tuple(name for name, says in found.items() if says)
@@ -181,7 +179,6 @@ def _parser(vendors: Vendors) -> Parser:
         "probe": "the hardware",
         "kubelet": "the kubelet",
         "service": "logs and metrics",
-        **{option.group: "devices by configuration" for option in file_options(vendors)},
         **{flag.group: flag.title for flag in vendors_flags(vendors)},
     }
     for group, title in titles.items():

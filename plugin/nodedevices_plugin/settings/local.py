@@ -6,7 +6,7 @@ A field's help is Markdown, with links relative to docs/, as docs/flags.md has i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nodedevices_common import guard, logs, unix_socket
 from nodedevices_common.address import Address, parse_address
@@ -88,6 +88,13 @@ class Local:
         group="node",
         variables=("CONFIG_FILE_SRCDIR",),
         aliases=("config-file-srcdir",),
+        metavar="DIR",
+        read=_or_none,
+    )
+    devices_dir: str | None = setting(
+        "directory of [files that describe devices](devices/index.md#files-of-devices), each by its own name; reloaded "
+        "on change",
+        group="node",
         metavar="DIR",
         read=_or_none,
     )
@@ -205,7 +212,6 @@ class Local:
 
     # Not flags themselves: what other flags and variables say.
     probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
-    device_files: Mapping[str, str] = field(default_factory=dict)  # paths by the option's name, where given
     given: Mapping[str, Value]  # name -> value, for options that a file could also set, and all that vendors bring
     vendors: Vendors = VENDORS  # which are known; by no flag, and neither are the modes
     modes: SharingModes = MODES  # which sharing.strategy can name

@@ -20,7 +20,7 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """`vendors`: by vendor, the value of its own flags, a frozen value of the vendor's type. `files`: the contents of
-    the device files (vendors.files), by the option's name. `withheld`: vendors without a good file, sorted."""
+    the device files (vendors.files), by name. `withheld`: vendors without a good file, sorted."""
 
     driver_root_here: str = ""  # where the driver root is mounted in this container
     mps_root: str = ""
@@ -98,7 +98,7 @@ def from_plain(value: object, vendors: Vendors = VENDORS) -> tuple[NodeSettings,
     read. Values that are not there have their defaults. Raises ConfigError for anything else."""
     saved = value if isinstance(value, Mapping) else {}
     of_vendors, files, withheld, problems = dict[str, object](), dict[str, object](), set[str](), list[str]()
-    own_flags, own_files = vendors.own_flags(), vendors.files_by_option()
+    own_flags, own_files = vendors.own_flags(), vendors.files_by_name()
     parts = _by_name(saved.get("vendors", {}), own_flags)
     for name, flags in own_flags.items():
         try:

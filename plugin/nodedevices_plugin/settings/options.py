@@ -84,20 +84,12 @@ def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return the options for files, folders and sockets in this container or on the host, where relative paths make no
     sense. Not the kubeconfig, which people give as kubectl takes it."""
     own = (option for option in OWN if option.metavar in _PATHS or option.name in {"mps-root", "driver-root-ctr-path"})
-    return (
-        *(option for option in own if option.name not in {"kubeconfig", "container-mount-dir"}),
-        *file_options(vendors),
-    )
-
-
-def file_options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
-    """Return the options for device files (vendors.files)."""
-    return tuple(file.option for file in vendors.device_files())
+    return (*(option for option in own if option.name not in {"kubeconfig", "container-mount-dir"}),)
 
 
 def options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return all options, with those of the vendors."""
-    return _all(vendors_flags(vendors), file_options(vendors))
+    return _all(vendors_flags(vendors))
 
 
 def by_name(vendors: Vendors = VENDORS) -> Mapping[str, Option]:
@@ -130,8 +122,8 @@ def refused_by_vendors(given: Mapping[str, Value], vendors: Vendors = VENDORS) -
 
 
 @cache
-def _all(of_vendors: tuple[VendorFlags, ...], files: tuple[Option, ...]) -> tuple[Option, ...]:
-    return (*OWN, *(option for vendor in of_vendors for option in vendor.options), *files)
+def _all(of_vendors: tuple[VendorFlags, ...]) -> tuple[Option, ...]:
+    return (*OWN, *(option for vendor in of_vendors for option in vendor.options))
 
 
 @cache

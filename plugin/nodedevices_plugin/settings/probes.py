@@ -25,6 +25,7 @@ from nodedevices_common import unix_socket
 from nodedevices_common.options import Value
 from nodedevices_common.text import show
 from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.registry import KINDS
 
 FLAG, KEY, POLICY = "--probe", "flags.probe", "discovery.probes"
@@ -123,10 +124,11 @@ def chosen(
 
 
 def together(
-    listed: Sequence[str] | None, added: Sequence[str], options: Mapping[str, Value]
+    listed: Sequence[str] | None, added: Sequence[str], files: Collection[str] = ()
 ) -> tuple[tuple[str, ...], list[str]]:
     """The probes that run, and what is wrong with them as a whole. `listed`: what flags, variables or file list; None:
-    none of them does. A probe that is added by its name alone is the one that another part defines by that name."""
+    none of them does. A probe that is added by its name alone is the one that another part defines by that name.
+    `files`: names of the device files that are there."""
     by_name = {name_of(text): text for text in listed} if listed is not None else dict[str, str]()
     if listed is None and AUTO not in added:
         by_name = {name: name for name in DEFAULT}
@@ -138,34 +140,34 @@ def together(
             by_name[name] = text
         elif text != name:
             problems.append(f"{ADD}: {name} is {show(before)} and {show(text)}; give each probe its own name")
-    texts = (*by_name.values(), *_brought(by_name, options))
+    texts = (*by_name.values(), *_brought(by_name, files))
     return texts, problems or read(texts, ADD)[1]
 
 
-def _brought(names: Collection[str], options: Mapping[str, Value]) -> list[str]:
+def _brought(names: Collection[str], files: Collection[str]) -> list[str]:
     """Those that files bring beside these; `auto` stands for them already. The simulated probe stands for the node's
     hardware: beside it run those alone that have no other devices than a file's."""
     if AUTO in names:
         return []
-    found = [name for name in AUTOMATIC if name in configured(options) and name not in names]
+    found = [name for name in AUTOMATIC if name in configured(files) and name not in names]
     return [name for name in found if SIMULATED not in names or KINDS[name].requires]
 
 
-def configured(options: Mapping[str, Value]) -> frozenset[str]:
-    """Return the probes that `auto` includes on any hardware: those whose devices a file of the agent's options
-    describes."""
-    return frozenset(kind.name for kind in KINDS.values() if kind.configured(options))
+def configured(files: Collection[str]) -> frozenset[str]:
+    """Return the probes that `auto` includes on any hardware: those whose devices one of these files describes."""
+    return frozenset(kind.name for kind in KINDS.values() if not set(kind.files).isdisjoint(files))
 
 
 def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str = FLAG) -> list[str]:
-    """Return the errors about agent's options that these probes need and do not have."""
+    """Return the errors about agent's options that these probes need and do not have. `options`: as `passed_on` has
+    them."""
     problems = []
     names = [spec.name for spec in specs if spec.built_in]
     auto = [name for name in AUTOMATIC if name not in names] if any(spec.name == AUTO for spec in specs) else []
     for kind in (KINDS[name] for name in (*names, *auto)):
-        lacking = [f"--{option}, {what}" for option, what in kind.requires.items() if not options[option]]
+        lacking = [f"{name}, {what}" for name, what in kind.requires.items() if not options[name]]
         if lacking and kind.name in names:
-            problems.append(f"{place} {kind.name}: needs {' and '.join(lacking)}")
+            problems.append(f"{place} {kind.name}: needs --{DEVICES_DIR}, a folder with {' and '.join(lacking)}")
         elif kind.one_of and sum(bool(options[option]) for option in kind.one_of) != 1:
             right = " and ".join(f"--{option}" for option in kind.one_of)
             problems.append(f"{place} {kind.name}: needs exactly one of {right}")
@@ -180,7 +182,6 @@ def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str
 def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str]:
     """Options that only go with a probe which is not among these."""
     run = {spec.name for spec in specs if spec.built_in}
-    run |= configured(options) if any(spec.name == AUTO for spec in specs) else set()
     kinds = [kind for kind in KINDS.values() if kind.name not in run]
     return [
         f"--{option}: only valid with --probe {kind.name}"
@@ -191,8 +192,21 @@ def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str
 
 
 def passed_on(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the agent's options that a built-in probe takes."""
-    return {option: values[option] for kind in KINDS.values() for option in (*kind.passed_on.values(), *kind.auto_by)}
+    """Return what a built-in probe takes: the agent's options, and paths of the device files without which it cannot
+    run, there or not."""
+    folder = str(values[DEVICES_DIR] or "")
+    options = {option for kind in KINDS.values() for option in kind.passed_on.values() if option not in kind.files}
+    paths = {
+        name: path_of(folder, name) if folder and name in kind.requires else ""
+        for kind in KINDS.values()
+        for name in kind.files
+    }
+    return {**{option: values[option] for option in sorted(options)}, **paths}
+
+
+def path_of(folder: str, name: str) -> str:
+    """Return the path of a device file."""
+    return f"{folder.rstrip('/')}/{name}"
 
 
 def _spec(name: str, text: str) -> tuple[ProbeSpec, str]:

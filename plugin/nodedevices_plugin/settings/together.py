@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from nodedevices_common import guard
+from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.settings.options import vendors_flags
@@ -38,8 +39,8 @@ def probe_rules() -> Iterator[FlagRule]:
     """Yield what holds where flags say which probes run, or nothing does: not a configuration file."""
     for kind in KINDS.values():
         probe = f"probe={kind.name}"
-        for option in kind.requires:
-            yield FlagRule(when=probe, needs=(option,))
+        if kind.requires:
+            yield FlagRule(when=probe, needs=(DEVICES_DIR,))
         if kind.one_of:
             yield FlagRule(when=probe, needs=kind.one_of)
         for option in kind.one_of:

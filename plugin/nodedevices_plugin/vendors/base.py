@@ -87,7 +87,7 @@ class Vendor(FaultSource):
     every_maker: bool = False  # it has all devices of its types, but those of a registered maker that knows the type
     elsewhere: bool = False  # its devices are no hardware of the node (pools): a fault lasts while the probe reports it
     flags: VendorFlags | None = None  # its own flags
-    files: tuple[DeviceFile, ...] = ()  # their options' names, variables and keys are unique among all options
+    files: tuple[DeviceFile, ...] = ()  # their names are unique among all vendors'
     file_format: FileFormat | None = None  # of its own plugin's configuration file, which this agent reads as well
     cdi_source: CdiSource | None = None  # its containers may get devices by CDI name (vendors.cdi)
     dra_driver: str = ""  # which names its devices in claims (`<driver>/<pool>/<device>`): gpu.nvidia.com
@@ -118,7 +118,7 @@ class Vendor(FaultSource):
         return ()
 
     def file_names(self, naming: Naming) -> Mapping[str, tuple[str, str]]:
-        """Return for each resource that a device file names the option of the file, and the entry's place there:
+        """Return for each resource that a device file names the name of the file, and the entry's place there:
         `configList[1]`. An entry that no device of the node has is reported."""
         return {}
 

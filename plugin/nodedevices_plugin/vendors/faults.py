@@ -139,7 +139,7 @@ def node_missing(readings: Readings) -> FaultCondition:
     return FaultCondition(
         reason="DeviceNodeMissing",
         state=HealthState.UNHEALTHY,
-        message="a device node that containers need is not there, or not visible to the agent (component host-dev)",
+        message="a device node that containers need is not there, or not visible to the agent (component all-hardware)",
         evident=NODE_MISSING in readings.conditions,
         action="Inspect",
         ends_by_itself=True,

@@ -1,14 +1,16 @@
 """Files in the port of a vendor: configuration of its devices, and what it writes for other programs.
 
 Makers' device plugins have files that configure devices (config.json of RDMA's and SR-IOV's, gpu_config.json), and
-devices that exist by configuration alone need one. The agent has a flag for each, reads the file again every second,
-and parses it by what the vendor brings. A file that is missing or wrong is refused: what was good last stays, across
-restarts, too, and where nothing ever was, the vendor's devices have no name and all others go on. One that sets
-sections concerns all of the node, and is refused with the whole configuration then. The content is part of the
-configuration: it is compared, saved in the state file, and decides ids, so that a change of it waits as any other does.
+devices that exist by configuration alone need one. All are in one folder (`--devices-dir`), each by its own name. The
+agent reads the folder again every second, and parses a file by what the vendor brings. A file that is wrong is refused:
+what was good last stays, across restarts, too, and where nothing ever was, the vendor's devices have no name and all
+others go on. One that sets sections concerns all of the node, and is refused with the whole configuration then. A file
+that was never there means nothing. Of one that is there no more what was good last stays, since nobody can say that it
+is gone on purpose: whoever wants that writes `null` into it first.
 
-It is a file of the node and no field of a policy where it can name mounts or commands: who may write it is as good as
-root on the node.
+The content is part of the configuration: it is compared, saved in the state file, and decides ids, so that a change of
+it waits as any other does. It is a file of the node and no field of a policy where it can name mounts or commands: who
+may write it is as good as root on the node.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from typing import Any
 
 from msgspec import Struct, field
 from nodedevices_api.sections import Resources, Sharing
-from nodedevices_common.options import Option
 
 
 def _no_sections(content: Any) -> Mapping[str, Any]:
@@ -26,12 +27,12 @@ def _no_sections(content: Any) -> Mapping[str, Any]:
 
 
 class DeviceFile(Struct, frozen=True, kw_only=True):
-    """`option`: the flag that names the file. `parse`: returns the content, or raises InputError with all errors.
+    """`name`: in the folder. `parse`: returns the content, or raises InputError with all errors.
     `type`: the type of the content, a frozen dataclass or model of plain values. `sections`: returns the sections of
     the configuration that a content sets, as a policy writes them; a flag, the agent's configuration file and a policy
     replace each."""
 
-    option: Option
+    name: str
     type: type[Any]
     parse: Callable[[bytes], object]
     sections: Callable[[Any], Mapping[str, Any]] = _no_sections
@@ -42,14 +43,19 @@ class DeviceFile(Struct, frozen=True, kw_only=True):
 
 
 class DeviceFileOutcome(Struct, frozen=True, kw_only=True):
-    """One device file as it was read last: its content, or why it cannot be used. `field`: where the error is."""
+    """One device file as it was read last: its content, None for `null`, or why it cannot be used. `field`: where the
+    error is. `file`: what it is called in the folder, where that is this node's own name of it."""
 
     content: object = None
     error: str = ""
     field: str = ""
+    file: str = ""
 
 
-DeviceFiles = Mapping[str, DeviceFileOutcome]  # by the option's name; only files that a flag names
+# Those that are there, by name. FOLDER: it cannot be read, and what is there is not known. Other names are unknown.
+DeviceFiles = Mapping[str, DeviceFileOutcome]
+FOLDER = "."
+NOT_READ: DeviceFiles = {FOLDER: DeviceFileOutcome(error="not read yet")}
 
 
 class FileFormat(Struct, frozen=True, kw_only=True):

@@ -109,13 +109,9 @@ class Vendors:
         """Return the device files of all vendors."""
         return tuple(file for vendor in self.every for file in vendor.files)
 
-    def files_by_option(self) -> Mapping[str, tuple[str, DeviceFile]]:
-        """Return each device file with its vendor's name, by the option's name."""
-        return {file.option.name: (vendor.name, file) for vendor in self.every for file in vendor.files}
-
-    def by_path(self, paths: Mapping[str, str]) -> list[tuple[DeviceFile, str]]:
-        """Return device files with their paths. `paths`: by the option's name."""
-        return [(file, paths[file.option.name]) for file in self.device_files() if file.option.name in paths]
+    def files_by_name(self) -> Mapping[str, tuple[str, DeviceFile]]:
+        """Return each device file with its vendor's name, by its own."""
+        return {file.name: (vendor.name, file) for vendor in self.every for file in vendor.files}
 
     def file_format(self) -> FileFormat:
         """Return the format of the configuration file: that of the first vendor with one."""
@@ -128,7 +124,7 @@ VENDORS = Vendors((Nvidia(), Amd(), Intel(), Generic(), Xilinx(), Nic(), Remote(
 class VendorValues(Struct, frozen=True, kw_only=True):
     """The vendors that are known, and what flags and device files say to them.
 
-    local: of each vendor with flags of its own its value. files: the content of each device file, by the option's name.
+    local: of each vendor with flags of its own its value. files: the content of each device file, by its name.
     withheld: vendors whose devices have no name, because a file of theirs was never good: they might be meant to have
     others.
     """

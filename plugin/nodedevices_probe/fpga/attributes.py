@@ -12,6 +12,7 @@ from nodedevices_probe.node.presence import any_of, exists, on_pci
 VENDOR = "xilinx"
 FPGA = "fpga"  # type of a card; of a U30, which has two FPGAs, these are its partitions
 MEDIA = "media"  # type of one device of an MA35D card, which has no FPGA
+NAMES_FILE = "NameCustomize.json"  # of the agent's --devices-dir
 
 # extra; left out where the driver does not say
 SHELL = "shell"  # its VBNV: xilinx_u250_gen3x16_xdma_shell_4_1
@@ -47,5 +48,5 @@ FPGA_PROBE = ProbeKind(
         on_pci("0x1d0f", (), _DRIVERS),  # AWS has other accelerators, too
         exists("sys/module/ama_transcoder"),
     ),
-    auto_by=("fpga-names-file",),
+    files=(NAMES_FILE,),
 )

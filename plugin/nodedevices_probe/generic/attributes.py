@@ -11,7 +11,7 @@ from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root
 
 VENDOR = "generic"
 TYPE = "generic"
-OPTION = "generic-config-file"  # of the agent, and passed on to the probe
+FILE = "generic.yaml"  # of the agent's --devices-dir
 ENTRY = "entry"  # the `name` in the file
 SHAPE = "entryShape"  # of its group (config.shape): parts mean something only together with it
 PARTS = "parts"  # of which part of the group each of the device nodes is: "0,1,1"
@@ -45,8 +45,8 @@ GENERIC = ProbeKind(
     reads="nodedevices_probe.generic.probe",
     interval="between searches for devices",
     interval_seconds=1.0,
-    passed_on={"file": OPTION, DRIVER_ROOT: DRIVER_ROOT},
+    passed_on={"file": FILE, DRIVER_ROOT: DRIVER_ROOT},
     opens=frozenset({"file", DRIVER_ROOT}),
-    requires={OPTION: "a file that says which devices there are"},
-    auto_by=(OPTION,),
+    requires={FILE: "which says what devices there are"},
+    files=(FILE,),
 )

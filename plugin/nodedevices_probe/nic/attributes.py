@@ -16,6 +16,7 @@ from nodedevices_probe.node.sysfs import PCI_DEVICES
 PHYSICAL = "nic"  # type of physical functions, of plain NICs, and of RDMA devices without a PCI device (soft-RoCE)
 VIRTUAL = "vf"  # type of SR-IOV virtual functions
 TYPES = frozenset({PHYSICAL, VIRTUAL})
+RDMA_FILE, SRIOV_FILE, ONLOAD_FILE = "rdma.json", "sriov.json", "onload.json"  # of the agent's --devices-dir
 
 # extra; left out where the kernel does not say
 PCI_VENDOR = "pciVendor"  # "15b3"
@@ -145,14 +146,14 @@ def _add_arguments(parser: ArgumentParser) -> None:
         default="",
         metavar="FILE",
         help="report a Solarflare card without Onload's modules or device nodes as faulty: the agent gives its"
-        " --onload-config-file, which is not read here (default: no)",
+        f" {ONLOAD_FILE}, which is not read here (default: no)",
     )
     parser.add_argument(
         "--sriov",
         default="",
         metavar="FILE",
         help="report plain network cards, too, where it is known which has the default route: the agent gives its"
-        " --sriov-config-file, which may select them and is not read here (default: no)",
+        f" {SRIOV_FILE}, which may select them and is not read here (default: no)",
     )
     parser.add_argument(
         "--all",
@@ -169,12 +170,12 @@ NIC = ProbeKind(
     passed_on={
         DRIVER_ROOT: DRIVER_ROOT,
         FLAG: FLAG,
-        "onload": "onload-config-file",
-        "sriov": "sriov-config-file",
+        "onload": ONLOAD_FILE,
+        "sriov": SRIOV_FILE,
     },
     opens=frozenset({DRIVER_ROOT}),  # the files are not read here
     choices=frozenset({"all"}),
     check=_check,
     present=any_of(has_entries("sys/class/infiniband"), _special_card),
-    auto_by=("rdma-config-file", "sriov-config-file", "onload-config-file"),
+    files=(RDMA_FILE, SRIOV_FILE, ONLOAD_FILE),
 )

@@ -55,11 +55,11 @@ EXCLUSIVE = (
 )
 NO_ROUTES = (
     "it is not known which network card has the node's default route, so plain cards are not reported: mount the"
-    " host's /proc/1/net at --host-net-ctr-path, as the component sriov does, or report them by --all"
+    " host's /proc/1/net at --host-net-ctr-path, as the component all-hardware does, or report them by --all"
 )
 NO_INTERFACES = (
     "no network card has an interface: this is not the host's /sys; mount that at --host-sys-ctr-path, or use the"
-    " component host-sys"
+    " component all-hardware"
 )
 
 

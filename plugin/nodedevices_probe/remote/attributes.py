@@ -11,7 +11,7 @@ from nodedevices_probe.kind import ProbeKind
 
 VENDOR = "remote"
 TYPE = "pool"
-OPTION = "remote-config-file"  # of the agent, and passed on to the probe
+FILE = "remote.yaml"  # of the agent's --devices-dir
 POOL = "pool"  # the `name` in the file
 CONTROLLER = "controller"
 UNREACHABLE = "controllerUnreachable"  # in readings.conditions
@@ -35,8 +35,8 @@ REMOTE = ProbeKind(
     reads="nodedevices_probe.remote.probe",
     interval="between reports; how often controllers are checked is in the file",
     interval_seconds=1.0,
-    passed_on={"file": OPTION},
+    passed_on={"file": FILE},
     opens=frozenset({"file"}),
-    requires={OPTION: "a file that says which pools there are"},
-    auto_by=(OPTION,),
+    requires={FILE: "which says what pools there are"},
+    files=(FILE,),
 )

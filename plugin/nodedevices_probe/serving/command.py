@@ -16,7 +16,7 @@ from pathlib import Path
 from nodedevices_common.address import Address, listening, parse_address
 
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind
+from nodedevices_probe.kind import DEVICES_DIR, DRIVER_ROOT, ProbeKind
 from nodedevices_probe.listening import bound, socket_path
 from nodedevices_probe.programs import Program
 
@@ -30,7 +30,11 @@ DEFAULTS = {DRIVER_ROOT: "/driver-root"}
 
 def options(kinds: Mapping[str, ProbeKind], programs: Mapping[str, Program]) -> tuple[str, ...]:
     """Return the agent's options that name paths which probes and programs open."""
-    opened = {kind.passed_on[flag] for kind in kinds.values() for flag in kind.opens}
+    opened = {
+        DEVICES_DIR if kind.passed_on[flag] in kind.files else kind.passed_on[flag]
+        for kind in kinds.values()
+        for flag in kind.opens
+    }
     return tuple(sorted(opened | {program.option for program in programs.values()} | {DRIVER_ROOT}))
 
 

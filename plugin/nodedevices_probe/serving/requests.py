@@ -24,7 +24,7 @@ from typing import Any
 
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind
+from nodedevices_probe.kind import DEVICES_DIR, DRIVER_ROOT, ProbeKind
 from nodedevices_probe.programs import Program
 
 PROTOCOL = "nodedevices.io/probe-server/v1alpha1"
@@ -162,7 +162,9 @@ class Allowed:
             if flag not in known or not argument.startswith("--"):
                 right = ", ".join(f"--{flag}" for flag in known)
                 raise RequestError(f"{kind.name}: {argument[:60]!r} is not allowed; give some of {right}")
-            if flag in kind.opens:
+            if flag in kind.opens and kind.passed_on[flag] in kind.files:
+                self._check_device_file(kind.passed_on[flag], value)
+            elif flag in kind.opens:
                 self._check_path(kind.passed_on[flag], value)
 
     def _check_program(self, request: RunProgram) -> None:
@@ -178,6 +180,13 @@ class Allowed:
             if not equals or not argument.startswith("--") or flag not in program.flags:
                 known = ", ".join(f"--{flag}=" for flag in sorted(program.flags))
                 raise RequestError(f"{program.name}: {argument[:60]!r} is not allowed; give some of {known}")
+
+    def _check_device_file(self, name: str, path: str) -> None:
+        """In the server's own folder, with that name, or with a Node's before it."""
+        folder, _, file = path.rpartition("/")
+        self._check_path(DEVICES_DIR, folder)
+        if file != name and not file.endswith(f".{name}"):
+            raise RequestError(f"{file[:60]!r} is not allowed; give {name}")
 
     def _check_path(self, option: str, path: str) -> None:
         own = self.paths.get(option)

@@ -103,8 +103,7 @@ def test_no_place_of_the_schema_takes_a_key_that_it_does_not_name() -> None:
     free = {place for place, one in mappings(SCHEMA) if one["additionalProperties"] is not False}
     ours = {place for place in free if not place.endswith(("resources", "nodeSelector", "abels", "nnotations"))}
     assert ours == {
-        *(".global", ".operator.affinity", ".components.namedConfigs.configs"),
-        *(f".components.{name}.config" for name in ("generic", "remote", "rdma", "sriov", "onload", "fpgaNames")),
+        *(".global", ".operator.affinity", ".components.namedConfigs.configs", ".components.deviceFiles.files"),
     }
 
 
@@ -129,7 +128,8 @@ def test_values_that_cannot_work_together_are_all_named_with_what_would_be_right
                 "env": [{"name": "NODEDEVICES_LEADER_ELECT", "value": "false"}],
             },
             "components": {
-                **{name: {"enabled": True} for name in ("sriov", "onload", "oneContainer", "driverDirectory")},
+                **{name: {"enabled": True} for name in ("sriov", "oneContainer", "driverDirectory")},
+                "deviceFiles": {"enabled": True, "files": {"onload.json": {}}},
                 "operatorNamespace": {"enabled": True, "name": helm.NAMESPACE},
                 "extenderScheduler": {"enabled": True},
             },
@@ -150,9 +150,7 @@ SAMPLES: Mapping[str, str] = {
 }
 BY_COMPONENT: Mapping[str, str] = {
     "config-dir": "namedConfigs",
-    "fpga-names-file": "fpgaNames",
-    "generic-config-file": "generic",
-    "remote-config-file": "remote",
+    "devices-dir": "deviceFiles",
 }
 RULES: Mapping[str, Sequence[FlagRule]] = {
     "agent": (*together.rules(), *together.probe_rules()),
@@ -170,7 +168,7 @@ def with_needs(terms: tuple[str, ...], rules: Sequence[FlagRule]) -> tuple[str, 
 
 def both_refuse(program: str, terms: Sequence[str]) -> tuple[list[str], list[str]]:
     """What the program, and the chart, say of flags, variables and components."""
-    flags, variables, components = dict[str, list[str]](), dict[str, str](), {"hostDev": {"enabled": True}}
+    flags, variables, components = dict[str, list[str]](), dict[str, str](), dict[str, Any]()
     arguments = []
     for term in terms:
         name, _, value = term.partition("=")
@@ -260,7 +258,7 @@ def test_values_and_variables_that_a_program_refuses_are_refused_by_the_chart() 
     )
     assert said["operator.flags.relist-seconds"] == "0 is not allowed; give a whole number of seconds from 1 to 86400"
     assert said["agent.env: MIG_STRATEGY"] == "some is not allowed; give none or single or mixed"
-    assert said["agent.env: NODEDEVICES_ADD_PROBE_MINE"] == "generic needs components.generic"
+    assert said["agent.env: NODEDEVICES_ADD_PROBE_MINE"] == "generic needs components.deviceFiles"
     needs = {"simulated-profile": "simulated", "rdma-required": "nic"}
     for name, value in (paths | others).items():
         text = ",".join(value) if isinstance(value, list) else value
@@ -344,7 +342,7 @@ TEXTS: dict[str, Any] = {
     "agent": {"priorityClassName": "on", "nodeSelector": {"kubernetes.io/os": "linux"}},
     "operator": {"priorityClassName": "on", "nodeSelector": {"kubernetes.io/os": "linux"}},
     "components": {
-        **{name: {"enabled": True} for name in ("extender", "openshift", "prometheus", "metricsServices")},
+        **{name: {"enabled": True} for name in ("extender", "openshift", "prometheus")},
         "operatorNamespace": {"enabled": True, "name": NAMED},
         "mps": {"enabled": True, "root": "/mps #1", "nodeSelector": {"kubernetes.io/os": "linux"}},
         "driverRoot": {"enabled": True, "path": "/root #1"},
@@ -451,8 +449,9 @@ def test_files_of_components_come_from_values(custom: Rendered) -> None:
         return text
 
     files = helm.CUSTOM["components"]
-    assert yaml.safe_load(content("nodedevices-generic", "generic.yaml")) == files["generic"]["config"]
-    assert json.loads(content("nodedevices-fpga-names", "NameCustomize.json")) == files["fpgaNames"]["config"]
+    devices = files["deviceFiles"]["files"]
+    assert yaml.safe_load(content("nodedevices-devices", "generic.yaml")) == devices["generic.yaml"]
+    assert json.loads(content("nodedevices-devices", "NameCustomize.json")) == devices["NameCustomize.json"]
     assert content("device-plugin-configs", "default").strip() == files["namedConfigs"]["configs"]["default"].strip()
 
 

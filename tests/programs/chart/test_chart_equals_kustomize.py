@@ -32,18 +32,11 @@ CHARTS_LABELS = {
 }
 # All, in an order that kustomize needs: what says where the hardware is comes first, what changes others comes last.
 COMPONENTS = (
-    *("one-container", "host-dev", "host-sys", "driver-root", "all-devices", "all-gpus", "amd-exporter", "cdi"),
-    *("delete-rejected-pods", "cluster-properties", "device-info", "extender", "extender-host", "extender-scheduler"),
-    *("fpga-names", "generic", "gpu-cores", "grafana", "kmsg", "metrics-services", "mig", "mps", "named-configs"),
-    *("node-readiness", "observe", "onload", "openshift", "prometheus", "rdma", "remote", "sriov"),
-    *("runtimeclass-nvidia", "driver-directory", "operator-namespace"),
+    *("all-hardware", "device-files", "driver-root", "cdi", "delete-rejected-pods", "cluster-properties", "extender"),
+    *("extender-host", "extender-scheduler", "gpu-cores", "kmsg", "mig", "mps"),
+    *("named-configs", "node-readiness", "observe", "openshift", "prometheus", "runtimeclass-nvidia"),
+    *("driver-directory", "operator-namespace"),
 )
-# What the chart refuses without another: what that is.
-NEEDS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("all-devices", "all-gpus", "fpga-names", "generic"), ("host-dev",)),
-    **dict.fromkeys(("rdma", "sriov"), ("host-dev", "host-sys")),
-    "onload": ("driver-root", "host-sys"),
-}
 # All of the base but the CRDs, which no component changes and which take three quarters of kubectl's time.
 BASE = ("agent", "operator", "people", "admission")
 
@@ -146,12 +139,10 @@ def test_the_defaults_are_the_default_overlay() -> None:
 
 def installed_in(number: int) -> list[str]:
     """The components of one of seven installations. Each is in three, and in other three than any other component: so
-    of any two there is an installation with the first and without the second, whichever is named first (but for what a
-    component needs)."""
+    of any two there is an installation with the first and without the second, whichever is named first."""
     triples = list(zip(COMPONENTS, combinations(range(7), 3), strict=False))
     assert len(triples) == len(COMPONENTS)
     chosen = {name for name, numbers in triples if number in numbers}
-    chosen.update(*(NEEDS.get(each, ()) for each in chosen))
     return [each for each in COMPONENTS if each in chosen]
 
 

@@ -278,9 +278,7 @@ def test_amds_defaults_are_the_components_by_which_its_gpus_are_found() -> None:
         "agent": {"updateStrategy": {"type": "RollingUpdate", "maxUnavailable": 1}},
         "components": {
             **OBSERVES,
-            "hostDev": {"enabled": True},
-            "allGpus": {"enabled": True},
-            "amdExporter": {"enabled": True},
+            "allHardware": {"enabled": True},
         },
     }
 

@@ -49,7 +49,7 @@ ROOT = "--driver-root-ctr-path=/driver-root"
 ALLOWED = Allowed(
     kinds=KINDS,
     programs=PROGRAMS,
-    paths={"driver-root-ctr-path": "/driver-root", "generic-config-file": "/etc/nodedevices/generic.yaml"},
+    paths={"driver-root-ctr-path": "/driver-root", "devices-dir": "/etc/nodedevices"},
 )
 CTK = RunProgram(name="nvidia-ctk", path="", root="", arguments=("--class=gpu",))
 
@@ -67,6 +67,7 @@ def paths(*patterns: str, root: str = "/driver-root") -> FindPaths:
         StartProbe(arguments=("intel", "--deny-ids=0x49c5", "--interval-seconds=2")),
         StartProbe(arguments=("nic", "--all")),
         StartProbe(arguments=("generic", "--file=/etc/nodedevices//generic.yaml", ROOT)),
+        StartProbe(arguments=("generic", "--file=/etc/nodedevices/n1.generic.yaml", ROOT)),
         StartProbe(arguments=("nic", ROOT, "--rdma-required=none", "--sriov=/of/the/agent")),
         paths("/dev/nvidia*", "/etc/cufile.json"),
         FindHardware(),
@@ -104,7 +105,7 @@ def test_a_built_in_probe_with_flags_of_ones_own_is_the_servers_too_and_other_pr
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_flag_that_the_agent_passes_on_is_allowed_with_the_servers_own_paths(kind: str) -> None:
     given = {option: f"/own/{option}" for option in KINDS[kind].passed_on.values()}
-    own = Allowed(kinds=KINDS, programs=PROGRAMS, paths=given)
+    own = Allowed(kinds=KINDS, programs=PROGRAMS, paths={**given, "devices-dir": "/own"})
     own.check(StartProbe(arguments=tuple(KINDS[kind].arguments(given))))
 
 

@@ -13,6 +13,8 @@ from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_probe.generic.config import GenericConfig
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.tasks import present
 from support.cases import cases
@@ -22,6 +24,7 @@ from support.probed_node import BROKEN, GPU, NICS, Node, nic, said
 from support.trees import Tree, mi300x
 
 AUTO = said("auto")
+FOLDER = parse(["--node-name=n1", "--operator-wait-seconds=0", "--config-file=/c", "--devices-dir=/d"], {})
 
 
 def of(*hardware: str) -> frozenset[str]:
@@ -69,11 +72,17 @@ def test_by_flag_and_by_variable_it_is_the_same() -> None:
 
 @pytest.mark.parametrize("kind", ["generic", "remote"])
 def test_a_probe_whose_devices_a_file_describes_runs_where_that_file_is_given(kind: str) -> None:
-    flags = ["--node-name=n1", "--operator-wait-seconds=0", "--probe=auto"]
-    given = parse([*flags, f"--{kind}-config-file=/etc/{kind}.yaml"], {})
-    assert Node(said("nvml"), given, None, of("nvml")).runs == ("nvml", kind)
-    assert Node(said("nvml"), given, None, of()).runs == (kind,)
-    assert Node(said("nvml"), parse(flags, {}), None, of("nvml")).runs == ("nvml",)
+    files = {f"{kind}.yaml": DeviceFileOutcome(content=object())}
+    assert Node(AUTO, FOLDER, None, of("nvml"), files).runs == ("nvml", kind)
+    assert Node(AUTO, FOLDER, None, of(), files).runs == (kind,)
+    assert Node(AUTO, FOLDER, None, of("nvml")).runs == ("nvml",)
+
+
+def test_a_file_that_comes_later_brings_its_probe() -> None:
+    node = Node(AUTO, FOLDER, None, of("nvml")).line("nvml", gpu(0))
+    node.given(device_files={"generic.yaml": DeviceFileOutcome(content=GenericConfig())})
+    assert node.line("nvml", gpu(0)).runs == ("nvml", "generic")
+    assert (node.devices, node.offered) == ([gpu_id(0)], [gpu_id(0)])
 
 
 def test_what_is_given_for_a_probe_that_hardware_may_start_is_checked_at_the_start() -> None:
@@ -133,11 +142,11 @@ def test_while_the_hardware_is_not_known_those_that_ran_run_again() -> None:
 
 
 def test_a_probe_whose_file_is_no_longer_given_does_not_stay() -> None:
-    flags = ["--node-name=n1", "--operator-wait-seconds=0", "--probe=auto"]
-    with_file = parse([*flags, "--generic-config-file=/f"], {})
-    before = Node(said("nvml"), with_file, None, of("nvml")).line("nvml", gpu(0)).line("generic", nic()).world.state
+    files = {"generic.yaml": DeviceFileOutcome(error="not YAML")}
+    before = Node(AUTO, FOLDER, None, of("nvml"), files).line("nvml", gpu(0)).line("generic", nic()).world.state
     assert before.auto_probes == ("nvml", "generic")
-    assert Node(said("nvml"), parse(flags, {}), before, of("nvml")).runs == ("nvml",)
+    assert Node(AUTO, FOLDER, before, of("nvml")).runs == ("nvml",)
+    assert auto("nvml", state=before).runs == ("nvml",)
 
 
 def test_a_probe_with_devices_of_before_auto_stays() -> None:

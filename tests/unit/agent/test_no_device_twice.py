@@ -673,7 +673,7 @@ class TheNodeThatGivesAllOfAResource(TheNode):
     beside the id that the kubelet lists is known from it alone."""
 
     def local(self) -> Local:
-        return dataclasses.replace(LOCAL, device_files={HUB_FLAG: "/etc/hubs.json"}, vendors=VENDORS.with_(Hubs()))
+        return dataclasses.replace(LOCAL, devices_dir="/etc", vendors=VENDORS.with_(Hubs()))
 
     @initialize(file=st.sampled_from(HUB_FILES))
     def start(self, file: HubFile) -> None:

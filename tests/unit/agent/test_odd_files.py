@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nodedevices_common.options import Option
-from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFileReader
+from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFolder
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.file import FileOutcome
-from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
+from nodedevices_plugin.vendors.base import Vendor
+from nodedevices_plugin.vendors.files import DeviceFile, DeviceFiles
+from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.files.document import load
 from support.cases import cases
@@ -48,18 +49,16 @@ async def test_a_reader_that_raises_what_nobody_expects_refuses_the_file(tmp_pat
     def parse(_: bytes) -> object:
         raise KeyError("colour")
 
-    path = tmp_path / "devices.yaml"
-    path.write_text("{}")
-    file = DeviceFile(
-        option=Option(name="hub-file", variables=(), group="probe", metavar="FILE", help="a file"),
-        type=object,
-        parse=parse,
-    )
-    outcomes: list[DeviceFileOutcome] = []
+    class Odd(Vendor):
+        name = "odd"
+        files = (DeviceFile(name="devices.yaml", type=object, parse=parse),)
+
+    (tmp_path / "devices.yaml").write_text("{}")
+    outcomes: list[DeviceFiles] = []
     worker = Worker("files")
-    reader = DeviceFileReader(
-        file, path, node="n1", worker=worker, on_change=lambda _, outcome: outcomes.append(outcome)
-    )
-    assert await reader.first()
+    vendors = VENDORS.with_(Odd())
+    assert await DeviceFolder(tmp_path, node="n1", worker=worker, on_change=outcomes.append, vendors=vendors).first()
     worker.end()
-    assert [each.error for each in outcomes] == ["it cannot be read: KeyError: 'colour'"]
+    assert [{name: it.error for name, it in each.items()} for each in outcomes] == [
+        {"devices.yaml": "it cannot be read: KeyError: 'colour'"}
+    ]

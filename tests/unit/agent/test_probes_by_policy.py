@@ -80,7 +80,10 @@ def test_a_policy_that_takes_a_probe_away_retires_its_devices() -> None:
             f": this node has no probe 'rocm'; give auto, {KNOWN}, or what the node's flags and file define: nics",
         ),
         (("nvml", "simulated"), " simulated: needs exactly one of --simulated-file and --simulated-profile"),
-        (("nvml", "generic"), " generic: needs --generic-config-file, a file that says which devices there are"),
+        (
+            ("nvml", "generic"),
+            " generic: needs --devices-dir, a folder with generic.yaml, which says what devices there are",
+        ),
     ],
 )
 def test_a_name_that_is_unknown_or_lacks_its_options_is_refused_and_changes_nothing(

@@ -17,9 +17,9 @@ from support.facts import START, gpu, gpu_id
 from support.stepped_node import Node
 
 GPU = "nvidia.com/gpu"
-RDMA, SRIOV = "rdma-config-file", "sriov-config-file"
+RDMA, SRIOV = "rdma.json", "sriov.json"
 FLAGS = ("--node-name=n1", "--operator-wait-seconds=0", "--probe=simulated", "--simulated-profile=h100 x 2")
-LOCAL = parse([*FLAGS, f"--{RDMA}=/r.json", f"--{SRIOV}=/s.json"], {})
+LOCAL = parse([*FLAGS, "--devices-dir=/d"], {})
 GOOD = {RDMA: DeviceFileOutcome(content=RdmaConfig()), SRIOV: DeviceFileOutcome(content=SriovConfig())}
 BAD = {RDMA: DeviceFileOutcome(error="not JSON"), SRIOV: DeviceFileOutcome(error="no such file", field="resourceList")}
 TYPO = {"sharing": {"strategy": "timeSlicin"}}
@@ -39,8 +39,8 @@ def test_every_file_that_is_wrong_is_named_while_all_else_is_in_effect() -> None
     config = spoiled().now(TWO).world.config
     assert config.reason == "ConfigInvalid"
     assert config.message == (
-        "--rdma-config-file /r.json: not JSON; its last content stays in effect; "
-        "--sriov-config-file /s.json: no such file; its last content stays in effect"
+        "/d/rdma.json: not JSON; its last content stays in effect; "
+        "/d/sriov.json: no such file; its last content stays in effect"
     )
     assert [(each.section, each.field) for each in config.others] == [("", ""), ("", "resourceList")]
     assert config.refused is None, "nothing that is wanted is not applied"
@@ -52,8 +52,8 @@ def test_they_are_named_while_a_change_waits_for_pods_too() -> None:
     config = node.now(TWO, held).world.config
     assert config.reason == "WaitingForHolders"
     assert "ml/train-0" in config.message
-    assert "/r.json: not JSON" in config.message
-    assert "/s.json: no such file" in config.message
+    assert "/d/rdma.json: not JSON" in config.message
+    assert "/d/sriov.json: no such file" in config.message
     assert len(config.others) == 2
 
 
@@ -62,17 +62,17 @@ def test_a_section_that_is_wrong_is_named_beside_the_files_that_are() -> None:
     assert config.refused is not None
     assert config.refused.section == "sharing"
     assert "timeSlicin" in config.message
-    assert "/r.json: not JSON" in config.message
+    assert "/d/rdma.json: not JSON" in config.message
     assert [each.section for each in config.others] == ["", "", "sharing"]
 
 
 def test_behind_a_configuration_file_that_is_wrong_nothing_else_hides() -> None:
-    local = parse(["--node-name=n1", "--config-file=/c.yaml", f"--{RDMA}=/r.json"], {})
+    local = parse(["--node-name=n1", "--config-file=/c.yaml", "--devices-dir=/d"], {})
     spec = SeenSpec(config=TYPO, config_hash="h")
-    requested = request_config(local, FileOutcome(error="line 1: not YAML"), spec, BAD)
+    requested = request_config(local, FileOutcome(error="line 1: not YAML"), spec, {RDMA: BAD[RDMA]})
     assert [each.message.partition(":")[0] for each in requested.others] == [
         "configuration file /c.yaml",
-        "--rdma-config-file /r.json",
+        "/d/rdma.json",
         "spec.config.sharing.strategy",
     ]
 
@@ -81,7 +81,7 @@ def test_each_is_a_field_of_the_report() -> None:
     config = spoiled().now(TWO).world.config
     shown = to_dict(report(facts(config=config)))["configuration"]
     assert [each["message"].partition(":")[0] for each in shown["refusals"]] == [
-        "--rdma-config-file /r.json",
-        "--sriov-config-file /s.json",
+        "/d/rdma.json",
+        "/d/sriov.json",
     ]
     assert "refused" not in shown

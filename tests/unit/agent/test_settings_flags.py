@@ -145,7 +145,7 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
         (["--kubelet-dir=./kubelet"], "--kubelet-dir: './kubelet' is a relative path; give an absolute one"),
         (["--cdi-spec-dirs=/etc/cdi,cdi"], "--cdi-spec-dirs: 'cdi' is a relative path"),
         (["--mps-root=run/nvidia/mps"], "--mps-root: 'run/nvidia/mps' is a relative path"),
-        (["--rdma-config-file=rdma.json"], "--rdma-config-file: 'rdma.json' is a relative path"),
+        (["--devices-dir=devices"], "--devices-dir: 'devices' is a relative path"),
         (["--node-name"], "argument --node-name: expected one argument"),
     ],
 )

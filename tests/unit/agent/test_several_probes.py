@@ -18,6 +18,7 @@ from nodedevices_plugin.settings.probes import ProbeSpec, read
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.report import report
+from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 from nodedevices_probe.protocol import Driver, DriverState
 from nodedevices_probe.registry import KINDS
 from support.cases import cases
@@ -182,37 +183,41 @@ LISTED_NVML = ("--probe=nvml",)
 DRIVER = {"NODEDEVICES_ADD_PROBE_DRIVER_DIRECTORY": "nvml=unix:/run/nvml.sock"}
 GPUS = {"NODEDEVICES_ADD_PROBE_ALL_GPUS": "nvml,amd,intel"}
 AUTO = {"NODEDEVICES_ADD_PROBE_ALL_DEVICES": "auto"}
-RDMA_FILE = {"NODEDEVICES_RDMA_CONFIG_FILE": "/etc/rdma.json"}
-GENERIC_FILE = {"NODEDEVICES_GENERIC_CONFIG_FILE": "/etc/generic.yaml"}
+FOLDER = {"NODEDEVICES_DEVICES_DIR": "/d"}
+RDMA = {"rdma.json": DeviceFileOutcome(content=object())}
+GENERIC = {"generic.yaml": DeviceFileOutcome(content=object())}
 
 
 @cases(
-    ("flags", "environment", "run"),
+    ("flags", "environment", "files", "run"),
     [
-        ((), {}, ("nvml",)),
-        ((), GPUS, ("nvml", "amd", "intel")),
-        ((), AUTO, ("auto",)),
-        ((), DRIVER | AUTO, ("auto", "nvml=unix:/run/nvml.sock")),
-        ((), DRIVER | GPUS, ("nvml=unix:/run/nvml.sock", "amd", "intel")),
-        ((), GPUS | AUTO, ("auto", "nvml", "amd", "intel")),
-        ((), GPUS | RDMA_FILE | GENERIC_FILE, ("nvml", "amd", "intel", "nic", "generic")),
-        (LISTED_NVML, RDMA_FILE, ("nvml", "nic")),
-        (LISTED_NVML, AUTO, ("nvml", "auto")),
-        (("--probe=nic=/opt/x",), RDMA_FILE, ("nic=/opt/x",)),
-        (("--add-probe=amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, ("nvml", "intel", "amd")),
-        (("--probe=simulated", "--simulated-profile=h100 x 1"), RDMA_FILE, ("simulated",)),
-        (("--probe=simulated", "--simulated-profile=h100 x 1"), GENERIC_FILE, ("simulated", "generic")),
+        ((), {}, {}, ("nvml",)),
+        ((), GPUS, {}, ("nvml", "amd", "intel")),
+        ((), AUTO, {}, ("auto",)),
+        ((), DRIVER | AUTO, {}, ("auto", "nvml=unix:/run/nvml.sock")),
+        ((), DRIVER | GPUS, {}, ("nvml=unix:/run/nvml.sock", "amd", "intel")),
+        ((), GPUS | AUTO, {}, ("auto", "nvml", "amd", "intel")),
+        ((), GPUS, RDMA | GENERIC, ("nvml", "amd", "intel", "nic", "generic")),
+        (LISTED_NVML, {}, RDMA, ("nvml", "nic")),
+        (LISTED_NVML, {}, {"rdma.json": DeviceFileOutcome(error="not JSON")}, ("nvml", "nic")),
+        (LISTED_NVML, {}, {"rdma.json": DeviceFileOutcome()}, ("nvml",)),
+        (LISTED_NVML, {}, {"rdma.yaml": DeviceFileOutcome(error="unknown file")}, ("nvml",)),
+        (LISTED_NVML, AUTO, {}, ("nvml", "auto")),
+        (("--probe=nic=/opt/x",), {}, RDMA, ("nic=/opt/x",)),
+        (("--add-probe=amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, {}, ("nvml", "intel", "amd")),
+        (("--probe=simulated", "--simulated-profile=h100 x 1"), {}, RDMA, ("simulated",)),
+        (("--probe=simulated", "--simulated-profile=h100 x 1"), {}, GENERIC, ("simulated", "generic")),
     ],
 )
 def test_what_one_part_adds_takes_nothing_of_anothers_away(
-    flags: Sequence[str], environment: dict[str, str], run: tuple[str, ...]
+    flags: Sequence[str], environment: dict[str, str], files: DeviceFiles, run: tuple[str, ...]
 ) -> None:
-    assert wanted(parse(["--standalone", *flags], environment)) == run
+    assert wanted(parse(["--standalone", *flags], environment | FOLDER), files=files) == run
 
 
 def test_a_files_probes_are_a_list_to_which_others_are_added() -> None:
-    local = parse(["--standalone", "--config-file=/c"], DRIVER | RDMA_FILE)
-    assert wanted(local, "amd") == ("amd", "nvml=unix:/run/nvml.sock", "nic")
+    local = parse(["--standalone", "--config-file=/c"], DRIVER | FOLDER)
+    assert wanted(local, "amd", files=RDMA) == ("amd", "nvml=unix:/run/nvml.sock", "nic")
     broken = request_config(parse(["--standalone", *LISTED_NVML], GPUS), FileOutcome(error="not YAML"), None)
     assert broken.probes == ("nvml", "amd", "intel"), "and a broken file takes none of the others away"
 
@@ -239,7 +244,7 @@ def test_what_cannot_be_added_is_refused_at_the_start(environment: dict[str, str
         parse(["--standalone"], environment)
 
 
-def wanted(local: Local, *of_file: str) -> tuple[str, ...]:
+def wanted(local: Local, *of_file: str, files: DeviceFiles | None = None) -> tuple[str, ...]:
     file = FileOutcome(config=from_document({"flags": {"probe": list(of_file)}})) if of_file else FileOutcome()
-    requested = request_config(local, file, None)
+    requested = request_config(local, file, None, files)
     return requested.probes or ()

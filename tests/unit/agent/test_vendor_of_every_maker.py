@@ -28,7 +28,7 @@ WITH_HUBS = VENDORS.with_(Hubs())
 
 
 def local(vendors: Vendors = WITH_HUBS) -> Local:
-    return parse(["--node-name=n1", "--operator-wait-seconds=0", f"--{FLAG}=/etc/hubs.json"], {}, vendors)
+    return parse(["--node-name=n1", "--operator-wait-seconds=0", "--devices-dir=/etc"], {}, vendors)
 
 
 class Texas(Vendor):
@@ -100,7 +100,7 @@ def test_a_file_that_breaks_is_refused_by_name_and_what_was_good_stays_across_a_
     node.breaks("name: missing; give a resource such as example.com/hub", "name").now()
     assert node.offers == {HUB: ["HUB-0"]}
     assert node.world.config.reason == "ConfigInvalid"
-    assert "--hub-file /etc/hubs.json: name: missing; give a resource" in node.world.config.message
+    assert "/etc/hubs.json: name: missing; give a resource" in node.world.config.message
     assert node.restarts().now().offers == {HUB: ["HUB-0"]}
     assert node.world.active.effective.node.files == {FLAG: HubFile(HUB)}
 
@@ -110,8 +110,7 @@ def test_before_there_ever_was_a_good_one_its_devices_are_not_offered_and_all_ot
     assert node.offers == {"nvidia.com/gpu": [gpu_id(0)]}
     assert node.world.config.reason == "ConfigInvalid"
     assert node.world.config.message == (
-        "--hub-file /etc/hubs.json: No such file or directory; devices of hubs are not offered until there is a valid "
-        "file"
+        "/etc/hubs.json: No such file or directory; devices of hubs are not offered until there is a valid file"
     )
     assert node.restarts().now(RULES).offers == {"nvidia.com/gpu": [gpu_id(0)]}
     assert node.gives(HubFile(HUB)).now().offers == {HUB: ["HUB-0"], "nvidia.com/gpu": [gpu_id(0)]}
@@ -130,7 +129,7 @@ def test_while_a_file_is_wrong_a_policy_applies_with_its_last_content() -> None:
     assert "not valid JSON; its last content stays in effect" in node.world.config.message
 
 
-UNREADABLE = "applied.node.files.hub-file.shares: "
+UNREADABLE = "applied.node.files.hubs.json.shares: "
 
 
 def damaged(node: Hubbed) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def test_what_of_a_saved_configuration_cannot_be_read_is_named() -> None:
     assert text.endswith(", and devices of hubs are not offered until the file was read again")
     assert unread(node.world.state.applied, vendors=WITH_HUBS) == ""
     assert unread({"sections": {}}, vendors=WITH_HUBS) == "applied: saved configuration: 'resourcePrefix'"
-    assert "applied.node.files.hub-file: " in unread({**damaged(node), "node": {"files": 7}}, vendors=WITH_HUBS)
+    assert "applied.node.files.hubs.json: " in unread({**damaged(node), "node": {"files": 7}}, vendors=WITH_HUBS)
 
 
 def test_a_content_survives_the_state_file() -> None:
@@ -177,7 +176,7 @@ def test_an_entry_that_no_device_has_is_named_where_there_are_such_devices() -> 
     excluded = {"resources": {"exclude": ["HUB-0"]}}
     node = Hubbed(hub(0), file=HubFile(HUB)).now(excluded)
     assert node.unmatched == [
-        "hub-file.name example.com/hub: no such device on this node, or an earlier entry has it; there are: HUB-0"
+        "hubs.json.name example.com/hub: no such device on this node, or an earlier entry has it; there are: HUB-0"
     ]
     assert Hubbed(hub(0), file=HubFile(HUB)).now().unmatched == []
     assert Hubbed(gpu(0, readings=old()), file=HubFile(HUB)).now().unmatched == []
@@ -257,5 +256,5 @@ def test_after_a_restart_with_another_file_the_pods_of_before_are_waited_for() -
 
 
 def test_before_a_state_was_ever_written_a_node_has_no_files() -> None:
-    world = begin(State(), dataclasses.replace(local(), device_files={}), now=START, monotonic=1.0)
+    world = begin(State(), dataclasses.replace(local(), devices_dir=None), now=START, monotonic=1.0)
     assert world.active.effective.node.files == {}

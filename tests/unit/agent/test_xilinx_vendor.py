@@ -14,8 +14,8 @@ from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
-from nodedevices_plugin.vendors.xilinx.flags import NAMES_FILE
 from nodedevices_plugin.vendors.xilinx.names import parse as parse_names
+from nodedevices_probe.fpga.attributes import NAMES_FILE
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Attribute, DeviceFact
@@ -48,7 +48,7 @@ def local(*arguments: str, **environment: str) -> Local:
 
 
 def node(root: Path, *arguments: str, names: dict[str, str] | None = None, **environment: str) -> Node:
-    files = [f"--{NAMES_FILE}=/etc/NameCustomize.json"] if names is not None else []
+    files = ["--devices-dir=/etc"] if names is not None else []
     made = Node(*found(root), local=local(*arguments, *files, **environment))
     if names is not None:
         made.given(device_files={NAMES_FILE: DeviceFileOutcome(content=parse_names(json.dumps(names).encode()))})
@@ -236,7 +236,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"VirtualDev": "yes"}, "VirtualDev: yes: give True or False"),
         ({"VirtualDev": "True", "VirtualNum": "0"}, "VirtualNum: 0"),
         ({"VirtualDev": "True", "VirtualNum": "1" * 30}, "from 1 to 1024"),
-        ({"DeviceNameCustomize": "True"}, "it needs --fpga-names-file, such as --fpga-names-file=/opt/xilinx/device"),
+        ({"DeviceNameCustomize": "True"}, "it needs --devices-dir, a folder with NameCustomize.json"),
     ],
 )
 def test_what_a_variable_cannot_mean_is_refused(environment: dict[str, str], problem: str) -> None:

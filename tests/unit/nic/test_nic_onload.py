@@ -12,8 +12,9 @@ from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder, Mo
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import onload, sriov_config
-from nodedevices_plugin.vendors.nic.onload import ONLOAD, OPTION, SMART_NIC, OnloadConfig
+from nodedevices_plugin.vendors.nic.onload import ONLOAD, SMART_NIC, OnloadConfig
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
+from nodedevices_probe.nic.attributes import ONLOAD_FILE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Readings
 from nodedevices_probe.registry import KINDS
 from support.cases import cases
@@ -59,15 +60,14 @@ class Onloaded(Node):
         existing: frozenset[str] = INSTALLED,
         sriov: SriovConfig | None = None,
     ) -> None:
-        flags = [f"--{OPTION}=/onload.json", *(["--sriov-config-file=/sriov.json"] if sriov else [])]
-        local = parse(["--node-name=n1", "--probe=nic", "--operator-wait-seconds=0", *flags], {})
+        local = parse(["--node-name=n1", "--probe=nic", "--operator-wait-seconds=0", "--devices-dir=/d"], {})
         super().__init__(*devices, local=local, existing=existing)
-        self.given(device_files={"sriov-config-file": DeviceFileOutcome(content=sriov)} if sriov else {})
+        self.given(device_files={"sriov.json": DeviceFileOutcome(content=sriov)} if sriov else {})
         self.gives(file if file is not None else {})
 
     def gives(self, file: Any) -> Onloaded:
         content = onload.parse(json.dumps(file).encode())
-        return self.given(device_files={**self.inputs.device_files, OPTION: DeviceFileOutcome(content=content)})
+        return self.given(device_files={**self.inputs.device_files, ONLOAD_FILE: DeviceFileOutcome(content=content)})
 
     def edits(self, resource: str = ONLOAD) -> ContainerEdits:
         return self.container(resource, self.offers[resource][0])
@@ -201,10 +201,10 @@ def test_a_card_without_a_driver_keeps_its_id() -> None:
 
 
 def test_the_probe_is_told_that_onload_is_wanted() -> None:
-    local = parse(["--node-name=n1", "--probe=nic", f"--{OPTION}=/onload.json"], {})
-    assert "--onload=/onload.json" in KINDS["nic"].arguments(local.probe_options)
-    without = parse(["--node-name=n1", "--probe=nic"], {})
-    assert not any("onload" in each for each in KINDS["nic"].arguments(without.probe_options))
+    node = Onloaded(card(0)).now()
+    without = node.local.probe_options
+    assert "--onload=/d/onload.json" in KINDS["nic"].arguments({**without, **node.world.requested.files})
+    assert not any("onload" in each for each in KINDS["nic"].arguments(without))
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from support.nics import function, hca, port, vf
 from support.stepped_node import Node
 
 FLAGS = ("--node-name=n1", "--operator-wait-seconds=0")
-FILES = ("--probe=nic", "--rdma-config-file=/rdma.json", "--sriov-config-file=/sriov.json")
+FILES = ("--probe=nic", "--devices-dir=/d")
 HOST = frozenset({"/dev/infiniband/rdma_cm", "/dev/vfio/vfio", "/dev/vhost-net", "/dev/net/tun"})
 RDMA = {"configList": [{"resourceName": "hca_a", "rdmaHcaMax": 100, "selectors": {"vendors": ["15b3"]}}]}
 
@@ -43,10 +43,10 @@ class Nics(Node):
     def gives(self, *, rdma: object = None, sriov: object = None) -> Nics:
         empty = (rdma_config.RdmaConfig(), sriov_config.SriovConfig())
         files = {
-            "rdma-config-file": DeviceFileOutcome(
+            "rdma.json": DeviceFileOutcome(
                 content=empty[0] if rdma is None else rdma_config.parse(json.dumps(rdma).encode())
             ),
-            "sriov-config-file": DeviceFileOutcome(
+            "sriov.json": DeviceFileOutcome(
                 content=empty[1] if sriov is None else sriov_config.parse(json.dumps(sriov).encode())
             ),
         }
@@ -471,9 +471,3 @@ def test_the_file_of_an_id_that_a_pod_holds_stays_when_its_resource_is_called_ot
     assert f"intel.com-net_b-{function(1)}-device.json" in written(node)
     node.now()
     assert set(written(node)) == {f"intel.com-net_b-{function(each)}-device.json" for each in (0, 1)}
-
-
-def test_the_folder_is_a_flag_and_nothing_means_no_files() -> None:
-    node = Nics(vf(0), sriov=sriov({}), flags=("--device-info-dir=/elsewhere",)).now()
-    assert [each.folder for each in node.world.access.files] == ["/elsewhere"]
-    assert Nics(vf(0), sriov=sriov({}), flags=("--device-info-dir=",)).now().world.access.files == ()

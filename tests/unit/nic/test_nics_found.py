@@ -24,8 +24,7 @@ FLAGS = (
     "--node-name=n1",
     "--probe=nic",
     "--operator-wait-seconds=0",
-    "--rdma-config-file=/r",
-    "--sriov-config-file=/s",
+    "--devices-dir=/d",
 )
 HOST = frozenset({"/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
 
@@ -44,10 +43,10 @@ class Machine(Node):
         super().__init__(*found(root), local=parse([*FLAGS], {}), existing=HOST)
         self.root = root
         files = (
-            ("rdma-config-file", rdma_config.parse, {"configList": [rdma]} if rdma else None),
-            ("sriov-config-file", sriov_config.parse, {"resourceList": functions} if functions else None),
+            ("rdma.json", rdma_config.parse, {"configList": [rdma]} if rdma else None),
+            ("sriov.json", sriov_config.parse, {"resourceList": functions} if functions else None),
         )
-        empty = {"rdma-config-file": rdma_config.RdmaConfig(), "sriov-config-file": sriov_config.SriovConfig()}
+        empty = {"rdma.json": rdma_config.RdmaConfig(), "sriov.json": sriov_config.SriovConfig()}
         contents = {
             name: DeviceFileOutcome(content=read(json.dumps(said).encode()) if said else empty[name])
             for name, read, said in files

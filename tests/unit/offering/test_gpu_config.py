@@ -27,10 +27,9 @@ def shared(strategy: str, clients: int) -> dict[str, Any]:
 
 def effective(document: Any, *arguments: str, config_file: str = "", spec: dict[str, Any] | None = None) -> Effective:
     """The configuration of a node with this gpu_config.json."""
-    local = parse_flags(["--standalone", "--node-name=n", "--gpu-config=/etc/nvidia/gpu_config.json", *arguments], {})
-    assert local.device_files == {"gpu-config-file": "/etc/nvidia/gpu_config.json"}
+    local = parse_flags(["--standalone", "--node-name=n", "--devices-dir=/etc/nvidia", *arguments], {})
     file = parse_file(config_file.encode()) if config_file else None
-    return resolve(local, file, spec, {"gpu-config-file": read(document)})
+    return resolve(local, file, spec, {FILE.name: read(document)})
 
 
 @cases(

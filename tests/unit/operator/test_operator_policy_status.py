@@ -108,7 +108,7 @@ def answered(reason: str, message: str, status: str = "False", **more: Any) -> N
 def test_a_file_of_the_node_that_is_wrong_beside_its_policies_fails_none_of_them() -> None:
     """Its last good content holds, and everything else is in effect."""
     configuration = resolve({}, [P], Previous())
-    message = "--rdma-config-file /r.json: not JSON; its last content stays in effect"
+    message = "/d/rdma.json: not JSON; its last content stays in effect"
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(
         spec=spec, appliedConfigHash=configuration.config_hash, configuration={"refusals": [{"message": message}]}

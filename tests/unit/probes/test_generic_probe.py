@@ -13,7 +13,7 @@ from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_probe.files.document import WatchedFile
-from nodedevices_probe.generic.attributes import OPTION
+from nodedevices_probe.generic import attributes
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
 from nodedevices_probe.loop import LineLoop, SourceFacts
@@ -25,9 +25,7 @@ from support.stepped_node import Node, nodes
 from support.trees import Tree, char_device, usb
 
 DOMAIN = "generic.nodedevices.io"
-LOCAL = parse_flags(
-    ["--node-name=n1", "--probe=generic", "--operator-wait-seconds=0", f"--{OPTION}=/etc/generic.yaml"], {}
-)
+LOCAL = parse_flags(["--node-name=n1", "--probe=generic", "--operator-wait-seconds=0", "--devices-dir=/etc"], {})
 
 
 class Machine:
@@ -62,7 +60,7 @@ class Machine:
 
     def seen_by(self, node: Node, *holders: Holder) -> Node:
         node.devices = self.poll().devices
-        node.given(device_files={OPTION: DeviceFileOutcome(content=parse(self.path.read_bytes()))})
+        node.given(device_files={attributes.FILE: DeviceFileOutcome(content=parse(self.path.read_bytes()))})
         return node.now({}, *holders)
 
 
@@ -415,7 +413,7 @@ def test_what_a_resource_is_called(tmp_path: Path, file: str, flags: list[str], 
     machine.tree.node("/dev/fuse")
     node = Node(
         local=parse_flags(
-            ["--node-name=n1", "--probe=generic", "--operator-wait-seconds=0", f"--{OPTION}=/x", *flags], {}
+            ["--node-name=n1", "--probe=generic", "--operator-wait-seconds=0", "--devices-dir=/x", *flags], {}
         )
     )
     assert list(machine.seen_by(node).offers) == [name]
@@ -533,11 +531,11 @@ def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
 
 
 def test_the_agents_flag_is_needed_and_passed_on() -> None:
-    with pytest.raises(ConfigError, match="--probe generic: needs --generic-config-file"):
+    with pytest.raises(ConfigError, match="--probe generic: needs --devices-dir, a folder with"):
         parse_flags(["--node-name=n", "--probe=generic"], {})
-    local = parse_flags(["--node-name=n", "--probe=generic", "--generic-config-file=/etc/g.yaml"], {})
-    assert "--file=/etc/g.yaml" in KINDS["generic"].arguments(local.probe_options)
-    parse_flags(["--node-name=n", "--probe=generic=unix:/run/g.sock", "--generic-config-file=/etc/g.yaml"], {})
+    local = parse_flags(["--node-name=n", "--probe=generic", "--devices-dir=/etc"], {})
+    assert "--file=/etc/generic.yaml" in KINDS["generic"].arguments(local.probe_options)
+    parse_flags(["--node-name=n", "--probe=generic=unix:/run/g.sock", "--devices-dir=/etc"], {})
 
 
 def test_a_line_with_every_attribute_is_one_that_the_agent_accepts(tmp_path: Path) -> None:

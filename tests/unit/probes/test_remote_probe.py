@@ -22,7 +22,7 @@ from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.remote.attributes import OPTION
+from nodedevices_probe.remote import attributes
 from nodedevices_probe.remote.checks import Checker, attempt
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse
 from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource
@@ -34,9 +34,7 @@ from support.stepped_node import Node
 
 ORION = "virtaitech.com/gpu"
 FILE = "pools: [{preset: orion, controller: '10.0.0.5:9123', count: 3}]"
-LOCAL = parse_flags(
-    ["--node-name=n1", "--probe=remote", "--operator-wait-seconds=0", f"--{OPTION}=/etc/remote.yaml"], {}
-)
+LOCAL = parse_flags(["--node-name=n1", "--probe=remote", "--operator-wait-seconds=0", "--devices-dir=/etc"], {})
 
 
 class Pools:
@@ -65,7 +63,7 @@ class Pools:
 
     def seen_by(self, node: Node, *holders: Holder) -> Node:
         node.devices = self.source.poll().devices
-        node.given(device_files={OPTION: DeviceFileOutcome(content=parse(self.path.read_bytes()))})
+        node.given(device_files={attributes.FILE: DeviceFileOutcome(content=parse(self.path.read_bytes()))})
         return node.now({}, *holders)
 
 
@@ -321,7 +319,7 @@ def test_addresses_of_any_kind_are_understood_or_refused(value: str, where: str)
 
 
 def test_the_agents_flag_is_needed_and_passed_on() -> None:
-    with pytest.raises(ConfigError, match="--probe remote: needs --remote-config-file"):
+    with pytest.raises(ConfigError, match="--probe remote: needs --devices-dir, a folder with"):
         parse_flags(["--node-name=n", "--probe=remote"], {})
-    local = parse_flags(["--node-name=n", "--probe=remote", "--remote-config-file=/etc/r.yaml"], {})
-    assert KINDS["remote"].arguments(local.probe_options) == ["remote", "--file=/etc/r.yaml"]
+    local = parse_flags(["--node-name=n", "--probe=remote", "--devices-dir=/etc"], {})
+    assert KINDS["remote"].arguments(local.probe_options) == ["remote", "--file=/etc/remote.yaml"]

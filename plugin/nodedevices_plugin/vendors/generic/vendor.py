@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 
 from msgspec import Struct, field
-from nodedevices_common.options import Option
 from nodedevices_probe.files.templates import rendered, rendered_path
 from nodedevices_probe.generic import attributes
 from nodedevices_probe.generic.config import ConfigEntry, DeviceGroup, GenericConfig, PathPart, find, parse
@@ -37,20 +36,7 @@ class Generic(Vendor):
     name = attributes.VENDOR
     types = frozenset({attributes.TYPE})
     reasons: Sequence[str] = ("DeviceNodeMissing",)
-    files = (
-        DeviceFile(
-            option=Option(
-                name=attributes.OPTION,
-                variables=("NODEDEVICES_GENERIC_CONFIG_FILE",),
-                group="probe",
-                metavar="FILE",
-                help="[generic devices](devices/generic.md) of `--probe generic`, and what containers get; reloaded "
-                "on change",
-            ),
-            type=GenericConfig,
-            parse=parse,
-        ),
-    )
+    files = (DeviceFile(name=attributes.FILE, type=GenericConfig, parse=parse),)
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Not a device with a node that was a missing one's alone: a pod may have that one. So it is where matches are
@@ -75,7 +61,7 @@ class Generic(Vendor):
         return VendorShares(counts=counts) if max(counts, default=1) > 1 else None
 
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
-        return attributes.OPTION not in files or _found(_config(files), fact) is not None
+        return attributes.FILE not in files or _found(_config(files), fact) is not None
 
     def own_nodes(self, fact: DeviceFact) -> Collection[str]:
         return _own_nodes(fact)
@@ -144,7 +130,7 @@ class GenericContainers(Struct, frozen=True, kw_only=True):
 
 
 def _config(files: Mapping[str, object]) -> GenericConfig:
-    found = files.get(attributes.OPTION)
+    found = files.get(attributes.FILE)
     return found if isinstance(found, GenericConfig) else GenericConfig()
 
 

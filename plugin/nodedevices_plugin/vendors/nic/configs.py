@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from nodedevices_probe.nic.attributes import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.vendors.nic import onload
@@ -16,7 +17,6 @@ from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import DEFAULT_PREFIX, SriovConfig, SriovResource
 
-RDMA_OPTION, SRIOV_OPTION = "rdma-config-file", "sriov-config-file"
 # Without a file; validators are made for nodes that have one.
 NO_SRIOV, NO_RDMA = SriovConfig.model_construct(), RdmaConfig.model_construct()
 
@@ -31,8 +31,8 @@ class Configs(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_files(cls, files: Mapping[str, object], *, sriov_prefix: str = DEFAULT_PREFIX) -> Configs:
-        """Return the configurations in the device files' contents, which are given by option."""
-        sriov, rdma, of_onload = (files.get(option) for option in (SRIOV_OPTION, RDMA_OPTION, onload.OPTION))
+        """Return the configurations in the device files' contents, which are given by name."""
+        sriov, rdma, of_onload = (files.get(name) for name in (SRIOV_FILE, RDMA_FILE, ONLOAD_FILE))
         return cls(
             sriov=sriov if isinstance(sriov, SriovConfig) else NO_SRIOV,
             rdma=rdma if isinstance(rdma, RdmaConfig) else NO_RDMA,
@@ -49,15 +49,15 @@ class Configs(Struct, frozen=True, kw_only=True):
         return onload.name(self.onload, fact) if self.onload is not None else None
 
     def names(self) -> dict[str, tuple[str, str]]:
-        """Every resource that the files name, with the file's option and the entry's place in it."""
+        """Every resource that the files name, with the file and the entry's place in it."""
         found = {
-            resource.full_name(self.sriov_prefix): (SRIOV_OPTION, f"resourceList[{number}]")
+            resource.full_name(self.sriov_prefix): (SRIOV_FILE, f"resourceList[{number}]")
             for number, resource in enumerate(self.sriov.resources)
         }
         for number, resource in enumerate(self.rdma.resources):
-            found.setdefault(resource.full_name(), (RDMA_OPTION, f"configList[{number}]"))
+            found.setdefault(resource.full_name(), (RDMA_FILE, f"configList[{number}]"))
         if self.onload is not None:
-            found.setdefault(self.onload.resource, (onload.OPTION, "resourceName"))
+            found.setdefault(self.onload.resource, (ONLOAD_FILE, "resourceName"))
         return found
 
     def named(self, resource: str) -> SriovResource | RdmaResource | OnloadConfig | None:

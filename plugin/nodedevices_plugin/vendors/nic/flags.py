@@ -11,26 +11,25 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nodedevices_common.options import Values, option
+from nodedevices_probe.nic.attributes import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
 
 from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.flags import VendorFlags
-from nodedevices_plugin.vendors.nic import device_info, onload, rdma_config, sriov_config
-from nodedevices_plugin.vendors.nic.configs import RDMA_OPTION, SRIOV_OPTION, Configs
+from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
+from nodedevices_plugin.vendors.nic.configs import Configs
 
 GROUP = "NIC"
-PREFIX_OPTION, INFO_OPTION = "sriov-resource-prefix", "device-info-dir"
+PREFIX_OPTION = "sriov-resource-prefix"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicSettings:
-    """sriov_prefix: the domain of resources of the SR-IOV plugin's file that do not say theirs. device_info: the folder
-    of device-info files; empty: none are kept."""
+    """sriov_prefix: the domain of resources of the SR-IOV plugin's file that do not say theirs."""
 
     decides_ids: ClassVar[bool] = True
 
     sriov_prefix: str = sriov_config.DEFAULT_PREFIX
-    device_info: str = device_info.FOLDER
 
 
 def settings(values: Values) -> NicSettings:
@@ -40,10 +39,7 @@ def settings(values: Values) -> NicSettings:
         resource_names.check(f"--{PREFIX_OPTION}", f"{prefix}/nic")
     except PlanError as error:
         raise PlanError(f"--{PREFIX_OPTION}", prefix, "give a domain, such as intel.com") from error
-    folder = values.text(INFO_OPTION)
-    if folder and not folder.startswith("/"):
-        raise PlanError(f"--{INFO_OPTION}", folder, "give an absolute path, or nothing for no files")
-    return NicSettings(sriov_prefix=prefix, device_info=folder)
+    return NicSettings(sriov_prefix=prefix)
 
 
 def configs(local: object, files: Mapping[str, object]) -> Configs:
@@ -60,52 +56,15 @@ FLAGS = VendorFlags(
     options=(
         option(
             PREFIX_OPTION,
-            "default domain of resources in `--sriov-config-file`, as that plugin's `-resource-prefix`",
+            "default domain of resources in [sriov.json](devices/sriov.md), as that plugin's `-resource-prefix`",
             group=GROUP,
             default=sriov_config.DEFAULT_PREFIX,
             metavar="DOMAIN",
         ),
-        option(
-            INFO_OPTION,
-            "directory of [files](devices/sriov.md#device-info-files) about functions of `--sriov-config-file` for "
-            "CNI plugins; empty: no files are written",
-            group=GROUP,
-            default=device_info.FOLDER,
-            metavar="DIR",
-        ),
     ),
-    absolute=(INFO_OPTION,),
 )
 FILES = (
-    DeviceFile(
-        option=option(
-            RDMA_OPTION,
-            "[config.json](devices/rdma.md) of Mellanox' k8s-rdma-shared-dev-plugin; reloaded on change",
-            group=GROUP,
-            metavar="FILE",
-        ),
-        type=rdma_config.RdmaConfig,
-        parse=rdma_config.parse,
-    ),
-    DeviceFile(
-        option=option(
-            SRIOV_OPTION,
-            "[config.json](devices/sriov.md) of the SR-IOV network device plugin; reloaded on change",
-            group=GROUP,
-            metavar="FILE",
-        ),
-        type=sriov_config.SriovConfig,
-        parse=sriov_config.parse,
-    ),
-    DeviceFile(
-        option=option(
-            onload.OPTION,
-            "spec.devicePlugin of an Onload object (JSON), to offer [Onload](devices/onload.md) on Solarflare cards; "
-            "reloaded on change",
-            group=GROUP,
-            metavar="FILE",
-        ),
-        type=onload.OnloadConfig,
-        parse=onload.parse,
-    ),
+    DeviceFile(name=RDMA_FILE, type=rdma_config.RdmaConfig, parse=rdma_config.parse),
+    DeviceFile(name=SRIOV_FILE, type=sriov_config.SriovConfig, parse=sriov_config.parse),
+    DeviceFile(name=ONLOAD_FILE, type=onload.OnloadConfig, parse=onload.parse),
 )

@@ -25,7 +25,6 @@ from nodedevices_plugin.vendors.faults import FaultCondition
 from nodedevices_plugin.vendors.nic.traits import text
 from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, matching, number, read, refuse
 
-OPTION = "onload-config-file"
 MAKER = "solarflare"
 DRIVERS = frozenset({"sfc", ""})  # none: the card is unhealthy, and keeps its id
 ONLOAD, SMART_NIC = "amd.com/onload", "solarflare/smartNIC"

@@ -19,7 +19,6 @@ from nodedevices_plugin.vendors.nic import containers, counters, device_info, fa
 from nodedevices_plugin.vendors.nic import flags as own_flags
 from nodedevices_plugin.vendors.nic.configs import Configs
 from nodedevices_plugin.vendors.nic.containers import NicContainers
-from nodedevices_plugin.vendors.nic.flags import NicSettings
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import SriovResource
@@ -61,20 +60,17 @@ class Nic(Vendor):
         return [name for name, entry in entries if isinstance(entry, SriovResource) and entry.exclude_topology]
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
-        wanted = files.get(onload.OPTION)
+        wanted = files.get(attributes.ONLOAD_FILE)
         return (*containers.HOST_PATHS, *(onload.host_paths(wanted) if isinstance(wanted, OnloadConfig) else ()))
 
     def containers(self, node: NodeView) -> NicContainers:
         configs = own_flags.configs(node.local, node.files)
         return NicContainers.for_devices(node.inventory.devices, node.existing, configs)
 
-    def node_files(self, resources: Sequence[OfferedResource], node: NodeView) -> FolderFiles | None:
-        local = node.local if isinstance(node.local, NicSettings) else NicSettings()
-        if not local.device_info:
-            return None
+    def node_files(self, resources: Sequence[OfferedResource], node: NodeView) -> FolderFiles:
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
-        found = device_info.files(resources, facts, own_flags.configs(local, node.files))
-        return FolderFiles(folder=local.device_info, files=found)
+        found = device_info.files(resources, facts, own_flags.configs(node.local, node.files))
+        return FolderFiles(folder=device_info.FOLDER, files=found)
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         return kernel_log.MEANINGS.get(kind) or super().event(kind, code)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from nodedevices_api.sections import MAX_REASONS
-from nodedevices_common.options import Option
 from pydantic import AfterValidator, Field, model_validator
 
 from nodedevices_plugin.vendors.files import DeviceFile
@@ -128,15 +127,7 @@ def parse(raw: bytes) -> GpuConfig:
 
 
 FILE = DeviceFile(
-    option=Option(
-        name="gpu-config-file",
-        variables=("NODEDEVICES_GPU_CONFIG_FILE",),
-        aliases=("gpu-config",),
-        group="files",
-        metavar="FILE",
-        help="Google's [gpu_config.json](devices/google.md#gpu_configjson): sharing and partitions of GPUs; reloaded "
-        "on change",
-    ),
+    name="gpu_config.json",
     type=GpuConfig,
     parse=parse,
     sections=GpuConfig.sections,

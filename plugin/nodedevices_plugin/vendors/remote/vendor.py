@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
-from nodedevices_common.options import Option
 from nodedevices_probe.files.templates import rendered
 from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.remote import attributes
@@ -28,20 +27,7 @@ class Remote(Vendor):
     elsewhere = True
     types = frozenset({attributes.TYPE})
     reasons: Sequence[str] = ("ControllerUnreachable",)
-    files = (
-        DeviceFile(
-            option=Option(
-                name=attributes.OPTION,
-                variables=("NODEDEVICES_REMOTE_CONFIG_FILE",),
-                group="probe",
-                metavar="FILE",
-                help="[remote pools](devices/remote.md) of `--probe remote`, and checks of their controllers; "
-                "reloaded on change",
-            ),
-            type=RemoteConfig,
-            parse=parse,
-        ),
-    )
+    files = (DeviceFile(name=attributes.FILE, type=RemoteConfig, parse=parse),)
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         config = _config(naming.files)
@@ -56,7 +42,7 @@ class Remote(Vendor):
         return VendorShares(counts=tuple(1 if pool is None else pool.count for pool in pools))
 
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
-        return attributes.OPTION not in files or _pool(_config(files), fact) is not None
+        return attributes.FILE not in files or _pool(_config(files), fact) is not None
 
     def containers(self, node: NodeView) -> RemoteContainers:
         config = _config(node.files)
@@ -98,7 +84,7 @@ class RemoteContainers(Struct, frozen=True, kw_only=True):
 
 
 def _config(files: Mapping[str, object]) -> RemoteConfig:
-    found = files.get(attributes.OPTION)
+    found = files.get(attributes.FILE)
     return found if isinstance(found, RemoteConfig) else RemoteConfig()
 
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from nodedevices_common.options import Values, option
+from nodedevices_probe.fpga.attributes import NAMES_FILE
+from nodedevices_probe.kind import DEVICES_DIR
 
 from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.vendors.flags import FlagRule, VendorFlags
 
 GROUP = "FPGA"
-NAMES_FILE = "fpga-names-file"
-MOUNTED_NAMES = "/opt/xilinx/device-plugin-configmap/NameCustomize.json"  # where Xilinx' plugin has it
+MOUNTED_NAMES = "/opt/xilinx/device-plugin-configmap"  # where Xilinx' plugin has them
 NEW_PREFIX, OLD_PREFIX = "amd.com/", "xilinx.com/fpga-"
 COMMON, EXACT = "CommonName", "ExactName"
 CARD, DEVICE = "Card", "Device"
@@ -78,8 +79,8 @@ def _truth(values: Values, name: str) -> bool | None:
 
 def _names(values: Values) -> bool:
     customize = _truth(values, CUSTOMIZE)
-    if customize and not values.text(NAMES_FILE):
-        hint = f"it needs --{NAMES_FILE}, such as --{NAMES_FILE}={MOUNTED_NAMES}"
+    if customize and not values.text(DEVICES_DIR):
+        hint = f"it needs --{DEVICES_DIR}, a folder with {NAMES_FILE}, such as --{DEVICES_DIR}={MOUNTED_NAMES}"
         raise PlanError(f"environment variable {CUSTOMIZE}", "True", hint)
     return customize is not False
 
@@ -132,5 +133,5 @@ FLAGS = VendorFlags(
         ),
     ),
     variables=(VIRTUAL, VIRTUAL_COUNT, CUSTOMIZE),
-    rules=(FlagRule(when=f"{CUSTOMIZE}=true", needs=(NAMES_FILE,)),),
+    rules=(FlagRule(when=f"{CUSTOMIZE}=true", needs=(DEVICES_DIR,)),),
 )

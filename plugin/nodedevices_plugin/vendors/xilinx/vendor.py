@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence, Set
 
-from nodedevices_common.options import Option
-from nodedevices_probe.fpga.attributes import FPGA, MANAGEMENT_NODES, MEDIA, NO_SHELL, VENDOR
+from nodedevices_probe.fpga.attributes import FPGA, MANAGEMENT_NODES, MEDIA, NAMES_FILE, NO_SHELL, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, Unit
@@ -21,7 +20,7 @@ from nodedevices_plugin.vendors.faults import FaultCondition
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.xilinx import faults
 from nodedevices_plugin.vendors.xilinx import flags as own_flags
-from nodedevices_plugin.vendors.xilinx.flags import FLAGS, GROUP, NAMES_FILE
+from nodedevices_plugin.vendors.xilinx.flags import FLAGS
 from nodedevices_plugin.vendors.xilinx.names import Aliases, Card, own_name, parse
 
 _MANAGEMENT = re.compile(r"/dev/xclmgmt[0-9]{1,10}")
@@ -32,19 +31,7 @@ class Xilinx(Vendor):
     types = frozenset({FPGA, MEDIA})
     reasons: Sequence[str] = faults.REASONS
     flags = FLAGS
-    files = (
-        DeviceFile(
-            option=Option(
-                name=NAMES_FILE,
-                group=GROUP,
-                metavar="FILE",
-                help="Xilinx' NameCustomize.json: names of cards by shell",
-                variables=("NODEDEVICES_FPGA_NAMES_FILE",),
-            ),
-            type=Aliases,
-            parse=parse,
-        ),
-    )
+    files = (DeviceFile(name=NAMES_FILE, type=Aliases, parse=parse),)
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Not a card without a shell: there is nothing that could run on it."""
