@@ -48,7 +48,7 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
             'spec.capacity[0].name: "gpu" is not allowed; write a domain and a name of at most 63 characters, such as ',
         ),
         (
-            {"faults": {"taint": {"effect": "NoExecute"}}},
+            {"faults": {"taintEffect": "NoExecute"}},
             "spec.faults: NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
         ),
         ({"nodeSelector": None, "partitions": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
