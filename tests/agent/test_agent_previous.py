@@ -48,10 +48,6 @@ class Node:
             environment=previous.environment() if old else None,
             fresh=old,
         )
-        if old:  # --kubelet-dir is newer
-            made.arguments = [each for each in made.arguments if not each.startswith("--kubelet-dir")]
-            made.arguments.append(f"--device-plugin-dir={self.kubelet.plugin_folder}")
-            made.arguments.append(f"--pod-resources-socket={self.kubelet.pod_resources_socket}")
         with made as agent:
             yield agent
 
@@ -130,7 +126,6 @@ async def test_s39_a_gpu_that_a_pod_had_whole_is_shared_by_no_other_version(
 async def test_s39_what_a_device_file_says_outlives_an_upgrade_and_the_way_back(
     node: Node, kubelet: StandInKubelet, tmp_path: Path
 ) -> None:
-    """The two versions write it into the state file in two forms."""
     tree, file = tmp_path / "tree", tmp_path / "rdma.json"
     connectx_7_pair(tree)
     entry = {"resourceName": "hca_a", "rdmaHcaMax": 10, "selectors": {"vendors": ["15b3"]}}

@@ -533,7 +533,7 @@ def conditions_agree(node: NodeSeen, plan: NodePlan) -> list[str]:
         if conditions.get(name, {}).get("status") != right
     ]
     applied, configuration = conditions.get("ConfigApplied", {}), status.get("configuration", {})
-    waits, refused = bool(configuration.get("waitingFor")), bool(configuration.get("refused"))
+    waits, refused = bool(configuration.get("waitingForPods")), bool(configuration.get("refusals"))
     match applied.get("reason"):
         case "Applied":
             right = applied["status"] == "True" and not waits and not refused
