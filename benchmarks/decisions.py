@@ -39,7 +39,7 @@ POLICIES, GPUS = 200, 8
 TARGET_MS = 50.0
 ROUNDS = 7
 SECTION = {
-    "taint": {"effect": "NoSchedule"},
+    "taintEffect": "NoSchedule",
     "budget": {"perHour": 10, "maxUnavailable": "10%"},
     "breaker": {"percent": 100, "windowSeconds": 300},
 }

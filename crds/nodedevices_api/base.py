@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -98,11 +98,13 @@ class Model(BaseModel):
 
 
 class Strict(Model):
-    """Input: an unknown key is an error, and so is null (errors.parse). `null_is_absent`: not in this one."""
+    """Input: an unknown key is an error, and so is null (errors.parse). `null_is_absent`: not in this one. `gone`: keys
+    that it had once, or that others like it have, each with what to say."""
 
     model_config = ConfigDict(extra="forbid")
 
     null_is_absent: ClassVar[bool] = False
+    gone: ClassVar[Mapping[str, str]] = {}
 
 
 class Loose(Model):

@@ -206,13 +206,6 @@ KINDS = (
                 wide=True,
             ),
             Column(
-                "Faults",
-                ".status.summary.mostFaults",
-                "string",
-                "The device with the most faults in the last 80 to 90 days, and their number.",
-                wide=True,
-            ),
-            Column(
                 "Idle",
                 ".status.summary.idle",
                 "integer",

@@ -147,6 +147,8 @@ def _value(value: object) -> str:
 def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     if model is None:
         return "unknown key"
+    if issubclass(model, Strict) and key in model.gone:
+        return f"unknown key; {model.gone[key]}"
     known = sorted(field.alias or name for name, field in model.model_fields.items())
     near = difflib.get_close_matches(key, known, n=1) or [name for name in known if name.lower() == key.lower()]
     return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; known are {', '.join(known)}"

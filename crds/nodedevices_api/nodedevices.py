@@ -64,7 +64,6 @@ MAX_DRIVERS = 8
 MAX_UNMATCHED = 32  # entries of a configuration
 MAX_REFUSALS = 8  # files and sections
 MAX_WAITING_FOR = 32  # pods
-MAX_WAITING_IDS = 8  # of one pod
 MAX_HOLDERS = 64
 MAX_HOLDER_IDS = 8
 MAX_XIDS = 16  # of one device
@@ -218,11 +217,6 @@ class Summary(Loose):
         default=None,
         description="Devices that containers hold and do not use; absent: no policy has idle.afterSeconds.",
     )
-    most_faults: Short = Field(
-        default="",
-        description="Device with the most faults in the last 80 to 90 days and their number, such as gpu-3=12; empty: "
-        "no faults.",
-    )
 
 
 class Driver(Loose):
@@ -346,13 +340,23 @@ class DeviceHealth(Loose):
     )
     message: HealthMessage = Field(default="", description="What happened, for people.")
     since: Time = Field(description="When this state and reason began.")
-    xid: Count | None = Field(default=None, description="XID, if it is the reason.")
     xids: Annotated[tuple[Count, ...], Field(max_length=MAX_XIDS), ListType("atomic")] = Field(
         default=(), description="XIDs of all its faults since boot."
     )
     recovery_action: Word | None = Field(
         default=None, description="Recommended recovery action: RebootNode, ResetDevice."
     )
+    fault_domain: FaultDomain | None = Field(default=None, description="Where the fault lies.")
+
+
+class HolderHealth(Loose):
+    """What happened to one holder alone."""
+
+    state: HealthState = Field(description="Degraded or Unhealthy.")
+    reason: ReasonText = Field(default="", description="Machine-readable, such as MpsDaemonRestarted.")
+    message: HealthMessage = Field(default="", description="What happened, for people.")
+    since: Time = Field(description="When this state and reason began.")
+    recovery_action: Word | None = Field(default=None, description="Recommended recovery action, such as RestartApp.")
     fault_domain: FaultDomain | None = Field(default=None, description="Where the fault lies.")
 
 
@@ -399,7 +403,7 @@ class Holder(Loose):
         ListType("atomic"),
     ] = Field(default=(), description="The first allocated ids, for shares only.")
     since: MicroTime = Field(description="When it was allocated, or first observed.")
-    health: DeviceHealth | None = Field(
+    health: HolderHealth | None = Field(
         default=None, description="Only if it differs from the device's, such as MpsDaemonRestarted."
     )
     idle: Word | None = Field(
@@ -427,8 +431,7 @@ OutOfService = Annotated[
 
 
 class Shares(Loose):
-    """The shares of a device or partition that several containers share. The memory of a device that is shared by
-    memory is `total` times `unit`, and `unallocatable`."""
+    """The shares of a device or partition that several containers share. The resource has the memory of each."""
 
     resource: SharedResourceName | None = Field(
         default=None, description="Resource of the shares; absent: several, such as RDMA pools."
@@ -441,13 +444,6 @@ class Shares(Loose):
         default=None,
         description="Shares that new containers can get now. Shares neither held nor free are not offered. Absent: not "
         "known yet.",
-    )
-    unit: Quantity | None = Field(default=None, description="Memory of each share.")
-    unallocatable: Quantity | None = Field(
-        default=None, description="Memory in no share: the reserve and the remainder."
-    )
-    packing: Word | None = Field(
-        default=None, description="Device of the next shares: binpack (fullest) or spread (emptiest)."
     )
     cores_held: Percent | None = Field(default=None, description="Held computing power, in percent of the device.")
 
@@ -485,7 +481,6 @@ class Device(Loose):
     index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(
         description="Number in the driver's order, as in nvidia-smi."
     )
-    probe: ProbeName | None = Field(default=None, description="Probe that reports it.")
     attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(
         default=None, description="What the device is, such as vendor and model."
     )
@@ -529,22 +524,6 @@ class Device(Loose):
     )
 
 
-class ResourceMemory(Loose):
-    """The memory of all devices of a resource whose shares are amounts of memory. What is neither held nor free nor
-    unallocatable is not offered: its device is not healthy, or waits for holders of an earlier configuration."""
-
-    total: Quantity = Field(
-        description="Memory of the devices; for a device that its driver no longer lists, only what containers hold."
-    )
-    held: Quantity = Field(description="Memory that containers hold.")
-    free: Quantity | None = Field(
-        default=None,
-        description="Memory that new containers can get now, over all devices; a container gets memory of one device "
-        "only.",
-    )
-    unallocatable: Quantity = Field(description="Memory in no share: reserves and remainders.")
-
-
 class Withheld(Loose):
     """Ids that no new container can get, and why."""
 
@@ -573,14 +552,15 @@ class Resource(Loose):
         description="Ids that a new container can get now. The scheduler sees fewer while pods hold withheld ids, "
         "because it subtracts their requests too.",
     )
-    unit: Quantity | None = Field(default=None, description="Memory of each share.")
+    unit: Quantity | None = Field(
+        default=None, description="Memory of each share; free times unit is the free memory, over all devices."
+    )
     packing: Word | None = Field(
         default=None, description="Device of the next shares: binpack (fullest) or spread (emptiest)."
     )
     enforcement: Word | None = Field(
         default=None, description="What limits containers to their memory: mps; absent: nothing."
     )
-    memory: Annotated[ResourceMemory, Atomic()] | None = Field(default=None, description="Totals, if memory is shared.")
     managed_by: Word = Field(description="Owner of the resource on the Node: plugin, operator or dra.")
     withheld: Annotated[tuple[Withheld, ...], Field(max_length=MAX_WITHHELD), ListType("atomic")] = Field(
         default=(), description="Ids not reported as Healthy, by reason; healthy and these counts add up to capacity."
@@ -603,42 +583,27 @@ class Unmatched(Loose):
     message: HealthMessage = Field(description="What exists instead, for people.")
 
 
-class WaitingFor(Loose):
-    """A pod that must end before a configuration change is applied."""
-
-    namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
-    pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
-    resource: Annotated[str, StringConstraints(max_length=317)] = Field(
-        default="", description="Extended resource of the allocation; absent: a ResourceClaim."
-    )
-    ids: Annotated[
-        tuple[Line, ...],
-        Field(max_length=MAX_WAITING_IDS),
-        ListType("atomic"),
-    ] = Field(default=(), description="The first ids that it holds.")
-
-
 class ConfigurationStatus(Loose):
     """The state of the node's configuration; the condition ConfigApplied says the same for people."""
 
     sources: Annotated[tuple[Word, ...], Field(max_length=8), ListType("atomic")] = Field(
         default=(), description="Sources, highest precedence first: policy, flags, environment, file."
     )
-    refused: Refusal | None = Field(
-        default=None, description="Why the requested configuration is not applied; the last good one stays."
-    )
     refusals: Annotated[tuple[Refusal, ...], Field(max_length=MAX_REFUSALS), ListType("atomic")] = Field(
         default=(),
-        description="All files and sections with errors. Without refused, they are files whose last good content is "
+        description="All files and sections with errors; first the reason why the requested configuration is not "
         "applied.",
+    )
+    files_alone: Flag = Field(
+        default=False,
+        description="True: refusals are only files whose last good content is applied, and all else is applied, too.",
     )
     unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), ListType("atomic")] = Field(
         default=(), description="Entries without effect on this node."
     )
-    waiting_for: Annotated[tuple[WaitingFor, ...], Field(max_length=MAX_WAITING_FOR), ListType("atomic")] = Field(
-        default=(), description="Pods that must end before a change is applied."
+    waiting_for_pods: Annotated[tuple[PodPath, ...], Field(max_length=MAX_WAITING_FOR), ListType("atomic")] = Field(
+        default=(), description="Pods that must end before a change is applied, as namespace/name."
     )
-    waiting_for_daemons: Count | None = Field(default=None, description="Resources whose MPS daemon is not ready yet.")
     serving: Word | None = Field(
         default=None, description="Observe: another plugin serves the kubelet. Absent: this agent does."
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from nodedevices_common.text import clip
@@ -63,7 +63,14 @@ CoreResource = Literal["tencent.com/vcuda-core"]
 Packing = Literal["binpack", "spread"]
 Enforcement = Literal["none", "mps"]
 Strategy = Annotated[str, AfterValidator(_known_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
-TaintEffect = Literal["None", "NoSchedule", "NoExecute"]
+TaintEffect = Annotated[
+    Literal["None", "NoSchedule", "NoExecute"],
+    Field(
+        description="Taint nodedevices.io/device-fault on the Node while a device is at fault; its value is the "
+        "reason. None: no taint. NoSchedule: keeps new pods off the Node. NoExecute: also ends every pod on the Node "
+        "that does not tolerate it, and ignores PodDisruptionBudgets."
+    ),
+]
 EvictMode = Literal["Never", "AfterGrace", "Immediate"]
 Signal = Literal[
     "eccUncorrectableAggregate",
@@ -92,35 +99,34 @@ class Serving(Strict):
     )
 
 
+_FOR_OFFERS = "only resources.devices and sharing.resources have it; choose vendor, productName, type or ids"
+
+
 class DeviceMatch(Strict):
     """Selects devices: all that is given must match; empty matches every device."""
 
     vendor: Word | None = Field(default=None, description="attributes.vendor, such as nvidia.")
     product_name: Glob | None = Field(default=None, description="attributes.productName (glob), such as NVIDIA H100*.")
     type: Word | None = Field(default=None, description="Device type, such as gpu.")
-    profile: Glob | None = Field(default=None, description="Partition profile (glob), such as 1g.*.")
-    min_memory: QuantityInput | None = Field(default=None, description="Minimum memory, such as 40Gi.")
     ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), ListType("set")] | None = Field(
         default=None, description="Only these ids."
     )
+
+    gone: ClassVar[Mapping[str, str]] = dict.fromkeys(("profile", "minMemory", "near"), _FOR_OFFERS)
+
+
+class OfferMatch(DeviceMatch):
+    """Selects what is offered: devices, or with profile partitions. All that is given must match."""
+
+    profile: Glob | None = Field(default=None, description="Partition profile (glob), such as 1g.*.")
+    min_memory: QuantityInput | None = Field(default=None, description="Minimum memory, such as 40Gi.")
     near: Word | None = Field(default=None, description="Same PCIe root as another device of this type, such as nic.")
-
-
-def _no_profile(why: str) -> Rule:
-    """Refuses match.profile where whole devices are selected. `why` ends a sentence and says what to do."""
-    return Rule(
-        "!has(self.match) || !has(self.match.profile)",
-        why,
-        lambda it: it.match is None or it.match.profile is None,
-        found="match.profile is %s",
-        values="self.match.profile",
-    )
 
 
 class ResourceRule(Strict):
     """Offers matching devices under a name; the first matching rule applies."""
 
-    match: DeviceMatch = Field(description="Devices that get the name.")
+    match: OfferMatch = Field(description="Devices that get the name.")
     name: ExtendedName = Field(description="Extended resource, such as nvidia.com/gpu.")
 
 
@@ -164,7 +170,7 @@ class SharedResource(Strict):
         default=None, description="Only these devices: ids, globs over ids, or indices (0; 0:1 for a MIG device)."
     )
     replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = Field(default=None, description="Shares of each device.")
-    match: DeviceMatch | None = Field(
+    match: OfferMatch | None = Field(
         default=None,
         description="Only these devices; the others stay whole under their usual name. With devices, both must match.",
     )
@@ -387,9 +393,7 @@ class HealthRule(Strict):
     reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), ListType("set")] = Field(
         description="Health reasons or globs, such as Xid109 or Xid14*."
     )
-    match: DeviceMatch | None = Field(
-        default=None, description="Only these devices and their partitions; absent: all. profile is refused."
-    )
+    match: DeviceMatch | None = Field(default=None, description="Only these devices and their partitions; absent: all.")
     after: Repetition | None = Field(
         default=None,
         description="Only if the reasons occurred this often on the device; absent: from the first time. Errors of "
@@ -418,7 +422,6 @@ class HealthRule(Strict):
             found="state is Ignored, and after.count is %s",
             values="self.after.count",
         ),
-        _no_profile("a health rule is about devices, and no device has a profile; leave out match.profile"),
     )
 
 
@@ -445,16 +448,6 @@ class Health(Strict):
     )
 
 
-class Taint(Strict):
-    """The taint nodedevices.io/device-fault on the Node while a device is at fault; its value is the reason."""
-
-    effect: TaintEffect = Field(
-        default="None",
-        description="None: no taint. NoSchedule: keeps new pods off the Node. NoExecute: also ends every pod on the "
-        "Node that does not tolerate it, and ignores PodDisruptionBudgets.",
-    )
-
-
 class Evict(Strict):
     """Whether pods that hold a faulty device are evicted, by the Eviction API: PodDisruptionBudgets are honoured.
 
@@ -466,13 +459,11 @@ class Evict(Strict):
     )
     grace_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
         default=None,
-        description="With AfterGrace: seconds from the pod's condition False (without a condition, from the fault) to "
-        "the eviction; absent: 60.",
+        description="With AfterGrace, here or in a rule: seconds from the pod's condition False (without a condition, "
+        "from the fault) to the eviction; absent: 60.",
     )
     exclude_namespaces: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] = Field(
-        default=(),
-        description="Namespaces (globs) whose pods are never evicted. Those of faults.evict also apply to "
-        "faults.rules.",
+        default=(), description="Namespaces (globs) whose pods are never evicted, whatever a rule says."
     )
 
 
@@ -486,12 +477,15 @@ class FaultRule(Strict):
         Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), ListType("set")] | None
     ) = Field(default=None, description="Recovery actions, such as RebootNode; absent: any.")
     match: DeviceMatch | None = Field(
-        default=None, description="Only faults of these devices and their partitions; absent: all. profile is refused."
+        default=None, description="Only faults of these devices and their partitions; absent: all."
     )
-    taint: Taint | None = Field(default=None, description="Overrides faults.taint for these faults.")
-    evict: Evict | None = Field(default=None, description="Overrides faults.evict for these faults.")
+    taint_effect: TaintEffect | None = Field(default=None, description="Overrides faults.taintEffect for these faults.")
+    evict_mode: EvictMode | None = Field(default=None, description="Overrides faults.evict.mode for these faults.")
 
-    cel_rules = (_no_profile("a fault is a device's, and no device has a profile; leave out match.profile"),)
+    gone: ClassVar[Mapping[str, str]] = {
+        "taint": "it is now taintEffect, such as NoSchedule",
+        "evict": "it is now evictMode, such as AfterGrace; faults.evict has graceSeconds and excludeNamespaces",
+    }
 
 
 PERCENT_PATTERN = r"^(100|[1-9]?[0-9])%$"
@@ -562,13 +556,13 @@ class Breaker(Strict):
     )
 
 
-def _acts(taint: Taint | None, evict: Evict | None) -> bool:
-    return (taint is not None and taint.effect == "NoExecute") or (evict is not None and evict.mode != "Never")
+def _acts(effect: str | None, mode: str | None) -> bool:
+    return effect == "NoExecute" or mode not in {None, "Never"}
 
 
-_CEL_TAINTS = "has({0}.taint) && has({0}.taint.effect) && {0}.taint.effect == 'NoExecute'"
-_CEL_EVICTS = "has({0}.evict) && has({0}.evict.mode) && {0}.evict.mode != 'Never'"
-_CEL_ACTS = f"{_CEL_TAINTS} || {_CEL_EVICTS}"
+_CEL_TAINTS = "has({0}.taintEffect) && {0}.taintEffect == 'NoExecute'"
+_CEL_EVICTS = "has(self.evict) && has(self.evict.mode) && self.evict.mode != 'Never'"
+_CEL_RULE_ACTS = f"{_CEL_TAINTS.format('r')} || has(r.evictMode) && r.evictMode != 'Never'"
 
 
 class Faults(Strict):
@@ -591,7 +585,7 @@ class Faults(Strict):
         description="Condition XidCriticalError on the Node, as by Google's device plugin, if XID 48, 63, 64, 79, 119, "
         "120, 123 or 140 made a device faulty since boot.",
     )
-    taint: Taint = Field(default=Taint(), description="Taint on the Node while a fault lasts.")
+    taint_effect: TaintEffect = "None"
     evict: Evict = Field(default=Evict(), description="Eviction of pods that hold a faulty device.")
     rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), ListType("atomic")] = Field(
         default=(), description="Different actions for some faults; the first matching rule applies."
@@ -605,16 +599,21 @@ class Faults(Strict):
         "300 s.",
     )
 
+    gone: ClassVar[Mapping[str, str]] = {"taint": "it is now taintEffect, such as NoSchedule"}
+
     cel_rules = (
         Rule(
-            f"has(self.budget) || !({_CEL_ACTS.format('self')} || "
-            f"has(self.rules) && self.rules.exists(r, {_CEL_ACTS.format('r')}))",
+            f"has(self.budget) || !({_CEL_TAINTS.format('self')} || {_CEL_EVICTS} || "
+            f"has(self.rules) && self.rules.exists(r, {_CEL_RULE_ACTS}))",
             "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
             lambda it: (
                 it.budget is not None
-                or not (_acts(it.taint, it.evict) or any(_acts(rule.taint, rule.evict) for rule in it.rules))
+                or not (
+                    _acts(it.taint_effect, it.evict.mode)
+                    or any(_acts(rule.taint_effect, rule.evict_mode) for rule in it.rules)
+                )
             ),
-            found=f"({_CEL_TAINTS.format('self')} ? 'taint.effect is NoExecute' : {_CEL_EVICTS.format('self')} ? "
+            found=f"({_CEL_TAINTS.format('self')} ? 'taintEffect is NoExecute' : {_CEL_EVICTS} ? "
             "'evict.mode is ' + self.evict.mode : 'an entry of rules has one of both') + ', and there is no budget'",
         ),
     )
@@ -650,7 +649,7 @@ class CapacityEntry(Strict):
 
     name: ExtendedName = Field(description="Resource, such as nodedevices.io/gpu-memory-mib.")
     match: DeviceMatch | None = Field(
-        default=None, description="Devices that perDevice and sumOf count; absent: every GPU. profile is refused."
+        default=None, description="Devices that perDevice and sumOf count; absent: every GPU."
     )
     per_node: Count | None = Field(default=None, description="Number on each selected node.")
     per_device: Count | None = Field(default=None, description="Number for each device in scope.")
@@ -678,12 +677,6 @@ class CapacityEntry(Strict):
             found="%s has match and perNode %s",
             values="self.name, self.perNode",
         ),
-        Rule(
-            "!has(self.match) || !has(self.match.profile)",
-            "a capacity counts devices, and no device has a profile: leave out match.profile",
-            lambda it: it.match is None or it.match.profile is None,
-            found="self.name + ' has match.profile ' + self.match.profile",
-        ),
     )
 
 
@@ -695,10 +688,8 @@ CapacityEntries = Annotated[
 class ExpectedDevices(Strict):
     """Devices that a node must have."""
 
-    match: DeviceMatch = Field(description="Devices that are counted; {} counts all. profile is refused.")
+    match: DeviceMatch = Field(description="Devices that are counted; {} counts all.")
     count: Annotated[Whole, Field(ge=1, le=MAX_EXPECTED)] = Field(description="Minimum number on the node.")
-
-    cel_rules = (_no_profile("whole devices are expected, and no device has a profile; leave out match.profile"),)
 
 
 ExpectEntries = Annotated[tuple[Annotated[ExpectedDevices, Atomic()], ...], Field(max_length=16), ListType("atomic")]

@@ -14,7 +14,7 @@ OBSERVE = "Observe"
 SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
 NO_TAINT = (
     "faults.evict evicts no pod whose device another plugin goes on offering while serving.mode is Observe, since the "
-    "next pod would get it; set faults.taint"
+    "next pod would get it; set faults.taintEffect"
 )
 
 
@@ -37,7 +37,8 @@ def without_effect(config: Raw) -> Iterator[tuple[str, str]]:
         if section in config:
             yield section, f"{section}.* has no effect while serving.mode is Observe"
     faults = mapping(config.get("faults"))
-    rules = (faults, *mappings(faults.get("rules")))
-    evicts = any(mapping(rule.get("evict")).get("mode", "Never") != "Never" for rule in rules)
-    if evicts and all(mapping(rule.get("taint")).get("effect", "None") == "None" for rule in rules):
+    rules = mappings(faults.get("rules"))
+    modes = (mapping(faults.get("evict")).get("mode", "Never"), *(rule.get("evictMode", "Never") for rule in rules))
+    effects = (rule.get("taintEffect", "None") for rule in (faults, *rules))
+    if any(mode != "Never" for mode in modes) and all(effect == "None" for effect in effects):
         yield "faults", NO_TAINT

@@ -49,14 +49,10 @@ class Node:
             environment=previous.environment() if old else None,
             fresh=old,
         )
-        if old:  # --kubelet-dir is newer
-            made.arguments = [each for each in made.arguments if not each.startswith("--kubelet-dir")]
-            made.arguments.append(f"--device-plugin-dir={self.kubelet.plugin_folder}")
-            made.arguments.append(f"--pod-resources-socket={self.kubelet.pod_resources_socket}")
-            if self.devices_dir is not None:  # --devices-dir is newer, too
-                made.arguments = [each for each in made.arguments if not each.startswith("--devices-dir")]
-                made.arguments.append(f"--rdma-config-file={self.devices_dir / 'rdma.json'}")
-                made.arguments.append(f"--device-info-dir={self.folder / 'info'}")
+        if old and self.devices_dir is not None:  # --devices-dir is newer
+            made.arguments = [each for each in made.arguments if not each.startswith("--devices-dir")]
+            made.arguments.append(f"--rdma-config-file={self.devices_dir / 'rdma.json'}")
+            made.arguments.append(f"--device-info-dir={self.folder / 'info'}")
         with made as agent:
             yield agent
 

@@ -534,7 +534,7 @@ def conditions_agree(node: NodeSeen, plan: NodePlan) -> list[str]:
         if action["name"] in {"capacity", "labels", "taint"} and action["reason"] not in allowed:
             found.append(f"{node.name}: action {action['name']} is {action['reason']}: {action.get('message')}")
     applied, configuration = conditions.get("ConfigApplied", {}), status.get("configuration", {})
-    waits, refused = bool(configuration.get("waitingFor")), bool(configuration.get("refused"))
+    waits, refused = bool(configuration.get("waitingForPods")), bool(configuration.get("refusals"))
     match applied.get("reason"):
         case "Applied":
             right = applied["status"] == "True" and not waits and not refused

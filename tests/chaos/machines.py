@@ -85,7 +85,7 @@ RESOURCES: Mapping[str, Mapping[str, Any]] = {
 }
 PARTITIONS: Mapping[str, Mapping[str, Any]] = {"mixed": {"strategy": "mixed"}, "single": {"strategy": "single"}}
 ACTIONS: Mapping[str, Mapping[str, Any]] = {
-    "taint": {"taint": {"effect": "NoSchedule"}, "budget": BUDGET},
+    "taint": {"taintEffect": "NoSchedule", "budget": BUDGET},
     "evict": {
         "evict": {"mode": "Immediate"},
         "budget": BUDGET,

@@ -65,10 +65,8 @@ def waiting(cluster: Cluster, holders: dict[str, set[str]], resource: str = GPU)
         ),
     )
     assert applied["status"] == "False"
-    shown = cluster.nodedevices(cluster.b)["status"]["configuration"]["waitingFor"]
-    assert {one["pod"]: (one["namespace"], one["resource"], set(one["ids"])) for one in shown} == {
-        pod: (NAMESPACE, resource, ids) for pod, ids in holders.items()
-    }
+    shown = cluster.nodedevices(cluster.b)["status"]["configuration"]["waitingForPods"]
+    assert shown == sorted(f"{NAMESPACE}/{pod}" for pod in holders)
 
 
 def cluster_pods(cluster: Cluster) -> list[str]:

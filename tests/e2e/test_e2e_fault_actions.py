@@ -78,7 +78,7 @@ def shown(cluster: Cluster) -> dict[str, Any]:
 
 
 def test_a_deployments_pod_leaves_its_bad_gpu_and_its_successor_is_ready_on_the_other_node(cluster: Cluster) -> None:
-    faults = {"podCondition": "Always", "taint": {"effect": "NoSchedule"}, "evict": EVICT}
+    faults = {"podCondition": "Always", "taintEffect": "NoSchedule", "evict": EVICT}
     cluster.policy("act", {"faults": faults | {"budget": {"maxUnavailable": 1, "perHour": 100}}})
     cluster.until("the policy is active", lambda: shown(cluster).get("reason") == "InSync")
     first = deployment(cluster, readinessGates=[{"conditionType": HEALTHY}])
@@ -119,7 +119,7 @@ def test_a_disruption_budget_blocks_the_eviction_until_it_allows_it(cluster: Clu
 
 @pytest.mark.long
 def test_a_jobs_pod_that_is_evicted_for_its_gpu_is_replaced_and_not_counted_as_a_failure(cluster: Cluster) -> None:
-    cluster.policy("act", {"faults": {"evict": EVICT, "taint": {"effect": "NoSchedule"}, "budget": {"perHour": 100}}})
+    cluster.policy("act", {"faults": {"evict": EVICT, "taintEffect": "NoSchedule", "budget": {"perHour": 100}}})
     spec = {
         "backoffLimit": 0,
         "podFailurePolicy": {"rules": [RULE]},

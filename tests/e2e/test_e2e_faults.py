@@ -29,7 +29,7 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
         "NodeDevices says why",
         lambda: (h := cluster.devices(cluster.a)[bad]["health"])["state"] == "Unhealthy" and h,
     )
-    assert (health["reason"], health["xid"]) == ("Xid79", 79)
+    assert (health["reason"], health["xids"]) == ("Xid79", [79])
     assert cluster.summary(cluster.a)["reason"] == "Xid79"
     mark = cluster.marked("victim", "False")
     assert mark["reason"] == "Xid79"
@@ -115,7 +115,7 @@ def test_a_lost_device_stays_listed_and_its_neighbours_stay_allocatable(cluster:
 def test_an_agent_that_sees_none_of_the_devices_has_nobody_marked_tainted_for_or_evicted(cluster: Cluster) -> None:
     cluster.policy(
         "strict",
-        {"faults": {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 10}}},
+        {"faults": {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 10}}},
     )
     pod = cluster.pod("stays", cluster.a, {GPU: 1})
     cluster.hardware(cluster.a, "driver: {state: Loaded}\n")
@@ -223,8 +223,6 @@ def test_an_error_that_repeats_on_one_device_is_a_fault_of_it_and_stays_visible_
         "nodedevices", cluster.b, {"metadata": {"annotations": {CONFIRM: f"{bad}=recovered@{stamp()}"}}}
     )
     cluster.until("a person's word brings it back", lambda: cluster.ids(cluster.b) == before)
-    name = cluster.devices(cluster.b)[bad]["name"]
-    assert cluster.summary(cluster.b)["mostFaults"].startswith(f"{name}=")
     assert cluster.metric(cluster.b, "nodedevices_device_faults", uuid=bad, reason="Xid43") >= 1
 
 

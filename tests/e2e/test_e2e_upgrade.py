@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster.rig import images, versions
+from cluster.rig import images
 from cluster.rig.problem import Progress
 from support import installing, previous
 from support.cluster import GPU, NAMESPACE
@@ -20,13 +20,7 @@ from support.installing import AGENT
 from support.kubectl import Watch
 from support.rig_cluster import RigCluster
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.long,
-    pytest.mark.skipif(
-        versions.chosen().minor in previous.NOT_ON, reason="the previous version cannot be installed on this Kubernetes"
-    ),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 THIS, PREVIOUS = images.references(), images.references(previous.IMAGES)
 

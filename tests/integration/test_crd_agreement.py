@@ -42,9 +42,10 @@ def rarely(value: Any, otherwise: Make) -> Make:
     return lambda draw: value if draw.random() < 0.03 else otherwise(draw)
 
 
-taint = some(effect=one("None", "None", "NoSchedule", "NoExecute"))
+effect = one("None", "None", "NoSchedule", "NoExecute")
+mode = one("Never", "Never", "AfterGrace", "Immediate")
 evict = some(
-    mode=one("Never", "Never", "AfterGrace", "Immediate"),
+    mode=mode,
     graceSeconds=rarely(86401, one(0, 86400)),
     excludeNamespaces=many(one("kube-*", "default")),
 )
@@ -101,9 +102,9 @@ spec = some(
     faults=some(
         podCondition=one("Never", "OnFault", "Always"),
         event=rarely("true", one(True, False)),
-        taint=taint,
+        taintEffect=effect,
         evict=evict,
-        rules=many(some(reasons=one(["Xid79"], ["Xid79", "Missing"]), taint=taint, evict=evict), 2),
+        rules=many(some(reasons=one(["Xid79"], ["Xid79", "Missing"]), taintEffect=effect, evictMode=mode), 2),
         budget=some(maxUnavailable=one(0, 3, "0%", "100%", "101%", "x"), perHour=one(0, 5)),
     ),
     capacity=many(capacity, 2),

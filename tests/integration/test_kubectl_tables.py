@@ -38,7 +38,6 @@ from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState
-from support.exposed import occurred
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
 from support.kubectl import Kubectl
 from support.plans import UNFIT, make_plan
@@ -65,17 +64,17 @@ unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   P
 waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 """
 WIDE = """
-NAME        ACTION        WITHHELD                FAULTS     IDLE
+NAME        ACTION        WITHHELD                IDLE
 bymemory    None          Unhealthy=1
 cordoned    None          Cordoned=1
 degraded    ResetDevice
-healthy     None                                             1
+healthy     None                                  1
 missing     Inspect       Unhealthy=1
 nodriver    None
 observe     None
 refused     None
 stale       None
-unhealthy   ResetBus      Unhealthy=1             gpu-3=12
+unhealthy   ResetBus      Unhealthy=1
 unknown     None
 waiting     None          HeldInAnotherShape=22
 """
@@ -179,10 +178,7 @@ def states() -> dict[str, NodeFacts]:
         "observe": node(observed=node().plan, registrations=()),
         "refused": node(config=ConfigStatus(reason=names.CONFIG_INVALID, message=refused.message, refused=refused)),
         "stale": node(),
-        "unhealthy": replace(
-            with_one(HealthState.UNHEALTHY, "Xid79", "ResetBus"),
-            history={gpu_id(3): (occurred("Xid79", 12, fault=True),)},
-        ),
+        "unhealthy": with_one(HealthState.UNHEALTHY, "Xid79", "ResetBus"),
         "unknown": node(verdicts=silent, silent=True),
         "waiting": node(
             plan=one_held_in_another_shape(),
@@ -253,7 +249,7 @@ def test_a_healthy_node_of_eight_gpus_fits_on_a_screen(fleet: Kubectl) -> None:
         ("unhealthy", "gpu-3 GPU-… Unhealthy Xid79 ResetBus"),
         ("cordoned", "gpu-2 GPU-… Healthy, out of service: RMA 4711"),
         ("bymemory", "gpu-0 GPU-… Healthy, 12 of 22 shares held ml/a ml/b"),
-        ("bymemory", "nodedevices.io/gpu-memory 44 ids 43 healthy 12 held, 31Gi free of 46068Mi"),
+        ("bymemory", "nodedevices.io/gpu-memory 44 ids 43 healthy 12 held, 31 free, 1Gi each"),
         ("cordoned", "1 withheld: Cordoned gpu-2: taken out of service: RMA"),
         ("nodriver", "nodriver: 0 devices, 0 healthy, 0 held"),
     ],

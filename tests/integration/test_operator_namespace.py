@@ -82,7 +82,7 @@ def test_the_operator_works_there_with_its_own_pods_token_and_within_its_bounds(
     token = kubectl.token("nodedevices-operator", OPERATORS, pod="pod")
     file = kubeconfig(apiserver.kubeconfig, tmp_path / "operator.kubeconfig", token)
     with OperatorProcess(tmp_path, file, f"--namespace={OPERATORS}"):
-        kubectl.apply(policy("taint", faults={"taint": {"effect": "NoSchedule"}, "budget": {"perHour": 100}}))
+        kubectl.apply(policy("taint", faults={"taintEffect": "NoSchedule", "budget": {"perHour": 100}}))
         node.fail(0)
         wait_until("the Node is tainted", lambda: "nodedevices.io/device-fault" in str(node.node["spec"].get("taints")))
     found = kubectl.json("get", "configmaps", "-A")["items"]

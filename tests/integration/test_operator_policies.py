@@ -74,7 +74,7 @@ def test_a_policy_says_which_node_it_waits_for_and_whom_it_has_to_correct(
 
     wrong = "sharing.resources[nvidia.com/gpu].replicas: 2: too many; the previous configuration stays in effect"
     node.conditions["ConfigApplied"] = ("False", "ConfigInvalid", wrong)
-    node.facts["configuration"] = {"refused": {"section": "sharing", "message": wrong}}
+    node.facts["configuration"] = {"refusals": [{"section": "sharing", "message": wrong}]}
     node.report()
     wait_until("the one to correct", lambda: reported("strong") == ("Failed", f"1 of 1 nodes: n1: {wrong}"))
     wait_until("one beside it", lambda: reported("other") == ("Progressing", f"in effect on 0 of 1 nodes; n1: {wrong}"))
@@ -116,7 +116,7 @@ def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: Opera
     node.fail(0)
     wait_until("resolved", lambda: config(node) == {})
     node.report(applied_hash=node.object["spec"]["configHash"])
-    faults = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
+    faults = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
     kubectl.apply(policy("trial", mode="DryRun", sharing=TWO, faults=faults))
     wait_until("named", lambda: "ids of" in condition(kubectl.get("dp", "trial"), "Applied").get("message", ""))
     reported = condition(kubectl.get("dp", "trial"), "Applied")

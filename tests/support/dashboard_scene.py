@@ -59,7 +59,7 @@ def policies() -> list[dict[str, Any]]:
     entry = {"name": GPU, "memoryUnit": "1Gi", "memoryReserve": "512Mi"}
     sharing = {"strategy": "memory", "resources": [entry]}
     return [
-        fleet.policy("taint-faults", faults={"taint": {"effect": "NoSchedule"}}),
+        fleet.policy("taint-faults", faults={"taintEffect": "NoSchedule"}),
         fleet.policy("l4-by-memory", {"pool": "l4"}, sharing=sharing),
     ]
 

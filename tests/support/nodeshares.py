@@ -34,7 +34,6 @@ def gpu(
     free: int | None = None,
     held: int | None = None,
     state: str = "Healthy",
-    packing: str = "binpack",
     resource: str = MEMORY,
     truncated: int = 0,
     cores_held: int | None = None,
@@ -42,14 +41,7 @@ def gpu(
     """A device of a NodeDevices; what is free and held comes from the holders, unless it is given."""
     held = sum(each["shares"] for each in holders) if held is None else held
     free = (total - held if state in ("Healthy", "Degraded") else 0) if free is None else free
-    shares: dict[str, Any] = {
-        "resource": resource,
-        "total": total,
-        "held": held,
-        "free": free,
-        "unit": "1Gi",
-        "packing": packing,
-    }
+    shares: dict[str, Any] = {"resource": resource, "total": total, "held": held, "free": free}
     if cores_held is not None:
         shares["coresHeld"] = cores_held
     made = {
@@ -65,8 +57,16 @@ def gpu(
 
 
 def node_devices(
-    name: str, *devices: Mapping[str, Any], heartbeat: str = EPOCH, stale: bool = False, version: str = "1"
+    name: str,
+    *devices: Mapping[str, Any],
+    heartbeat: str = EPOCH,
+    stale: bool = False,
+    version: str = "1",
+    packing: str = "binpack",
 ) -> dict[str, Any]:
+    """Each resource of which devices have shares is shared by memory."""
+    parts = [part for device in devices for part in (device, *device.get("partitions", ()))]
+    named = dict.fromkeys(part["shares"]["resource"] for part in parts if "shares" in part)
     conditions = [{"type": "Stale", "status": "True", "reason": "AgentLost"}] if stale else []
     return {
         "apiVersion": "nodedevices.io/v1alpha1",
@@ -76,6 +76,7 @@ def node_devices(
         "status": {
             "agent": {"version": "1", "bootID": "b", "startTime": EPOCH, "heartbeatTime": heartbeat},
             "devices": list(devices),
+            "resources": [{"name": name, "unit": "1Gi", "packing": packing} for name in named],
             "conditions": conditions,
         },
     }

@@ -163,8 +163,8 @@ def test_what_a_taint_costs_is_said_before_the_first_example_which_taints_for_no
     before, _, example = (ROOT / "docs/faults.md").read_text().partition("    apiVersion:")
     assert "What a taint costs" in before
     faults = yaml.safe_load("    apiVersion:" + example.partition("\n\n")[0])["spec"]["faults"]
-    assert "taint" not in faults
-    assert [rule.get("recoveryActions") for rule in faults["rules"] if "taint" in rule] == [
+    assert "taintEffect" not in faults
+    assert [rule.get("recoveryActions") for rule in faults["rules"] if "taintEffect" in rule] == [
         ["RebootNode", "RebootSystem"]
     ]
 

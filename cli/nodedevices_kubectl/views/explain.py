@@ -82,8 +82,7 @@ def _list(value: Any) -> list[Any]:
 
 def _state(item: Raw, section: str) -> str:
     configuration = mapping(facts.status_of(item).get("configuration"))
-    refused = [mapping(configuration.get("refused")), *mappings(configuration.get("refusals"))]
-    if any(refusal.get("section") == section for refusal in refused):
+    if any(refusal.get("section") == section for refusal in mappings(configuration.get("refusals"))):
         return "refused"
     if section in _OPERATOR:
         wrong = facts.not_in_sync(item)

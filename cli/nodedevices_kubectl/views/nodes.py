@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from nodedevices_common.quantity import from_bytes, to_bytes
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import NONE, Column, Kind, Row
 
@@ -54,9 +56,15 @@ def _state(item: Raw) -> tuple[str, list[str]]:
     return words.get(text(ready.get("status")), "Unknown"), reasons
 
 
-def _by_memory(status: Raw) -> list[Raw]:
-    """What is known of the memory of resources whose shares are amounts of it; a node has one such, as a rule."""
-    return [mapping(resource.get("memory")) for resource in mappings(status.get("resources"))]
+def _memory_free(status: Raw) -> str:
+    """The free memory of resources whose shares are amounts of memory; a node has one such, as a rule."""
+    found = []
+    for resource in mappings(status.get("resources")):
+        unit, free = text(resource.get("unit")), facts.number(resource.get("free"))
+        if unit and free is not None:
+            with suppress(ValueError):
+                found.append(from_bytes(free * to_bytes(unit)))
+    return ",".join(found)
 
 
 def row(item: Raw) -> Row:
@@ -91,7 +99,7 @@ def row(item: Raw) -> Row:
                 }
                 for resource in mappings(shown.get("resources"))
             ],
-            "memoryFree": ",".join(filter(None, (text(memory.get("free")) for memory in _by_memory(shown)))),
+            "memoryFree": _memory_free(shown),
             "driver": ",".join(driver for driver in drivers if driver),
             "agent": text(mapping(shown.get("agent")).get("version")),
             "created": text(mapping(item.get("metadata")).get("creationTimestamp")),

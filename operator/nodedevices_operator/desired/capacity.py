@@ -17,7 +17,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import CapacityEntry, DeviceMatch
 from nodedevices_common.raw import mapping
 
-from nodedevices_operator.desired.selection import near_devices, selects
+from nodedevices_operator.desired.selection import selects
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
 from nodedevices_operator.records.requests import pod_requests
 
@@ -95,8 +95,7 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
         return entry.per_node
     there = [device for device in devices if not device.missing]
     in_scope = there if entry.scope == "all" else offered(devices, resources)
-    near = near_devices(devices)
-    counted = [device for device in in_scope if selects(entry.match or EVERY_GPU, device, near)]
+    counted = [device for device in in_scope if selects(entry.match or EVERY_GPU, device)]
     if entry.per_device is not None:
         return entry.per_device * len(counted)
     return sum(device.memory_mib for device in counted)

@@ -15,13 +15,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from msgspec import Struct
-from nodedevices_api.sections import Evict, Faults, Taint
+from nodedevices_api.sections import Evict, EvictMode, Faults
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.pods import Holding
-from nodedevices_operator.desired.selection import Near, near_devices, selects
+from nodedevices_operator.desired.selection import selects
 from nodedevices_operator.records.objects import (
     DeviceRecord,
     HealthRecord,
@@ -56,29 +56,30 @@ class Due(Struct, frozen=True):
     grace: timedelta
 
 
-def consequences(section: Faults, health: HealthRecord, device: DeviceRecord, near: Near) -> tuple[Taint, Evict]:
-    """Return what the policy says of this fault of the device, or of a partition of it. `near`: of the node."""
+def consequences(section: Faults, health: HealthRecord, device: DeviceRecord) -> tuple[str, EvictMode]:
+    """Return what the policy says of this fault of the device, or of a partition of it: the taint's effect, and when
+    pods are evicted."""
     for rule in section.rules:
         if rule.reasons is not None and not {health.reason, *health.reasons}.intersection(rule.reasons):
             continue
         if rule.recovery_actions is not None and (health.action or "None") not in rule.recovery_actions:
             continue
-        if rule.match is not None and not selects(rule.match, device, near):
+        if rule.match is not None and not selects(rule.match, device):
             continue
-        return rule.taint or section.taint, rule.evict or section.evict
-    return section.taint, section.evict
+        return rule.taint_effect or section.taint_effect, rule.evict_mode or section.evict.mode
+    return section.taint_effect, section.evict.mode
 
 
 def taints(section: Faults) -> bool:
     """True when the policy taints Nodes for any fault."""
-    return any(
-        it is not None and it.effect != "None" for it in (section.taint, *(rule.taint for rule in section.rules))
-    )
+    effects = (section.taint_effect, *(rule.taint_effect for rule in section.rules))
+    return any(effect not in {None, "None"} for effect in effects)
 
 
 def evicts(section: Faults) -> bool:
     """True when the policy evicts pods for any fault."""
-    return any(it is not None and it.mode != "Never" for it in (section.evict, *(rule.evict for rule in section.rules)))
+    modes = (section.evict.mode, *(rule.evict_mode for rule in section.rules))
+    return any(mode not in {None, "Never"} for mode in modes)
 
 
 def _faults(record: NodeDevicesRecord) -> list[tuple[DeviceRecord, HealthRecord]]:
@@ -123,11 +124,7 @@ def tainting(
     """
     if not taints(section):
         return None
-    near = near_devices(record.devices)
-    required = [
-        (EFFECTS.index(consequences(section, health, device, near)[0].effect), health)
-        for device, health in _faults(record)
-    ]
+    required = [(EFFECTS.index(consequences(section, health, device)[0]), health) for device, health in _faults(record)]
     most = max((rank for rank, _ in required), default=0)
     held = max(shown, key=lambda taint: _rank(taint.effect), default=None)
     unsure = unclear(record) if acted_on is None else unclear(record).intersection(acted_on)
@@ -189,20 +186,18 @@ def evictions(
     if not evicts(section):
         return []
     found: dict[tuple[str, str], tuple[datetime, Due]] = {}
-    near = near_devices(record.devices)
     devices = {part.id: device for device in record.devices for part in device.parts}
     for holding in pods.holdings(record):
         if (holding.holder, holding.device) in restarted:
             holding = pods.without_own_health(holding)  # noqa: PLW2901
-        holder, evict = holding.holder, consequences(section, holding.health, devices[holding.device], near)[1]
-        if not _acted_on(holding.health) or evict.mode == "Never":
+        holder, mode = holding.holder, consequences(section, holding.health, devices[holding.device])[1]
+        if not _acted_on(holding.health) or mode == "Never":
             continue
         if not holder.claim and "/" not in holder.resource:
             continue  # every pod has cpu: that it holds a device, only a device's resource says
-        excluded = (*section.evict.exclude_namespaces, *evict.exclude_namespaces)  # a rule takes no exclusion back
-        if any(fnmatchcase(holder.namespace, pattern) for pattern in excluded):
+        if any(fnmatchcase(holder.namespace, pattern) for pattern in section.evict.exclude_namespaces):
             continue
-        due = Due(holding, _grace(evict))
+        due = Due(holding, _grace(mode, section.evict))
         at = (zoned_time(holding.health.since) or LONG_AGO) + due.grace
         key = (holder.namespace, holder.pod)
         if key not in found or at < found[key][0]:
@@ -229,8 +224,8 @@ def given_after(holding: Holding, pod: Mapping[str, Any]) -> datetime | None:
     return given if given is not None and since is not None and given > since else None
 
 
-def _grace(evict: Evict) -> timedelta:
-    if evict.mode == "Immediate":
+def _grace(mode: EvictMode, evict: Evict) -> timedelta:
+    if mode == "Immediate":
         return timedelta()
     return timedelta(seconds=GRACE_SECONDS if evict.grace_seconds is None else evict.grace_seconds)
 

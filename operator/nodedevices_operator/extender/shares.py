@@ -85,7 +85,8 @@ class NodeShares(Struct, frozen=True):
 def read(raw: Raw) -> NodeShares:
     """Raises nothing for what a status contains."""
     status = mapping(raw.get("status"))
-    found: dict[str, tuple[list[SharedDevice], Raw]] = {}
+    listed = {str(resource.get("name", "")): resource for resource in mappings(status.get("resources"))}
+    found: dict[str, list[SharedDevice]] = {}
     left_out = False  # are there partitions that are not listed, and may have room? Then the node passes
     for device in mappings(status.get("devices")):
         index = _count(device.get("index"))
@@ -95,8 +96,10 @@ def read(raw: Raw) -> NodeShares:
         for part in (device, *mappings(device.get("partitions"))):
             shares = mapping(part.get("shares"))
             resource = shares.get("resource")
-            if not isinstance(resource, str) or not isinstance(shares.get("free"), int) or not shares.get("unit"):
+            if not isinstance(resource, str) or not isinstance(shares.get("free"), int):
                 continue
+            if not mapping(listed.get(resource)).get("unit"):
+                continue  # it is not shared by memory
             total, held, free = (_count(shares.get(key)) for key in ("total", "held", "free"))
             shared = SharedDevice(
                 id=intern(str(part.get("id", ""))),
@@ -110,22 +113,19 @@ def read(raw: Raw) -> NodeShares:
                 missing=_missing(device) or _missing(part),
                 cores_held=_count(shares["coresHeld"]) if "coresHeld" in shares else None,
             )
-            found.setdefault(intern(resource), ([], shares))[0].append(shared)
-    listed = (
-        {str(resource.get("name", "")): resource for resource in mappings(status.get("resources"))} if found else {}
-    )
+            found.setdefault(intern(resource), []).append(shared)
     return NodeShares(
         name=intern(str(mapping(raw.get("metadata")).get("name", ""))),
         resources={
             name: MemoryResource(
                 name=name,
-                spread=shares.get("packing") == SPREAD,
-                unit=str(shares["unit"]),
+                spread=listed[name].get("packing") == SPREAD,
+                unit=str(listed[name]["unit"]),
                 devices=tuple(devices),
-                capacity=_count(mapping(listed.get(name)).get("capacity")),
-                withheld=_withheld(mapping(listed.get(name))),
+                capacity=_count(listed[name].get("capacity")),
+                withheld=_withheld(listed[name]),
             )
-            for name, (devices, shares) in found.items()
+            for name, devices in found.items()
         }
         if not left_out
         else {},

@@ -135,7 +135,6 @@ class DeviceRecord:
     index: int = 0  # in the driver's order
     notices: tuple[NoticeRecord, ...] = ()
     idle: tuple[IdleRecord, ...] = ()
-    pcie_root: Annotated[Interned, At("attributes", "pcieRoot")] = ""
     shares: Annotated[int, At("shares", "total")] = 0  # how many it is offered as; 0: it is not shared
     shares_of: Annotated[Interned, At("shares", "resource")] = ""  # the resource of these; "": of several
 
@@ -181,9 +180,8 @@ class UnmatchedRecord:
 class ConfigurationRecord:
     """The agent's answer about the node's configuration."""
 
-    files_alone: bool  # what is refused are files of the node, and the rest is in effect
-    # The section at fault, where something is refused and it is one's.
-    refused_section: Annotated[Interned, At("refused", "section")] = ""
+    refused_section: Interned  # the section at fault, where something is refused and it is one's
+    files_alone: bool = False  # what is refused are files of the node, and the rest is in effect
     unmatched: tuple[UnmatchedRecord, ...] = ()
     serving: Interned = ""
 
@@ -404,12 +402,18 @@ def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> No
         labels_of_others=shared(key for it in others for key in _keys(it, "f:metadata", "f:labels")),
         config=one_of_equals(without_reserved_labels(config)[0]) if isinstance(config, dict) else None,
         out_of_service=tuple(_out_of_service(it, managed) for it in mappings(spec.get("unschedulable"))),
-        configuration=_configuration(said, files_alone="refused" not in said and bool(mappings(said.get("refusals")))),
+        configuration=_configuration(said, refused_section=_refused_section(said)),
         devices=devices,
         fingerprints=fingerprints,
         platform=platform(status),
         probe_starting=any(it.get("state") == "Starting" for it in mappings(status.get("probes"))),
     )
+
+
+def _refused_section(configuration: Raw) -> str:
+    """The first of them is the reason why the configuration is not applied, if it is not."""
+    refusals = mappings(configuration.get("refusals"))
+    return intern(text(refusals[0].get("section"))) if refusals and not configuration.get("filesAlone") else ""
 
 
 def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfServiceRecord:
@@ -571,7 +575,7 @@ _node_devices = reader(
     "probe_starting",
 )
 _entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
-_configuration = reader(ConfigurationRecord, given="files_alone")
+_configuration = reader(ConfigurationRecord, given="refused_section")
 _device = reader(DeviceRecord, given="memory_mib health parts excluded model idle")
 _part = reader(PartRecord, given="health profile")
 _health = reader(HealthRecord)

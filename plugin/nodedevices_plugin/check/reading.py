@@ -162,7 +162,7 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
     counts: tuple[Count, ...] | None = None
     complete = not any(map(lists_devices, silent))  # else it is not known what is here
     if complete and sections.expect:
-        counts = expected.count(sections.expect, known.owned, assessment.rules.near)
+        counts = expected.count(sections.expect, known.owned)
     elif complete:
         counts = most_seen.lacking(most, known.inventory, known.owned.keys())
     facts = NodeFacts(

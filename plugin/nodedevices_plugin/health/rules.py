@@ -26,9 +26,8 @@ CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours
 
 
 class HealthRules(Struct, frozen=True, kw_only=True):
-    """`rules`: states for some reasons; the first rule that matches decides. `near`: for each device the types of the
-    others on its PCIe root (matching.near_types), those of other probes among them. `occurrences`: for each device how
-    often reasons came (health.history)."""
+    """`rules`: states for some reasons; the first rule that matches decides. `occurrences`: for each device how often
+    reasons came (health.history)."""
 
     rules: tuple[HealthRule, ...] = ()
     degraded: tuple[DegradedRule, ...] = ()  # readings that are too high (health.signals)
@@ -36,7 +35,6 @@ class HealthRules(Struct, frozen=True, kw_only=True):
     silence_seconds: float = SILENCE_SECONDS
     withdraw_after_seconds: float = 300.0  # of silence, counted from the last line
     correlation_seconds: float = CORRELATION_SECONDS
-    near: Mapping[str, frozenset[str]] = field(default_factory=dict)
     occurrences: Mapping[str, Sequence[Occurrences]] = field(default_factory=dict)
 
     @classmethod
@@ -74,7 +72,7 @@ class HealthRules(Struct, frozen=True, kw_only=True):
     def _concerns(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
         if rule.match is None or fact is None:
             return rule.match is None
-        return selects(rule.match, fact, self.near)
+        return selects(rule.match, fact)
 
     def _is_met(self, rule: HealthRule, fact: DeviceFact) -> bool:
         """True when the reasons of the rule came so often, within the window that ends with the newest of them."""

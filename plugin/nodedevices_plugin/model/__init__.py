@@ -69,7 +69,6 @@ from nodedevices_plugin.model.registration import (
     Registration,
     RegistrationState,
     Unmatched,
-    WaitingPod,
     served_by_others,
 )
 
@@ -119,7 +118,6 @@ __all__ = [
     "Uses",
     "Usual",
     "Verdict",
-    "WaitingPod",
     "devices_by_id",
     "facts_by_id",
     "held_key",

@@ -4,7 +4,6 @@ one time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -98,18 +97,14 @@ class MostSeen:
     count: int
 
 
-def selects(
-    match: DeviceMatch, fact: DeviceFact, near: Mapping[str, frozenset[str]], *, any_case: bool = False
-) -> bool:
-    """True when the match selects the device; of partitions it says nothing, and `profile` does not count. The operator
-    decides by the same test. `near`: by device id, as `matching.near_types` has it. `any_case`: to find a near miss."""
+def selects(match: DeviceMatch, fact: DeviceFact, *, any_case: bool = False) -> bool:
+    """True when the match selects the device; of partitions it says nothing. The operator decides by the same test.
+    `any_case`: to find a near miss."""
     return matches(
         match,
         vendor=fact.vendor,
         product_name=fact.product_name,
         type=fact.type,
-        memory_bytes=memory_bytes(fact.capacity),
         ids=(fact.id,),
-        near=near.get(fact.id, ()),
         any_case=any_case,
     )

@@ -99,12 +99,3 @@ class Unmatched(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The note for people."""
         return f"{place_of(self.section, self.entry)}: {self.message}"
-
-
-class WaitingPod(Struct, frozen=True, kw_only=True):
-    """A pod that holds what a change waits for. `resource` empty: by a ResourceClaim."""
-
-    namespace: str
-    pod: str
-    resource: str
-    ids: tuple[str, ...]

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 
-from nodedevices_api.matching import matches
-from nodedevices_api.sections import DeviceMatch, Resources
+from nodedevices_api.matching import fits, matches, same
+from nodedevices_api.sections import OfferMatch, Resources
+from nodedevices_common.quantity import to_bytes
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Unit, resource_names
@@ -59,7 +59,7 @@ def _withheld(unit: Unit, values: VendorValues) -> bool:
 
 
 def units_matching(
-    match: DeviceMatch,
+    match: OfferMatch,
     units: Sequence[Unit],
     near: Near,
     *,
@@ -87,7 +87,7 @@ def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str 
 
 
 def _matches(
-    match: DeviceMatch, unit: Unit, near: Near, vendors: Vendors, *, partitions_as_devices: bool, any_case: bool = False
+    match: OfferMatch, unit: Unit, near: Near, vendors: Vendors, *, partitions_as_devices: bool, any_case: bool = False
 ) -> bool:
     fact, part = unit.device.fact, unit.partition
     vendor = vendors.vendor_of(fact)
@@ -98,34 +98,35 @@ def _matches(
     return matches_unit(match, unit, near, any_case=any_case)
 
 
-def matches_unit(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool = False) -> bool:
+def matches_unit(match: OfferMatch, unit: Unit, near: Near, *, any_case: bool = False) -> bool:
     """True when the match selects a unit that has a name already; without a profile a partition counts as its
     device."""
     fact, part = unit.device.fact, unit.partition
 
-    def fits(text: str, pattern: str) -> bool:
-        return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
-
     if match.profile is not None and (
         part is None
         or not any(
-            fits(profile, match.profile) for profile in (part.profile, resource_names.plain_profile(part.profile))
+            fits(profile, match.profile, any_case=any_case)
+            for profile in (part.profile, resource_names.plain_profile(part.profile))
         )
     ):
+        return False
+    if match.min_memory is not None and unit.memory_bytes < to_bytes(match.min_memory):
+        return False
+    around = near.get(fact.id, ())
+    if match.near is not None and not any(same(type_, match.near, any_case=any_case) for type_ in around):
         return False
     return matches(
         match,
         vendor=fact.vendor,
         product_name=fact.product_name,
         type=fact.type,
-        memory_bytes=unit.memory_bytes,
         ids=(unit.id, fact.id),
-        near=near.get(fact.id, ()),
         any_case=any_case,
     )
 
 
-def _is_explicit(match: DeviceMatch, fact: DeviceFact, vendors: Vendors) -> bool:
+def _is_explicit(match: OfferMatch, fact: DeviceFact, vendors: Vendors) -> bool:
     """True when the rule is explicitly about devices like this one, which its maker does not know."""
     by_vendor = match.vendor is not None and not vendors.known(fact.vendor)
     return by_vendor or match.type is not None or match.ids is not None

@@ -7,10 +7,10 @@ that a NIC which fails renames no GPU.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
-from nodedevices_api.matching import near_types
 from nodedevices_probe.protocol import DeviceFact, PciePath
 
 from nodedevices_plugin.model import Inventory
@@ -22,8 +22,18 @@ _PATHS = list(PciePath)
 
 
 def near(inventory: Inventory) -> Near:
-    facts = (device.fact for device in inventory.devices)
-    return near_types((fact.id, fact.type, fact.pcie_root) for fact in facts)
+    """A device without a root is near to nothing."""
+    facts = [device.fact for device in inventory.devices]
+    roots: dict[str, Counter[str]] = {}
+    for fact in facts:
+        if fact.pcie_root:
+            roots.setdefault(fact.pcie_root, Counter())[fact.type] += 1
+    return {
+        fact.id: frozenset(
+            other for other, count in roots.get(fact.pcie_root, Counter()).items() if count > (other == fact.type)
+        )
+        for fact in facts
+    }
 
 
 def nearest(inventory: Inventory) -> dict[str, tuple[str, ...]]:

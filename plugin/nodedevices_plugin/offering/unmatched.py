@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved
-from nodedevices_api.sections import CapacityEntry, DeviceMatch, SharedResource, Sharing
+from nodedevices_api.sections import CapacityEntry, DeviceMatch, OfferMatch, SharedResource, Sharing
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import clip, listing
-from nodedevices_probe.protocol import DeviceFact, memory_bytes
+from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.inventory import selects
@@ -106,7 +106,7 @@ def _shares(
                 _kind(unit, match, around) for unit in left if matches_unit(match, unit, around, any_case=True)
             )
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
-            wanted = _cut(_shown(match, pattern_only=False))
+            wanted = _cut(_shown(match))
             notes.append(Unmatched(section="sharing", entry=f"{entry}.match {wanted}".rstrip(), message=message))
         else:
             notes += _some_lacking(units, rule, entry, vendors)
@@ -144,7 +144,8 @@ def _rules(
         mine = units_matching(rule.match, left, around, partitions_as_devices=single, vendors=vendors)
         if not mine:
             place = places[number] if places is not None else f"devices[{number}].match"
-            entry = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
+            pattern = rule.match.profile or rule.match.product_name or ""
+            entry = f"{place} {_cut(_shown(rule.match) if places is None else pattern)}".rstrip()
             if units_matching(rule.match, found, around, partitions_as_devices=single, vendors=vendors):
                 others = f"; of the others {_existing(left, rule.match, around)}" if left else ""
                 message = f"an earlier entry already matches all of its devices{others}"
@@ -206,14 +207,14 @@ def _unmatched_devices(
     facts = [device.fact for device in inventory.devices]
     if not wanted or not facts:
         return ()
-    around, notes = near(inventory), []
+    notes = []
     for section, path, match, does in wanted:
-        if any(selects(match, fact, around) for fact in facts):
+        if any(selects(match, fact) for fact in facts):
             continue
-        alike = _near(_what(fact, match, around) for fact in facts if selects(match, fact, around, any_case=True))
-        there_are = listing(sorted({_what(fact, match, around) for fact in facts}))
+        alike = _near(_what(fact, match) for fact in facts if selects(match, fact, any_case=True))
+        there_are = listing(sorted({_what(fact, match) for fact in facts}))
         message = f"{does} no device on this node; there are: {there_are}{alike}"
-        shown = _cut(_shown(match, pattern_only=False))
+        shown = _cut(_shown(match))
         notes.append(Unmatched(section=section, entry=f"{path}.match {shown}".rstrip(), message=message))
     return tuple(notes)
 
@@ -253,18 +254,16 @@ def _meant(name: str, known: Mapping[str, str], here: str, vendors: Vendors) -> 
     return f"did you mean {closest}?" if closest is not None else f"there are: {here}"
 
 
-def _what(fact: DeviceFact, match: DeviceMatch, around: Near) -> str:
+def _what(fact: DeviceFact, match: DeviceMatch) -> str:
     """Return what a person compares with the match."""
     parts = [fact.product_name or fact.id]
     parts += [fact.id] if match.ids is not None and fact.product_name else []
     parts += [f"of vendor {fact.vendor}"] if match.vendor is not None else []
     parts += [f"of type {fact.type}"] if match.type is not None else []
-    parts += [f"with {memory_bytes(fact.capacity) // MEBIBYTE}Mi"] if match.min_memory is not None else []
-    parts += [_near_to(around.get(fact.id, ()))] if match.near is not None else []
     return " ".join(parts)
 
 
-def _existing(found: Sequence[Unit], match: DeviceMatch, around: Near) -> str:
+def _existing(found: Sequence[Unit], match: OfferMatch, around: Near) -> str:
     parts = [unit for unit in found if unit.partition is not None]
     if match.profile is not None and not parts:
         return "no partition is offered under a name of its own (see partitions.strategy)"
@@ -272,7 +271,7 @@ def _existing(found: Sequence[Unit], match: DeviceMatch, around: Near) -> str:
     return f"there are: {listing(sorted(kinds)) or 'none'}"
 
 
-def _kind(unit: Unit, match: DeviceMatch, around: Near) -> str:
+def _kind(unit: Unit, match: OfferMatch, around: Near) -> str:
     """Return what a person compares with the match: the model or the profile, and the other properties that the match
     requires."""
     profile = unit.partition.profile if unit.partition is not None else ""
@@ -280,12 +279,8 @@ def _kind(unit: Unit, match: DeviceMatch, around: Near) -> str:
     if match.ids is not None:
         shown = f"{shown} {unit.id}"
     if match.near is not None:
-        shown = f"{shown} {_near_to(around.get(unit.device.fact.id, ()))}"
+        shown = f"{shown} near {', '.join(sorted(around.get(unit.device.fact.id, ()))) or 'nothing'}"
     return shown if match.min_memory is None else f"{shown} with {unit.memory_bytes // MEBIBYTE}Mi"
-
-
-def _near_to(types: Iterable[str]) -> str:
-    return f"near {', '.join(sorted(types)) or 'nothing'}"
 
 
 def _near(names: Iterable[str]) -> str:
@@ -293,9 +288,7 @@ def _near(names: Iterable[str]) -> str:
     return f"; case matters: {listed} differs only in case" if listed else ""
 
 
-def _shown(match: DeviceMatch, *, pattern_only: bool) -> str:
-    if pattern_only:
-        return match.profile or match.product_name or ""
+def _shown(match: DeviceMatch) -> str:
     return ", ".join(
         f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
         for key, value in to_dict(match).items()

@@ -24,7 +24,6 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     Verdict,
 )
-from nodedevices_plugin.offering.nearness import near
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import drained as stage_drained
 from nodedevices_plugin.pipeline import inventory as stage_inventory
@@ -237,7 +236,7 @@ def _judged(
     monotonic: float,
 ) -> _Judged:
     """Judge the devices of each of the `parts`, by name of their probe. `inventory`: all of them together."""
-    rules = replace(HealthRules.from_section(world.active.effective.sections.health), near=near(inventory))
+    rules = HealthRules.from_section(world.active.effective.sections.health)
     all_events = tuple(event for some in events.values() for event in some)
     history = stage_history.with_events(
         world.state.history, all_events, inventory, rules, vendors, now=now, recovered=recovered

@@ -14,7 +14,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_common.text import listing
 
-from nodedevices_plugin.model import Holder, Inventory, Plan, Refused, Unmatched, WaitingPod
+from nodedevices_plugin.model import Holder, Inventory, Plan, Refused, Unmatched
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.changes import pods_named
 from nodedevices_plugin.offering.occupancy import HeldId
@@ -34,8 +34,7 @@ class ConfigStatus(Struct, frozen=True, kw_only=True):
     refused: Refused | None = None
     others: tuple[Refused, ...] = ()  # everything that is refused, also beside what is in effect
     unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (offering.unmatched)
-    waiting_for: tuple[WaitingPod, ...] = ()  # pods that a change waits for
-    waiting_for_daemons: int = 0  # of so many resources
+    waiting_for: tuple[str, ...] = ()  # pods that a change waits for, namespace/name
     cdi_problem: str = ""  # what is wrong with the source of CDI specifications
     pods_problem: str = ""  # why the pods of this node are not known, or not as they are now, where that matters
 
@@ -70,8 +69,7 @@ def of_problem(status: ConfigStatus, problem: ConfigProblem, *, applied_once: bo
         reason=_reason(problem),
         message=_message(problem, applied_once=applied_once),
         refused=refusal(problem.field, problem.message) if not problem.waits else None,
-        waiting_for=_holding(problem.waiting_for),
-        waiting_for_daemons=problem.awaits if not problem.waiting_for else 0,
+        waiting_for=tuple(sorted({f"{holder.namespace}/{holder.pod}" for holder in problem.waiting_for})),
     )
 
 
@@ -81,7 +79,7 @@ def of_holders(status: ConfigStatus, held: Sequence[HeldId], inventory: Inventor
         status,
         reason=names.WAITING_FOR_HOLDERS,
         message="; ".join([_withheld(held, inventory), *_other_units(held, plan)]),
-        waiting_for=_in_another_shape(held),
+        waiting_for=tuple(sorted({held_id.holder for held_id in held if held_id.holder})),
     )
 
 
@@ -116,30 +114,6 @@ def _other_units(held: Sequence[HeldId], plan: Plan) -> list[str]:
             right = "give the other unit another name (rename), which is counted separately"
             found.append(f"the scheduler subtracts these pods' {shares}, so new pods may find no room; {right}")
     return found
-
-
-def _in_another_shape(ours: Sequence[HeldId]) -> tuple[WaitingPod, ...]:
-    """Their pods, as far as they are known."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for held_id in ours:
-        if held_id.holder:
-            found.setdefault((held_id.holder, held_id.resource or ""), []).append(held_id.id)
-    return tuple(
-        WaitingPod(namespace=namespace, pod=pod, resource=resource, ids=tuple(sorted(ids)))
-        for (holder, resource), ids in sorted(found.items())
-        for namespace, _, pod in [holder.partition("/")]
-    )
-
-
-def _holding(holders: Sequence[Holder]) -> tuple[WaitingPod, ...]:
-    """A pod's containers together."""
-    found: dict[tuple[str, str, str], set[str]] = {}
-    for holder in holders:
-        found.setdefault((holder.namespace, holder.pod, holder.resource or ""), set()).update(holder.ids)
-    return tuple(
-        WaitingPod(namespace=namespace, pod=pod, resource=resource, ids=tuple(sorted(ids)))
-        for (namespace, pod, resource), ids in sorted(found.items())
-    )
 
 
 def _message(problem: ConfigProblem, *, applied_once: bool) -> str:

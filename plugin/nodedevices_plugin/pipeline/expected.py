@@ -19,7 +19,6 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.model.inventory import selects
-from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.settings.probes import lists_devices
 
@@ -41,9 +40,8 @@ class Count(Struct, frozen=True, kw_only=True):
         return max(0, self.expected - self.found)
 
 
-def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory], near: Near) -> tuple[Count, ...]:
-    """Return what is expected and what is here. `parts`: the devices of each probe that runs. `near`: of all that are
-    listed, so that a NIC which is missing makes no GPU beside it one that does not match."""
+def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory]) -> tuple[Count, ...]:
+    """Return what is expected and what is here. `parts`: the devices of each probe that runs."""
     known = [device for part in parts.values() for device in part.devices]
     here = [device.fact for device in known if device.present and not device.fact.readings.lost]
     lost = [device.fact for device in known if not device.present or device.fact.readings.lost]
@@ -51,8 +49,8 @@ def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory], ne
         Count(
             what=described(entry.match),
             expected=entry.count,
-            found=sum(selects(entry.match, fact, near) for fact in here),
-            lost=tuple(place(fact) for fact in lost if selects(entry.match, fact, near)),
+            found=sum(selects(entry.match, fact) for fact in here),
+            lost=tuple(place(fact) for fact in lost if selects(entry.match, fact)),
         )
         for entry in entries
     )

@@ -305,7 +305,7 @@ def _expected(
     if assessed.monotonic < judged_from:
         return None if entries else ()
     if entries:
-        return expected.count(entries, known.owned, assessed.rules.near)
+        return expected.count(entries, known.owned)
     return lacking(remembered, known.inventory, known.owned.keys())
 
 

@@ -8,6 +8,9 @@ own settings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from msgspec import Struct, field
@@ -17,6 +20,7 @@ from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections, Serving
 from nodedevices_common.errors import InputError
+from pydantic import ValidationError
 
 from nodedevices_plugin.model.plan import WHOLE
 from nodedevices_plugin.settings import options
@@ -28,6 +32,7 @@ from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 
 SPEC_CONFIG = "spec.config"
+SHAPELESS = frozenset({"health", "faults", "capacity", "labels", "expect", "idle"})  # sections that decide no ids
 
 
 class Effective(Struct, frozen=True, kw_only=True):
@@ -122,10 +127,12 @@ def sections_of(spec_config: Mapping[str, Any], modes: SharingModes = MODES) -> 
 
 def to_saved(effective: Effective) -> dict[str, Any]:
     """Return the configuration as the state file has it."""
-    sections = {name: getattr(effective.sections, name) for name in SECTION_NAMES}
+    sections = to_dict(Resolved(**{name: getattr(effective.sections, name) for name in SECTION_NAMES}))
+    # An earlier version, which reads the whole configuration or nothing, does not know each field of it.
+    faults = effective.sections.faults.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return {
         "resourcePrefix": effective.resource_prefix,
-        "sections": to_dict(Resolved(**sections)),
+        "sections": {**sections, "faults": faults},
         "node": to_plain(effective.node),
     }
 
@@ -133,7 +140,7 @@ def to_saved(effective: Effective) -> dict[str, Any]:
 def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> Effective:
     """Read what `to_saved` wrote, but for the parts that `unread` names. Raises ConfigError for anything else."""
     try:
-        sections = parse(Sections, saved.get("sections"), "sections", strategies=modes.names)
+        sections = parse(Sections, _known(saved.get("sections")), "sections", strategies=modes.names)
         return Effective(
             sections=with_defaults(sections),
             resource_prefix=str(saved["resourcePrefix"]),
@@ -143,6 +150,19 @@ def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES, vendors: V
         )
     except (InputError, KeyError) as error:
         raise ConfigError([f"saved configuration: {error}"]) from error
+
+
+def _known(sections: object) -> object:
+    """The saved sections without fields that this version does not have, where these decide no ids: an upgrade must
+    not cost the node its offers."""
+    found: Any = deepcopy(sections)
+    try:
+        Sections.model_validate(found, by_alias=True, by_name=False)
+    except ValidationError as error:
+        for loc in (each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"):
+            if len(loc) > 1 and loc[0] in SHAPELESS:
+                del reduce(getitem, loc[:-1], found)[loc[-1]]
+    return found
 
 
 def unread(saved: Mapping[str, Any] | None, modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> str:

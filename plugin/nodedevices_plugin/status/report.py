@@ -41,7 +41,6 @@ from nodedevices_plugin.model import (
     RegistrationState,
     SchedulableId,
     Verdict,
-    WaitingPod,
     facts_by_id,
     served_by_others,
 )
@@ -63,20 +62,17 @@ from nodedevices_plugin.status.conditions import (
 from nodedevices_plugin.status.counts import (
     MAX_RESOURCES,
     NO_DRIVER,
-    ShareCounts,
     allocated_of,
-    faults_lately,
     free_of,
     held_ids,
     holders_were_known,
     loaded_drivers,
-    missing_parts,
     reported_healthy,
     share_counts,
     uses_by_part,
 )
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whole_second
-from nodedevices_plugin.status.shares import enforcement, memory_of, memory_totals, of_parts, unit
+from nodedevices_plugin.status.shares import enforcement, memory_of, of_parts, unit
 from nodedevices_plugin.status.withheld import Withheld, capacity, withheld
 
 MAX_LINKS = 16  # maxItems of status.devices[].links
@@ -125,13 +121,13 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
 
     devices = odd.all(facts.inventory.devices, lambda found: f"device {found.fact.id}", device)
     inventory = facts.inventory
-    configuration, resources = _configuration(facts, odd), _resources(facts, counts, names, odd)
+    configuration, resources = _configuration(facts, odd), _resources(facts, names, odd)
     probes = odd.all(facts.probes, lambda probe: f"probe {probe.name}", lambda probe: _probe(probe, facts))
     known_drivers, machine = _drivers(facts, odd), odd.made("machine", lambda: _machine(facts))
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
-        summary=odd.made("summary", lambda: _summary(devices, resources, facts, names)),
+        summary=odd.made("summary", lambda: _summary(devices, resources, facts)),
         drivers=known_drivers,
         machine=machine,
         probes=probes,
@@ -215,7 +211,6 @@ def _device(
         name=names[fact.id],
         type=fact.type,
         index=fact.index,
-        probe=device.probe or None,
         attributes=_attributes(fact),
         capacity=fact.capacity,
         links=links[fact.id],
@@ -301,8 +296,18 @@ def _health(verdict: Verdict | None, facts: NodeFacts) -> api.DeviceHealth:
         reasons=_reasons(verdict),
         message=verdict.message,
         since=whole_second(verdict.since),
-        xid=verdict.xid,
         xids=tuple(sorted(_xids(verdict, facts.inventory.boot_id)))[: api.MAX_XIDS],
+        recovery_action=verdict.recovery_action if verdict.state is not HealthState.HEALTHY else None,
+        fault_domain=_domain(verdict.fault_domain),
+    )
+
+
+def _own_health(verdict: Verdict) -> api.HolderHealth:
+    return api.HolderHealth(
+        state=verdict.state.value,
+        reason=verdict.reason,
+        message=verdict.message,
+        since=whole_second(verdict.since),
         recovery_action=verdict.recovery_action if verdict.state is not HealthState.HEALTHY else None,
         fault_domain=_domain(verdict.fault_domain),
     )
@@ -343,13 +348,6 @@ def _occurred(occurrences: Occurrences) -> api.Occurred:
         last=whole_second(occurrences.shown.last),
         fault=occurrences.is_fault,
     )
-
-
-def _most_faults(facts: NodeFacts, names: Mapping[str, str]) -> str:
-    """Return the device with the most faults lately, the first of equals, and their number; empty: none had any."""
-    counts = {id_: sum(occurrences.shown.count for occurrences in found) for id_, found in faults_lately(facts).items()}
-    most = max(counts, key=lambda id_: counts[id_], default=None)
-    return f"{names[most]}={counts[most]}" if most is not None else ""
 
 
 def _domain(text: str | None) -> api.FaultDomain | None:
@@ -457,7 +455,7 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
             since=since,
             idle=None if (use := uses.get(part)) is None else use.word or None,
             idle_since=None if use is None or use.since is None else whole_second(use.since),
-            health=_health(verdict, facts) if verdict is not None else None,
+            health=_own_health(verdict) if verdict is not None else None,
         )
         if (made := odd.made(f"holder {namespace}/{pod} of {part}", make)) is not None:
             result[part].append(made)
@@ -490,12 +488,7 @@ def offered_devices(facts: NodeFacts) -> int | None:
     return len(found & {device.fact.id for device in facts.inventory.devices})
 
 
-def _summary(
-    devices: tuple[api.Device, ...],
-    resources: tuple[api.Resource, ...],
-    facts: NodeFacts,
-    names: Mapping[str, str],
-) -> api.Summary:
+def _summary(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], facts: NodeFacts) -> api.Summary:
     states = [device.health.state for device in devices]
     models = sorted({device.attributes.product_name or "" for device in devices if device.attributes} - {""})
     worst = min(devices, key=badness, default=None)
@@ -519,7 +512,6 @@ def _summary(
         reason=node_reason(facts, worst.health.reason if worst is not None and sick else ""),
         recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
         idle=None if facts.uses is None else sum(use.unused for use in facts.uses.devices.values()),
-        most_faults=_most_faults(facts, names),
     )
 
 
@@ -603,10 +595,8 @@ def _machine(facts: NodeFacts) -> api.Machine | None:
     return made if made != api.Machine() else None
 
 
-def _resources(
-    facts: NodeFacts, counts: Sequence[ShareCounts], names: Mapping[str, str], odd: _Odd
-) -> tuple[api.Resource, ...]:
-    held, known, missing = held_ids(facts), holders_were_known(facts), missing_parts(facts.inventory)
+def _resources(facts: NodeFacts, names: Mapping[str, str], odd: _Odd) -> tuple[api.Resource, ...]:
+    held, known = held_ids(facts), holders_were_known(facts)
     others = served_by_others(facts.registrations)
 
     def made(resource: OfferedResource) -> api.Resource:
@@ -621,7 +611,6 @@ def _resources(
             unit=unit(resource),
             packing=resource.sharing.packing,
             enforcement=enforcement(resource),
-            memory=memory_totals(resource, counts, missing=missing, holders_known=known),
             managed_by="plugin",
             withheld=odd.all(
                 withheld(resource, mine=resource.name not in others)[: api.MAX_WITHHELD],
@@ -640,14 +629,9 @@ def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | Non
     def refusal(refused: Refused) -> api.Refusal:
         return api.Refusal(section=refused.section, field=refused.field, message=refused.message)
 
-    def waiting(pod: WaitingPod) -> api.WaitingFor:
-        ids = pod.ids[: api.MAX_WAITING_IDS]
-        return api.WaitingFor(namespace=pod.namespace, pod=pod.pod, resource=pod.resource, ids=ids)
-
-    refused = config.refused
+    every = dict.fromkeys((*((config.refused,) if config.refused is not None else ()), *config.others))
     parts = {
-        "refused": odd.made("refused", partial(refusal, refused)) if refused is not None else None,
-        "refusals": odd.all(config.others[: api.MAX_REFUSALS], lambda refused: f"refusal of {refused.field}", refusal),
+        "refusals": odd.all(tuple(every)[: api.MAX_REFUSALS], lambda refused: f"refusal of {refused.field}", refusal),
         "unmatched": odd.all(
             config.unmatched[: api.MAX_UNMATCHED],
             lambda unmatched: f"unmatched {unmatched.entry}",
@@ -655,15 +639,13 @@ def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | Non
                 section=unmatched.section, entry=unmatched.entry, message=unmatched.message
             ),
         ),
-        "waiting_for": odd.all(
-            config.waiting_for[: api.MAX_WAITING_FOR], lambda pod: f"waiting for {pod.namespace}/{pod.pod}", waiting
-        ),
     }
     made = odd.made(
         "configuration",
         lambda: api.ConfigurationStatus(
             sources=config.sources,
-            waiting_for_daemons=config.waiting_for_daemons or None,
+            files_alone=config.refused is None and bool(config.others),
+            waiting_for_pods=config.waiting_for[: api.MAX_WAITING_FOR],
             serving=None if facts.observed is None else OBSERVE,
             **parts,
         ),

@@ -1,9 +1,9 @@
-"""The report's parts about shares: those of a device, and those of a resource's memory (counts)."""
+"""The report's parts about shares (counts)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nodedevices_api import nodedevices as api
 from nodedevices_common.quantity import from_bytes
@@ -32,16 +32,11 @@ def of_parts(
 
 
 def _said(counts: Sequence[ShareCounts], *, holders_known: bool, cores: int | None) -> api.Shares:
-    only = counts[0] if len(counts) == 1 else None
-    left = only.unallocatable_bytes if only is not None else None
     return api.Shares(
-        resource=only.resource.name if only is not None else None,
+        resource=counts[0].resource.name if len(counts) == 1 else None,
         total=sum(count.total for count in counts),
         held=sum(count.held for count in counts),
         free=sum(count.free for count in counts) if holders_known else None,
-        unit=unit(only.resource) if only is not None else None,
-        unallocatable=from_bytes(left) if left is not None else None,
-        packing=only.resource.sharing.packing if only is not None else None,
         cores_held=cores,
     )
 
@@ -56,25 +51,3 @@ def unit(resource: OfferedResource) -> str | None:
     """Return the memory that one share is."""
     memory = resource.sharing.memory
     return memory.unit if memory is not None else None
-
-
-def memory_totals(
-    resource: OfferedResource, counts: Iterable[ShareCounts], *, missing: Collection[str], holders_known: bool
-) -> api.ResourceMemory | None:
-    """All devices of a resource together. `missing`: devices and partitions that are gone; they count with what pods
-    still hold of them, so that what is held is never more than there is."""
-    memory = resource.sharing.memory
-    if memory is None:
-        return None
-    size = memory.unit_bytes
-    own = [count for count in counts if count.resource.name == resource.name]
-    total = sum(whole for part, whole in memory.devices.items() if part not in missing)
-    total += size * sum(count.held for count in own if count.part in missing)
-    return api.ResourceMemory(
-        total=from_bytes(total),
-        held=from_bytes(size * sum(count.held for count in own)),
-        free=from_bytes(size * sum(count.free for count in own)) if holders_known else None,
-        unallocatable=from_bytes(
-            max(0, total - size * sum(count.held if count.part in missing else count.total for count in own))
-        ),
-    )

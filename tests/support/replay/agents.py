@@ -57,7 +57,7 @@ NAMESPACE = "ml"
 SECTIONS: Mapping[str, Any] = {
     "resources": {"devices": [{"match": {"type": "nic"}, "name": RDMA}]},  # an unused port without a link is no fault
     "faults": {
-        "taint": {"effect": "NoSchedule"},
+        "taintEffect": "NoSchedule",
         "evict": {"mode": "AfterGrace", "graceSeconds": 120},
         "budget": {"maxUnavailable": "5%"},
     },

@@ -107,14 +107,6 @@ def test_what_is_missing_is_in_the_tables_and_in_the_nodes_sentence() -> None:
     assert shown.message.startswith("type gpu: 7 of 8 expected: gpu at 0000:b3:00.0 is missing. ")
 
 
-def test_a_missing_nic_makes_no_gpu_beside_it_one_that_does_not_match() -> None:
-    node = expecting({"expect": [{"match": {"type": "gpu", "near": "nic"}, "count": 1}]}, BOTH)
-    beside = replace(GPUS[0], pcie_root="pci0000:16")
-    node.line("nvml", beside).line("nics", nic(pcie_root="pci0000:16"), nic(1))
-    assert found(node) == [1]
-    assert found(node.line("nics", nic(1))) == [1]
-
-
 def test_the_devices_of_a_silent_probe_count_as_it_listed_them_last() -> None:
     node = expecting().line("nvml", *GPUS)
     node.clock += 600
@@ -139,7 +131,7 @@ def test_a_probe_that_has_not_reported_is_waited_for_and_not_for_ever() -> None:
         ({"match": {}}, "count"),
         ({"count": 8}, "match"),
         ({"match": {}, "count": 8, "most": 9}, "most"),
-        ({"match": {"profile": "1g.*"}, "count": 8}, "leave out match.profile"),
+        ({"match": {"profile": "1g.*"}, "count": 8}, "only resources.devices"),
     ],
 )
 def test_a_wrong_entry_is_refused_with_its_field(entry: dict[str, Any], says: str) -> None:

@@ -21,7 +21,6 @@ from nodedevices_plugin.model import (
     Registration,
     RegistrationState,
     Unmatched,
-    WaitingPod,
 )
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS
@@ -136,7 +135,6 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
     assert (node.config, node.counts, node.last and node.last.refused) == ("WaitingForDaemon", {GPU: (2, 2)}, "")
     node.given(mps=facts({(GPU, 25): "is being started"})).line()
     assert (node.config, node.counts) == ("WaitingForDaemon", {GPU: (2, 2)})
-    assert (node.world.config.waiting_for_daemons, node.world.config.refused) == (1, None)
     assert "control daemon of nvidia.com/gpu is being started" in node.world.config.message
     node.given(mps=facts({(GPU, 25): "does not answer: no such file"})).line()
     assert (node.config, node.counts, node.last and node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
@@ -262,8 +260,7 @@ def test_at_a_first_start_no_daemon_is_requested_under_pods_that_hold_its_gpus(p
     node.given(holdings=held(pod)).line()
     assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
     assert node.world.config.message == f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0"
-    assert [(each.namespace, each.pod) for each in node.world.config.waiting_for] == [("ml", "train-0")]
-    assert node.world.config.waiting_for_daemons == 0
+    assert node.world.config.waiting_for == ("ml/train-0",)
     node.given(holdings=NOBODY).line()
     assert [each.resource for each in node.world.daemons or ()] == [GPU]
     assert node.given(mps=ANSWERS).line().counts == {GPU: (8, 8)}
@@ -450,7 +447,7 @@ def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> No
         "gpu-0: held under another resource or id, and not offered to new pods until these pods have ended: ml/train-0"
     )
     assert node.world.config.message == f"{reported}; everything else is applied"
-    assert node.world.config.waiting_for == (WaitingPod(namespace="ml", pod="train-0", resource=GPU, ids=(gpu_id(0),)),)
+    assert node.world.config.waiting_for == ("ml/train-0",)
     assert node.counts == {GPU: (8, 4)}
     assert node.world.config.applied_hash == "b"
     assert node.given(holdings=NOBODY).wait().counts == {GPU: (8, 8)}
@@ -477,7 +474,7 @@ def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> No
         seen=seen(mps, config_hash="b"), holdings=held(holder(f"{gpu_id(0)}::1")), mps=facts({(GPU, 50): ""})
     ).wait()
     assert (node.config, node.world.config.applied_hash) == ("WaitingForHolders", "a")
-    assert [each.ids for each in node.world.config.waiting_for] == [(f"{gpu_id(0)}::1",)]
+    assert node.world.config.waiting_for == ("ml/train-0",)
     assert node.counts == {GPU: (8, 1)}, "shares that nobody holds go to no new pod, or it would wait for ever"
     node.given(holdings=NOBODY).wait()
     assert (node.config, node.world.config.applied_hash, node.counts) == ("Applied", "b", {GPU: (4, 4)})

@@ -29,7 +29,6 @@ from nodedevices_plugin.model import (
     SharingFacts,
     Unmatched,
     Verdict,
-    WaitingPod,
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.plain import TimeSlicing
@@ -79,7 +78,7 @@ def node() -> NodeFacts:
         config=ConfigStatus(
             refused=Refused(section="sharing", field="sharing.x", message="no"),
             unmatched=(Unmatched(section="sharing", entry="x", message="no"),),
-            waiting_for=(WaitingPod(namespace="ml", pod="b", resource="", ids=(LONG_CLAIM,)),),
+            waiting_for=("ml/b",),
         ),
         retired={"example.com/gone": START},
         notices={gpu_id(0): (NOTICE,)},
@@ -160,13 +159,6 @@ def test_what_is_left_out_is_named_and_of_a_device_its_health_stays() -> None:
     assert (first.id, first.health.state, first.attributes) == (gpu_id(0), "Healthy", None)
     [ready] = [each for each in status.conditions if each.type == "Ready"]
     assert f"left out of this object: device {gpu_id(0)}: numaNode: " in ready.message
-
-
-def test_a_claim_on_a_node_with_a_long_name_is_cut_and_waited_for() -> None:
-    status = report(node())
-    assert status.configuration is not None
-    [waiting] = status.configuration.waiting_for
-    assert [len(each) for each in waiting.ids] == [128]
 
 
 @pytest.mark.parametrize("profile", ["1g.10gb+me", "x" * 48])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -280,6 +281,20 @@ def test_nvidias_health_variables_are_the_nodes_own_health_which_a_policy_replac
         (("Xid*",), "Ignored")
     ]
     assert resolve(every, None, {"health": {}}).sections.health.rules == ()
+
+
+def test_a_saved_field_that_is_gone_costs_the_node_nothing_where_it_decides_no_ids() -> None:
+    """As an earlier version wrote its defaults; a rule that had more than this version knows is about more devices."""
+    saved = to_saved(effective())
+    before = deepcopy(saved)
+    before["sections"]["faults"] |= {"taint": {"effect": "None"}, "rules": [{"evict": {"mode": "Immediate"}}]}
+    before["sections"]["health"]["rules"] = [{"reasons": ["Xid31"], "state": "Ignored", "match": {"near": "nic"}}]
+    found = from_saved(before)
+    assert found.shape == from_saved(saved).shape
+    assert [rule.reasons for rule in found.sections.health.rules] == [("Xid31",)]
+    before["sections"]["sharing"]["gone"] = 1
+    with pytest.raises(ConfigError, match="gone: unknown key"):
+        from_saved(before)
 
 
 @cases("saved", [{}, {"sections": {}}, {"resourcePrefix": "a.b", "sections": {"x": 1}}])

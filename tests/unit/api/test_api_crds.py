@@ -233,7 +233,7 @@ def test_the_columns_of_nodedevices_are_the_agreed_ones() -> None:
     assert [column.name.upper() for column in columns if not column.wide] == (
         ["MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
     )
-    assert [column.name.upper() for column in columns if column.wide] == ["ACTION", "WITHHELD", "FAULTS", "IDLE"]
+    assert [column.name.upper() for column in columns if column.wide] == ["ACTION", "WITHHELD", "IDLE"]
 
 
 def test_columns_and_selectable_fields_point_at_fields() -> None:

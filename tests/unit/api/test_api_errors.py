@@ -48,8 +48,17 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
             'spec.capacity[0].name: "gpu" is not allowed; write a domain and a name of at most 63 characters, such as ',
         ),
         (
-            {"faults": {"taint": {"effect": "NoExecute"}}},
+            {"faults": {"taintEffect": "NoExecute"}},
             "spec.faults: NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
+        ),
+        ({"faults": {"taint": {}}}, "spec.faults.taint: unknown key; it is now taintEffect, such as NoSchedule"),
+        (
+            {"faults": {"rules": [{"evict": {}}]}},
+            "spec.faults.rules[0].evict: unknown key; it is now evictMode, such as",
+        ),
+        (
+            {"capacity": [{"name": "a.b/c", "perDevice": 1, "match": {"near": "nic"}}]},
+            "spec.capacity[0].match.near: unknown key; only resources.devices and sharing.resources have it",
         ),
         ({"nodeSelector": None, "partitions": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
         ({"idle": None, "health": {}}, "spec.idle: null is not allowed; give it a value, or leave it out"),

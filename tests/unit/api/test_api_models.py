@@ -188,7 +188,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
             "event": True,
             "nodeCondition": True,
             "xidNodeCondition": False,
-            "taint": {"effect": "None"},
+            "taintEffect": "None",
             "evict": {"mode": "Never", "excludeNamespaces": []},
             "rules": [],
         },

@@ -195,7 +195,7 @@ def test_of_a_node_that_has_not_come_to_the_configuration_of_now_no_number_is_gi
     assert found(kubectl)["n1"]["resources"] == []
 
 
-FAULTS = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 5}}
+FAULTS = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 5}}
 
 
 def test_taints_and_evictions_are_shown_with_what_budget_and_breaker_say(
@@ -217,7 +217,7 @@ def test_a_policy_that_gets_more_nodes_counts_those_that_it_has(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     """`n2`, which has the policy already, is out of service: the one node that maxUnavailable allows."""
-    faults = {"taint": {"effect": "NoSchedule"}, "budget": {"maxUnavailable": 1}}
+    faults = {"taintEffect": "NoSchedule", "budget": {"maxUnavailable": 1}}
     fleet.add(POLICIES, policy("faults", labels={"pool": "y"}, faults=faults))
     fleet.objects[NODE_DEVICES][:2] = [
         node("n1", gpu(0, **failed())),
@@ -259,7 +259,7 @@ def test_a_fault_is_acted_on_by_its_device_and_a_rule_about_no_device_is_said(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0, "ml/train-0", **failed()), gpu(1))
-    kept = {"match": {"type": "gpu"}, "taint": {"effect": "None"}, "evict": {"mode": "Never"}}
+    kept = {"match": {"type": "gpu"}, "taintEffect": "None", "evictMode": "Never"}
     nics = {"reasons": ["LinkDown"], "state": "Ignored", "match": {"type": "nic"}}
     spec: dict[str, Any] = {"faults": FAULTS | {"rules": [kept]}, "health": {"rules": [nics]}}
     assert kubectl("policy", "dry-run", "-f", write(policy(**spec)), "-o", "json") == 4

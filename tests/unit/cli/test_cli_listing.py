@@ -24,7 +24,7 @@ n10    Ready      NVIDIA-H100-80GB-HBM3   1         1         0        Temperatu
 NODES_WIDE = """\
 NAME   ACTION     CONFIG          WITHHELD      FREE                      MEM-FREE   DRIVER       AGENT
 n1     ResetBus   ConfigInvalid   Unhealthy=1   nvidia.com/gpu=1          <none>     570.148.08   0.1.0
-n2     <none>     Applied         <none>        nvidia.com/gpu=0          31Gi       570.148.08   0.1.0
+n2     <none>     Applied         <none>        nvidia.com/gpu=31         31Gi       570.148.08   0.1.0
 """
 DEVICES_TABLE = """\
 NODE   DEVICE             MODEL                   HEALTH                 REASON   SINCE   ACTION     HELD-BY
@@ -55,7 +55,7 @@ def partition(*pods: str) -> JsonObject:
 def fleet(api: RecordedApi) -> RecordedApi:
     sharing = gpu(3, unschedulable="RMA 4711", partitions=[partition("a/p0", "a/p1", "a/p2", "a/p3", "a/p4")])
     by_memory = node("n2", gpu(0, "ml/train-1"), conditions=[condition("Ready", "False", "DriverNotLoaded")])
-    by_memory["status"]["resources"][0]["memory"] = {"total": "46068Mi", "held": "12Gi", "free": "31Gi"}
+    by_memory["status"]["resources"][0] |= {"unit": "1Gi", "free": 31}
     bare = {"metadata": {"name": "n4", "creationTimestamp": "2026-11-18T09:00:00Z"}}
     api.add(
         NODE_DEVICES,

@@ -100,9 +100,9 @@ class Kubelet:
         shown = []
         for index, device in enumerate(devices):
             total = sum(each == device for each in self._device_of.values())
-            made = nodeshares.gpu(index, total, *of.get(device, ()), packing=self._packing)
+            made = nodeshares.gpu(index, total, *of.get(device, ()))
             shown.append(made | {"id": device})
-        return node_devices(self.name, *shown)
+        return node_devices(self.name, *shown, packing=self._packing)
 
 
 def some_pod(name: str, dice: random.Random) -> dict[str, Any]:

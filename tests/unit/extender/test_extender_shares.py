@@ -30,13 +30,15 @@ def device(**more: Any) -> SharedDevice:
 
 def test_a_report_is_read_with_every_field() -> None:
     held = holder("train", 10, container="main", cores=40) | {"podUID": "u-1"}
-    one = gpu(0, 24, held, cores_held=40, packing="spread", truncated=2)
+    one = gpu(0, 24, held, cores_held=40, truncated=2)
     part = gpu(1, 10, held=4) | {"id": "MIG-1"}
     whole = {"id": "GPU-1", "index": 1, "health": {"state": "Healthy"}, "partitions": [part]}
     raw = node_devices("n1", {"id": "GPU-9", "index": 9}, one, whole, stale=True)
     raw["status"]["resources"] = [
         {
             "name": MEMORY,
+            "unit": "1Gi",
+            "packing": "spread",
             "capacity": 34,
             "withheld": [{"reason": "SamePlace", "count": 1}, {"reason": "Cordoned", "count": 2}],
         }
@@ -73,8 +75,9 @@ def test_a_report_is_read_with_every_field() -> None:
 
 
 def test_what_a_report_does_not_say_is_nothing() -> None:
-    bare = {"id": "GPU-0", "shares": {"resource": MEMORY, "free": 2, "unit": "1Gi"}, "holders": [{}]}
-    raw = {"metadata": {"name": "n1"}, "status": {"devices": [bare]}}
+    bare = {"id": "GPU-0", "shares": {"resource": MEMORY, "free": 2}, "holders": [{}]}
+    by_memory = [{"name": MEMORY, "unit": "1Gi"}]
+    raw = {"metadata": {"name": "n1"}, "status": {"devices": [bare], "resources": by_memory}}
     [found] = read(raw).resources[MEMORY].devices
     assert found == SharedDevice(id="GPU-0", index=0, total=0, held=0, free=2, offered=True)
     assert (found.truncated, found.missing, found.unlisted) == (False, False, 0)
@@ -83,15 +86,15 @@ def test_what_a_report_does_not_say_is_nothing() -> None:
     )
     assert read({"status": {}}) == NodeShares(name="")
     assert (read(raw).stale, read(raw).resources[MEMORY].capacity) == (False, 0)
-    nameless = {"shares": {"resource": MEMORY, "free": 2, "unit": "1Gi"}}
-    assert read({"status": {"devices": [nameless]}}).resources[MEMORY].devices[0].id == ""
+    nameless = {"shares": {"resource": MEMORY, "free": 2}}
+    assert read({"status": {"devices": [nameless], "resources": by_memory}}).resources[MEMORY].devices[0].id == ""
 
 
-@cases("lacks", ["resource", "free", "unit"])
+@cases("lacks", ["resource", "free"])
 def test_a_device_that_is_not_shared_by_memory_hides_none_after_it(lacks: str) -> None:
-    other = gpu(0, 24)
-    del other["shares"][lacks]
-    assert [each.id for each in shared(other, gpu(1, 24))] == ["GPU-1"]
+    raw = node_devices("n1", gpu(0, 24), gpu(1, 24))
+    del raw["status"]["devices"][0]["shares"][lacks]
+    assert [each.id for each in read(raw).resources[MEMORY].devices] == ["GPU-1"]
 
 
 @cases(
@@ -155,7 +158,7 @@ def test_a_node_of_which_any_device_has_partitions_that_are_not_listed_is_not_ju
 def test_a_reason_without_name_or_count_withholds_nothing() -> None:
     raw = node_devices("n1", gpu(0, 24))
     entries = [{"reason": "Cordoned"}, {"count": 4}, {"reason": "SamePlace", "count": 4}]
-    raw["status"]["resources"] = [{"name": MEMORY, "capacity": 24, "withheld": entries}]
+    raw["status"]["resources"] = [{"name": MEMORY, "unit": "1Gi", "capacity": 24, "withheld": entries}]
     assert read(raw).resources[MEMORY].withheld == (WithheldShares("SamePlace", 4),)
 
 

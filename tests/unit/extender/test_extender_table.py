@@ -83,7 +83,7 @@ def test_a_node_whose_units_are_all_withheld_says_for_which_reasons(withheld: di
     reasons = [{"reason": reason, "count": count} for reason, count in withheld.items()]
     node["status"]["resources"] = [
         {"name": OTHER, "capacity": 9, "healthy": 0, "withheld": [{"reason": "Unhealthy", "count": 9}]},
-        {"name": MEMORY, "capacity": 48, "healthy": 0, "withheld": reasons},
+        {"name": MEMORY, "unit": "1Gi", "capacity": 48, "healthy": 0, "withheld": reasons},
     ]
     assert judge(cache(node), pod("p", 10)) == PodFit(
         refusal=f"no GPU of this node offers {MEMORY} now: {words}", never=True
@@ -93,7 +93,7 @@ def test_a_node_whose_units_are_all_withheld_says_for_which_reasons(withheld: di
 def test_a_refusal_for_want_of_room_says_what_is_withheld_beside_it() -> None:
     node = node_devices("n1", gpu(0, 24, held=20), gpu(1, 24, free=0) | {"unschedulable": "RMA 4711"})
     withheld = [{"reason": "Cordoned", "count": 24}]
-    node["status"]["resources"] = [{"name": MEMORY, "capacity": 48, "healthy": 24, "withheld": withheld}]
+    node["status"]["resources"][0] |= {"capacity": 48, "healthy": 24, "withheld": withheld}
     refused = judge(cache(node), pod("p", 10))
     assert refused.refusal == (
         f"no single GPU has 10 free units of {MEMORY} (largest free: 4); 24 of 48 units are withheld (24 Cordoned)"
@@ -296,21 +296,21 @@ def test_the_fuller_the_chosen_gpu_will_be_the_higher_its_node_scores_and_with_s
 ) -> None:
     found = []
     for held in (16, 8, 2):
-        known = cache(node_devices("n1", gpu(0, 20, held=held, packing=packing)))
+        known = cache(node_devices("n1", gpu(0, 20, held=held), packing=packing))
         found.append(judge(known, pod("p", 4 if held == 16 else 2)).score)
     assert found == scores
 
 
 def test_the_score_is_that_of_the_gpu_which_the_agent_will_choose() -> None:
     packed = cache(node_devices("n1", gpu(0, 20, held=10), gpu(1, 20)))
-    spread = cache(node_devices("n1", gpu(0, 20, held=10, packing="spread"), gpu(1, 20, packing="spread")))
+    spread = cache(node_devices("n1", gpu(0, 20, held=10), gpu(1, 20), packing="spread"))
     assert judge(packed, pod("p", 10)).score == 10
     assert judge(spread, pod("p", 10)).score == 5
 
 
 @pytest.mark.parametrize(("packing", "score"), [("binpack", 7), ("spread", 3)])
 def test_of_several_chosen_gpus_the_score_is_the_middle(packing: str, score: int) -> None:
-    known = cache(node_devices("n1", gpu(0, 20, packing=packing), gpu(1, 20, packing=packing)))
+    known = cache(node_devices("n1", gpu(0, 20), gpu(1, 20), packing=packing))
     assert judge(known, pod("p", container("a", 12), container("b", 16))).score == score
 
 
@@ -319,7 +319,7 @@ def test_of_several_chosen_gpus_the_score_is_the_middle(packing: str, score: int
 def test_a_gpu_that_says_more_is_free_than_there_is_scores_as_an_empty_one(
     total: int, free: int, packing: str, score: int
 ) -> None:
-    known = cache(node_devices("n1", gpu(0, total, free=free, held=0, packing=packing)))
+    known = cache(node_devices("n1", gpu(0, total, free=free, held=0), packing=packing))
     table = known.table("n1", MEMORY, 1.0)
     assert table is not None
     assert table.score(requests_of(pod("p", 4), {MEMORY})[MEMORY]) == score
@@ -349,9 +349,9 @@ def test_nothing_is_known_of_an_agent_that_does_not_say_what_is_free() -> None:
 
 
 def test_shares_that_are_no_amounts_of_memory_are_none_of_its_business() -> None:
-    sliced = gpu(0, 4)
-    del sliced["shares"]["unit"]
-    assert cache(node_devices("n1", sliced)).resources == frozenset()
+    sliced = node_devices("n1", gpu(0, 4))
+    del sliced["status"]["resources"][0]["unit"]
+    assert cache(sliced).resources == frozenset()
 
 
 def test_a_resource_is_judged_once_the_pods_that_request_it_are_known() -> None:
@@ -399,16 +399,19 @@ def test_only_pods_that_request_shares_of_memory_are_remembered() -> None:
 
 
 # --- hostile input ---------------------------------------------------------------------------------------------------
+BY_MEMORY = {"name": "a/b", "unit": "1Gi"}
+
+
 @cases(
     "status",
     [
         None,
         [],
         {"devices": None},
-        {"devices": [None, 7, {"shares": 7}, {"shares": {"resource": 7, "free": 1, "unit": "1Gi"}}]},
-        {"devices": [{"shares": {"resource": "a/b", "free": "many", "unit": "1Gi"}, "holders": {}}]},
+        {"devices": [None, 7, {"shares": 7}, {"shares": {"resource": 7, "free": 1}}], "resources": {"a": 1}},
+        {"devices": [{"shares": {"resource": "a/b", "free": "many"}, "holders": {}}], "resources": [None, BY_MEMORY]},
         {"devices": [{"partitions": {"a": 1}, "health": []}], "conditions": 7, "agent": []},
-        {"devices": [{"health": {"state": []}, "shares": {"resource": "a/b", "free": 1, "unit": {}}}]},
+        {"devices": [{"health": {"state": []}, "shares": {"resource": "a/b", "free": 1}}], "resources": [{}]},
     ],
 )
 def test_an_odd_status_says_nothing_and_hurts_nobody(status: Any) -> None:

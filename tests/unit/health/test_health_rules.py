@@ -11,8 +11,6 @@ from nodedevices_plugin.health.events import logged_events
 from nodedevices_plugin.health.notices import follow
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import facts_by_id
-from nodedevices_plugin.settings.file import FileOutcome
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.nic.attributes import LINK_DOWN
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
@@ -32,7 +30,6 @@ from support.facts import (
     xid,
 )
 from support.nics import hca, port
-from support.probed_node import Node as ProbedNode
 from support.stepped_node import Node
 
 XID31: dict[str, Any] = {"reasons": ["Xid31"], "state": "Unhealthy"}
@@ -59,18 +56,13 @@ def state(rules: HealthRules, fact: DeviceFact, reason: str = "Xid31") -> str | 
         ({"productName": "NVIDIA*"}, silent_gpu(0), False),
         ({"type": "nic"}, gpu(0), False),
         ({"type": "nic"}, hca(0), True),
-        ({"minMemory": "80Gi"}, gpu(0), True),
-        ({"minMemory": "81Gi"}, gpu(0), False),
-        ({"minMemory": "1"}, silent_gpu(0), False),
         ({"ids": [gpu_id(0)]}, gpu(0), True),
         ({"ids": [gpu_id(0)]}, L4, False),
         ({"ids": ["gpu-0"]}, gpu(0), False),  # its name in NodeDevices, which is no id
-        ({"near": "nic"}, gpu(0), True),
-        ({"near": "nic"}, L4, False),
     ],
 )
 def test_each_key_of_the_match_counts(match: dict[str, Any], fact: DeviceFact, hit: bool) -> None:
-    rules = ruled(XID31 | {"match": match}, near={gpu_id(0): frozenset({"nic"})})
+    rules = ruled(XID31 | {"match": match})
     assert state(rules, fact) == ("Unhealthy" if hit else None)
 
 
@@ -205,13 +197,3 @@ def test_a_fault_of_an_earlier_versions_state_file_is_what_the_catalogue_says_of
     earlier = replace(verdict, faults=tuple(replace(fault, usual=None) for fault in verdict.faults))
     node.begin(replace(node.world.state, verdicts={gpu_id(0): earlier}))
     assert node.now({}).says() == ("Unhealthy", "Xid119", False)
-
-
-def test_a_device_is_near_to_those_of_other_probes() -> None:
-    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--probe=nvml", "--probe", "nics=/opt/nic-probe"], {})
-    node = ProbedNode(FileOutcome(), local)
-    node.sees(generation=1, config=every({"near": "nic"}, "Degraded"))
-    node.line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1)).line("nics", replace(hca(0), pcie_root="pci0000:16"))
-    both = tuple(xid(95, number, sequence=number) for number in (0, 1))
-    node.line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1), events=both)
-    assert (node.states[gpu_id(0)][0], node.states[gpu_id(1)][0]) == ("Degraded", "Unhealthy")

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import DeviceMatch, Injection, ResourceRule, Resources, SharedResource, Sharing
+from nodedevices_api.sections import Injection, OfferMatch, ResourceRule, Resources, SharedResource, Sharing
 from nodedevices_plugin.cores.ids import is_counted
 from nodedevices_plugin.granting.containers import edits, node_containers
 from nodedevices_plugin.granting.gathering import build
@@ -97,7 +97,7 @@ def test_two_entries_cannot_both_give_cores() -> None:
         SharedResource(name=name, rename=f"example.com/{number}", memory_unit="1Gi", core_resource=CORES)
         for number, name in enumerate((GPU, "nvidia.com/other"))
     )
-    other = ResourceRule(match=DeviceMatch(ids=(gpu_id(1),)), name="nvidia.com/other")
+    other = ResourceRule(match=OfferMatch(ids=(gpu_id(1),)), name="nvidia.com/other")
     sharing = Sharing(strategy="memory", resources=rules)
     settings = PlanSettings(sharing=sharing, resources=Resources(devices=(other,)))
     with pytest.raises(PlanError, match=r"\[nvidia\.com/other\]\.coreResource: tencent\.com/vcuda-core: another entry"):

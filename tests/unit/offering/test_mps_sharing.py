@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, SharedResource, Sharing
+from nodedevices_api.sections import OfferMatch, Partitions, ResourceRule, Resources, SharedResource, Sharing
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Mount, Plan, SharingFacts
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_plugin.pipeline import inventory as stage
@@ -100,7 +100,7 @@ def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
 def test_a_name_whose_folder_would_be_in_the_clients_shared_memory_is_refused(rule: SharedResource, says: str) -> None:
     found = inventory_of(gpu(0))
     sharing = Sharing(strategy="mps", resources=(rule,))
-    resources = Resources(devices=(ResourceRule(match=DeviceMatch(type="gpu"), name=rule.name),))
+    resources = Resources(devices=(ResourceRule(match=OfferMatch(type="gpu"), name=rule.name),))
     settings = PlanSettings(sharing=sharing, resources=resources, modes={mps.ROOT: ROOT})
     with pytest.raises(PlanError, match=says):
         make_plan(found, healthy(gpu(0)), settings)

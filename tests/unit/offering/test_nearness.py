@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from nodedevices_api.matching import near_types
-from nodedevices_api.sections import CapacityEntry, DeviceMatch, ResourceRule, Resources
-from nodedevices_operator.desired.capacity import amount
-from nodedevices_operator.records.objects import node_devices_record
+from nodedevices_api.sections import OfferMatch, ResourceRule, Resources
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.offering.nearness import near, nearest
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity
+from nodedevices_plugin.offering.unmatched import unmatched
 from nodedevices_probe.protocol import DeviceFact, PcieNeighbour, PciePath
 from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
 
 NEAR, USUAL = "example.com/gpu-with-nic", "nvidia.com/gpu"
-RULE = ResourceRule(match=DeviceMatch(vendor="nvidia", near="nic"), name=NEAR)
+RULE = ResourceRule(match=OfferMatch(vendor="nvidia", near="nic"), name=NEAR)
 
 
 def at(number: int, root: str, bus: int = 0x17, **facts: Any) -> DeviceFact:
@@ -56,15 +53,11 @@ def test_near_to_a_device_is_what_else_is_on_its_root() -> None:
 
 
 def test_a_device_is_near_to_its_own_type_only_where_there_is_another_of_it() -> None:
-    assert near_types([("a", "gpu", "r"), ("b", "gpu", "r"), ("c", "gpu", "s")]) == {
-        "a": {"gpu"},
-        "b": {"gpu"},
-        "c": frozenset(),
+    assert near(inventory_of(at(0, "r"), at(1, "r"), at(2, "s"))) == {
+        gpu_id(0): {"gpu"},
+        gpu_id(1): {"gpu"},
+        gpu_id(2): frozenset(),
     }
-
-
-def test_without_a_root_nothing_is_near() -> None:
-    assert near_types([("a", "gpu", ""), ("b", "nic", "")]) == {"a": frozenset(), "b": frozenset()}
 
 
 # --- the rule ---------------------------------------------------------------------------------------------------------
@@ -85,38 +78,14 @@ def test_a_nic_that_is_missing_renames_no_gpu_while_it_is_listed() -> None:
 
 
 def test_a_rule_that_matches_nothing_says_what_is_near_to_what() -> None:
-    rule = ResourceRule(match=DeviceMatch(vendor="nvidia", near="fpga"), name=NEAR)
+    rule = ResourceRule(match=OfferMatch(vendor="nvidia", near="fpga"), name=NEAR)
     [note] = unmatched(inventory_of(*MACHINE), PlanSettings(resources=Resources(devices=(rule,))))
     assert note.entry == "devices[0].match vendor nvidia, near fpga"
     there_are = "NVIDIA H100 80GB HBM3 near nic, NVIDIA H100 80GB HBM3 near nothing"
     assert there_are in note.message
-    near_miss = ResourceRule(match=DeviceMatch(vendor="nvidia", near="NIC"), name=NEAR)
+    near_miss = ResourceRule(match=OfferMatch(vendor="nvidia", near="NIC"), name=NEAR)
     [note] = unmatched(inventory_of(*MACHINE), PlanSettings(resources=Resources(devices=(near_miss,))))
     assert "case matters: NVIDIA H100 80GB HBM3 near nic differs only in case" in note.message
-
-
-def raw(inventory: Inventory) -> dict[str, Any]:
-    """As the operator reads it."""
-    devices = [
-        {
-            "id": each.fact.id,
-            "type": each.fact.type,
-            "attributes": {"vendor": each.fact.vendor, "pcieRoot": each.fact.pcie_root},
-            "health": {"state": "Healthy"},
-        }
-        for each in inventory.devices
-    ]
-    return {"metadata": {"name": "n1"}, "status": {"devices": devices}}
-
-
-@cases(("wanted", "count"), [("nic", 1), ("gpu", 0), ("fpga", 0)])
-def test_agent_and_operator_have_one_answer(wanted: str, count: int) -> None:
-    inventory = inventory_of(*MACHINE)
-    match = DeviceMatch(type="gpu", near=wanted)
-    entry = CapacityEntry(name="example.com/fast", match=match, per_device=1, scope="all")
-    assert amount(entry, node_devices_record(raw(inventory)).devices, ()) == count
-    assert len(named(inventory, ResourceRule(match=match, name=NEAR)).get(NEAR, ())) == count
-    assert len(unmatched_capacity(inventory, (entry,))) == (count == 0)
 
 
 # --- what NodeDevices shows -------------------------------------------------------------------------------------------

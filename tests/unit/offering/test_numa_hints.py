@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, Sharing
+from nodedevices_api.sections import OfferMatch, Partitions, ResourceRule, Resources, Sharing
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import snapshot
 from nodedevices_plugin.offering.shape import PlanSettings
@@ -27,7 +27,7 @@ def machine(profile: str, *, numa_node: int | None) -> tuple[DeviceFact, ...]:
 
 def hints(*devices: DeviceFact, **sections: Any) -> dict[str, list[int]]:
     """Id -> the NUMA nodes that ListAndWatch says, over all resources."""
-    rules = tuple(ResourceRule(match=DeviceMatch(type=each), name=NAME) for each in {fact.type for fact in devices})
+    rules = tuple(ResourceRule(match=OfferMatch(type=each), name=NAME) for each in {fact.type for fact in devices})
     settings = PlanSettings(**{"resources": Resources(devices=rules), **sections})
     plan = make_plan(inventory_of(*devices), healthy(*devices), settings)
     lists = [api.ListAndWatchResponse.FromString(snapshot(each)) for each in plan.resources]

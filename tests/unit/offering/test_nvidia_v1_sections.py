@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from nodedevices_api.sections import DeviceMatch, Resources, SharedResource, Sharing
+from nodedevices_api.sections import OfferMatch, Resources, SharedResource, Sharing
 from nodedevices_plugin.vendors.nvidia import v1_file
 from support.cases import cases
 from support.facts import gpu_id, mig_id
@@ -38,13 +38,13 @@ def test_patterns_are_rules_for_models_and_profiles_in_their_order() -> None:
     found = resources("{gpus: [{pattern: '*H100*', name: h100}, {pattern: '*', name: nvidia.com/other}]}")
     assert found is not None
     assert [(rule.match, rule.name) for rule in found.devices] == [
-        (DeviceMatch(vendor="nvidia", product_name="*H100*"), "nvidia.com/h100"),
-        (DeviceMatch(vendor="nvidia", product_name="*"), "nvidia.com/other"),
+        (OfferMatch(vendor="nvidia", product_name="*H100*"), "nvidia.com/h100"),
+        (OfferMatch(vendor="nvidia", product_name="*"), "nvidia.com/other"),
     ]
     found = resources("{mig: [{pattern: 1g.10gb+me, name: example.com/media}]}")
     assert found is not None
     assert [(rule.match, rule.name) for rule in found.devices] == [
-        (DeviceMatch(profile="1g.10gb.me"), "example.com/media")
+        (OfferMatch(profile="1g.10gb.me"), "example.com/media")
     ]
     found = resources("{gpus: [{pattern: 'A?[x*', name: a}]}")
     assert found is not None
@@ -142,7 +142,7 @@ def test_sharing_by_memory_is_read_with_every_field_of_a_policy() -> None:
                 packing="spread",
                 numa=True,
                 devices=("0", "0:1", "GPU-0*"),
-                match=DeviceMatch(product_name="NVIDIA L4", min_memory="20Gi"),
+                match=OfferMatch(product_name="NVIDIA L4", min_memory="20Gi"),
             ),
             SharedResource(name="nvidia.com/h100", rename="aliyun.com/gpu-mem", devices=("first:2",)),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources
+from nodedevices_api.sections import OfferMatch, Partitions, ResourceRule, Resources
 from nodedevices_plugin.model import resource_names
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_probe.protocol import DeviceFact
@@ -17,7 +17,7 @@ A100: dict[str, Any] = {"product_name": "NVIDIA A100-SXM4-40GB", "memory_bytes":
 
 
 def rule(name: str, **match: Any) -> ResourceRule:
-    return ResourceRule(match=DeviceMatch(**match), name=name)
+    return ResourceRule(match=OfferMatch(**match), name=name)
 
 
 def named(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 from nodedevices_api.sections import (
-    DeviceMatch,
+    OfferMatch,
     Partitions,
     ResourceRule,
     Resources,
@@ -182,14 +182,14 @@ def test_a_new_name_that_the_kubelet_would_not_take_is_refused() -> None:
     with pytest.raises(PlanError, match=r"sharing\.resources\[.*\]\.rename: .*: 67 characters after the slash; 63 are"):
         plan(
             gpu(0),
-            resources=Resources(devices=(ResourceRule(match=DeviceMatch(), name=long),)),
+            resources=Resources(devices=(ResourceRule(match=OfferMatch(), name=long),)),
             sharing=slices(2, name=long, rename_by_default=True),
         )
 
 
 def test_a_new_name_that_the_kubelet_would_not_take_is_no_error_where_no_device_would_have_it() -> None:
     long = f"nvidia.com/{'g' * 60}"
-    named = Resources(devices=(ResourceRule(match=DeviceMatch(), name=long),))
+    named = Resources(devices=(ResourceRule(match=OfferMatch(), name=long),))
     none = slices(2, name=long, devices=("7",), rename_by_default=True)
     assert plan(gpu(0), resources=named, sharing=none) == plan(gpu(0), resources=named)
 
@@ -361,7 +361,7 @@ shared = st.one_of(
 
 
 matches = st.builds(
-    DeviceMatch,
+    OfferMatch,
     product_name=st.sampled_from([None, "*H100*", "*A100*"]),
     profile=st.sampled_from([None, "*", "1g.*"]),
     ids=st.one_of(st.none(), st.lists(st.sampled_from([gpu_id(0), mig_id(1, 0)]), unique=True).map(tuple)),

@@ -106,7 +106,7 @@ FULL = node_devices(
     ),
     spec=SPEC,
     summary={"offered": 1},
-    configuration={"refused": {"section": "sharing"}, "refusals": [{}], "unmatched": [{"section": "sharing"}]},
+    configuration={"refusals": [{"section": "sharing"}], "unmatched": [{"section": "sharing"}]},
     drivers=[{"name": "nvidia", "version": "570"}],
     machine={"type": "x", "vgpu": {"version": "1"}},
     retiredResources=[{"name": GPU, "since": SINCE}],

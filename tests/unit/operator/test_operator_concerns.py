@@ -101,7 +101,7 @@ def acting_rig() -> FakeKube:
     made.put(ALONE, alone | {"status": alone["status"] | {"startTime": a_minute_ago}})
     acts = {
         "xidNodeCondition": True,
-        "taint": {"effect": "NoSchedule"},
+        "taintEffect": "NoSchedule",
         "evict": {"mode": "Immediate"},
         "budget": {"maxUnavailable": 1},
     }

@@ -152,7 +152,7 @@ async def test_without_a_grant_nothing_is_done_and_the_reason_is_shown(one: One)
 
 @pytest.mark.parametrize("make", [EvictionsConcern, TaintConcern])
 async def test_an_action_whose_record_cannot_be_written_says_so(make: Callable[[Tools], Concern]) -> None:
-    one = One(make, **IMMEDIATE, taint={"effect": "NoSchedule"})
+    one = One(make, **IMMEDIATE, taintEffect="NoSchedule")
     one.gate.says, one.gate.stops = None, "the record cannot be written"
     found = await one.run()
     assert (found.reason, found.message.endswith("the record cannot be written")) == ("Stopped", True)
@@ -201,8 +201,9 @@ async def test_where_the_policy_writes_no_condition_none_is_waited_for() -> None
 
 
 async def test_a_grace_counts_from_this_fault_and_not_from_the_mark_of_an_earlier_one() -> None:
-    rules = [{"reasons": ["Xid79"], "evict": {"mode": "AfterGrace", "graceSeconds": 600}}]
-    one = One(EvictionsConcern, evict={"mode": "Never"}, rules=rules, budget={"perHour": 9})
+    rules = [{"reasons": ["Xid79"], "evictMode": "AfterGrace"}]
+    evict = {"mode": "Never", "graceSeconds": 600}
+    one = One(EvictionsConcern, evict=evict, rules=rules, budget={"perHour": 9})
     before = device(0, "Unhealthy", "Xid48", holders=[holder()])
     await one.run(record(before))
     for faults in (
@@ -424,7 +425,7 @@ async def test_a_policy_that_evicts_no_longer_takes_its_condition_and_proposals_
 
 # --- the taint -------------------------------------------------------------------------------------------------------
 async def test_a_taint_waits_for_its_grant_and_its_removal_does_not() -> None:
-    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one = One(TaintConcern, taintEffect="NoSchedule")
     one.gate.says = ActionAnswer(granted=False, reason="used up")
     found = await one.run()
     assert (found.reason, found.message, one.taints) == ("Refused", "used up", [])
@@ -440,7 +441,7 @@ async def test_a_taint_waits_for_its_grant_and_its_removal_does_not() -> None:
 @pytest.mark.parametrize("shown", [LOST, WELL], ids=["removed", "added"])
 async def test_a_fight_over_the_taint_pauses_and_is_shown(shown: NodeDevicesRecord) -> None:
     """Another controller sets the whole list of taints, each time that it changes."""
-    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one = One(TaintConcern, taintEffect="NoSchedule")
     raw = raw_node({GPU: "8"})
     theirs = [] if shown is LOST else [{"key": names.TAINT, "effect": "NoSchedule", "value": "Xid79"}]
     await one.run(shown)
@@ -455,13 +456,13 @@ async def test_a_fight_over_the_taint_pauses_and_is_shown(shown: NodeDevicesReco
 
 
 async def test_faults_that_come_and_go_are_no_fight_over_the_taint() -> None:
-    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one = One(TaintConcern, taintEffect="NoSchedule")
     for shown in (LOST, WELL) * 10:
         assert (await one.run(shown)).reason == "InSync"
 
 
 async def test_a_stale_report_neither_taints_nor_takes_a_taint_away_and_a_policy_without_one_does() -> None:
-    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one = One(TaintConcern, taintEffect="NoSchedule")
     one.stale = "True"
     await one.run()
     assert one.taints == []
@@ -476,14 +477,14 @@ async def test_a_stale_report_neither_taints_nor_takes_a_taint_away_and_a_policy
 
 
 async def test_a_node_that_changed_between_read_and_write_is_tried_again() -> None:
-    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one = One(TaintConcern, taintEffect="NoSchedule")
     one.kube.fails = lambda verb, _path: KubeError("it has changed", status=422) if verb == "patch" else None
     found = await one.run()
     assert (found.reason, found.retried) == ("NotWritten", True)
 
 
 async def test_a_node_of_another_uid_is_not_tainted() -> None:
-    one = One(TaintConcern, taint={"effect": "NoSchedule"})
+    one = One(TaintConcern, taintEffect="NoSchedule")
     get = one.kube.get
 
     async def another(path: str) -> Any:

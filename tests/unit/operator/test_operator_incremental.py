@@ -38,7 +38,7 @@ SELECTORS: list[dict[str, Any]] = [
 ]
 LABELS = st.fixed_dictionaries({}, optional={"pool": st.sampled_from(POOLS), "zone": st.just("1")})
 SECTIONS = st.sampled_from(
-    [{}, {"taint": {"effect": "NoSchedule"}}, {"budget": {"maxUnavailable": "50%"}}, {"budget": "of a newer version"}]
+    [{}, {"taintEffect": "NoSchedule"}, {"budget": {"maxUnavailable": "50%"}}, {"budget": "of a newer version"}]
 )
 REPORTS = st.tuples(
     st.just("report"),

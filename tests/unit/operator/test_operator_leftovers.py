@@ -24,7 +24,7 @@ OVER_SECONDS = RETURN_SECONDS + MAX_LATE_SECONDS + 1
 FAULTY = device(0, holders=[holder()], health=health("Unhealthy", "Xid79", xids=[79]))
 AGENT = {"heartbeatTime": SINCE, "bootID": "boot-1"}
 SECTIONS: dict[str, Any] = {
-    "faults": {"taint": {"effect": "NoSchedule"}, "xidNodeCondition": True},
+    "faults": {"taintEffect": "NoSchedule", "xidNodeCondition": True},
     "capacity": [{"name": SLOTS, "perNode": 4}],
     "labels": {"extra": {TIER: "gold"}},
 }

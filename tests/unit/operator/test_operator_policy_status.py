@@ -98,7 +98,7 @@ HOLDERS = "the change of nvidia.com/gpu waits until these pods have ended: team-
 def answered(reason: str, message: str, status: str = "False", **more: Any) -> NodeOutcome:
     """The outcome of a node whose agent says this in ConfigApplied, while the policy is not in effect there."""
     configuration = resolve({}, [P], Previous())
-    refused = {"refused": {"section": more.get("section", ""), "message": message}}
+    refused = {"refusals": [{"section": more.get("section", ""), "message": message}]}
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(spec=spec, configuration=refused)
     conditions = (ConditionRecord("ConfigApplied", status, reason, message), *more.get("conditions", ()))
@@ -111,7 +111,9 @@ def test_a_file_of_the_node_that_is_wrong_beside_its_policies_fails_none_of_them
     message = "/d/rdma.json: not JSON; its last content stays in effect"
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(
-        spec=spec, appliedConfigHash=configuration.config_hash, configuration={"refusals": [{"message": message}]}
+        spec=spec,
+        appliedConfigHash=configuration.config_hash,
+        configuration={"refusals": [{"message": message}], "filesAlone": True},
     )
     invalid = dataclasses.replace(
         found, conditions=(ConditionRecord("ConfigApplied", "False", "ConfigInvalid", message),)
@@ -369,9 +371,9 @@ def test_a_node_that_observes_by_its_own_flag_says_the_same() -> None:
     ("faults", "said"),
     [
         ({"evict": {"mode": "Immediate"}}, NO_TAINT),
-        ({"rules": [{"reasons": ["Xid79"], "evict": {"mode": "AfterGrace"}}]}, NO_TAINT),
-        ({"evict": {"mode": "Immediate"}, "taint": {"effect": "NoSchedule"}}, ""),
-        ({"taint": {"effect": "NoSchedule"}}, ""),
+        ({"rules": [{"reasons": ["Xid79"], "evictMode": "AfterGrace"}]}, NO_TAINT),
+        ({"evict": {"mode": "Immediate"}, "taintEffect": "NoSchedule"}, ""),
+        ({"taintEffect": "NoSchedule"}, ""),
     ],
 )
 def test_a_policy_that_evicts_without_a_taint_says_what_it_does_not_do_there(faults: dict[str, Any], said: str) -> None:

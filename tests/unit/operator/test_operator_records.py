@@ -99,7 +99,7 @@ STATUS: dict[str, Any] = {
     "appliedConfigHash": "h0",
     "summary": {"offered": 7, "held": 6, "excluded": 5, "unschedulable": 4},
     "configuration": {
-        "refused": {"section": "sharing"},
+        "refusals": [{"section": "sharing"}, {"section": "health"}],
         "unmatched": [{"section": "resources", "entry": "exclude[0] x", "message": "none"}],
     },
     "agent": {"bootID": "b1", "heartbeatTime": "T4"},
@@ -222,7 +222,6 @@ def test_every_field_of_a_device_is_read_from_its_place() -> None:
         "index": 3,
         "excluded": True,
         "notices": device.notices,
-        "pcie_root": "pci0",
         "shares": 80,
         "shares_of": "example.com/mem",
     }

@@ -19,7 +19,7 @@ POLICY = f"{names.POLICIES}/all"
 SLOTS, TIER = "example.com/slots", "example.com/tier"
 SECTIONS: dict[str, Any] = {
     "health": {"holdDownSeconds": 600},
-    "faults": {"taint": {"effect": "NoSchedule"}},
+    "faults": {"taintEffect": "NoSchedule"},
     "capacity": [{"name": SLOTS, "perNode": 4}],
     "labels": {"extra": {TIER: "gold"}},
 }
@@ -42,7 +42,7 @@ def test_what_is_not_known_costs_itself_or_its_section_and_no_other() -> None:
     assert [line.partition(": ")[0] for line in found.problems] == ["config.health.later", "config.health.sooner"]
     found = understood(SECTIONS | {"later": {"x": 1}})
     assert (found.partly, len(found.problems)) == (frozenset(), 1)
-    assert found.sections.faults.taint is not None
+    assert found.sections.faults.taint_effect == "NoSchedule"
     found = understood(SECTIONS | {"health": {"holdDownSeconds": "soon"}})
     assert found.partly == {"health"}
     assert found.sections.capacity[0].per_node == 4
