@@ -93,7 +93,7 @@ def test_the_sum_is_of_the_oldest_generation_that_one_of_them_is_about() -> None
 EVERYTHING: dict[str, Any] = {
     "capacity": [{"name": MEMORY, "perNode": 7}],
     "labels": {"extra": {"example.com/tier": "gold"}},
-    "faults": {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"maxUnavailable": 1}},
+    "faults": {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"maxUnavailable": 1}},
     "idle": {"afterSeconds": 1800, "podCondition": True},
 }
 
