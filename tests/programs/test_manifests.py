@@ -30,6 +30,7 @@ from nodedevices_operator.records.names import LEASE_NAME
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import together
+from nodedevices_plugin.vendors.nvidia.driver_directory import IN_CONTAINERS
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.command import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER
 from support.kustomize import ROOT, default_without_crds, kubectl, render
@@ -830,7 +831,7 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     defaults = by_name()
     assert here["driver"]["hostPath"]["path"] == defaults["driver-directory"].default
     inside = {each["name"]: each["mountPath"] for each in probe["volumeMounts"]}
-    assert (inside["driver"], inside["host-dev"]) == (defaults["driver-directory-ctr-path"].default, "/dev")
+    assert (inside["driver"], inside["host-dev"]) == (IN_CONTAINERS, "/dev")
     own, of_probe = (
         {each["name"]: each["value"] for each in one["env"] if each["name"] in OF_DRIVER_DIRECTORY}
         for one in (agent, probe)
