@@ -48,8 +48,11 @@ class Node:
             environment=previous.environment() if old else None,
             fresh=old,
         )
-        if old:  # --kubelet-dir is newer
-            made.arguments = [each for each in made.arguments if not each.startswith("--kubelet-dir")]
+        if old:  # these flags are newer
+            newer = ("--kubelet-dir", "--cdi-spec-dirs", "--simulated")
+            made.arguments = [each for each in made.arguments if not each.startswith(newer)]
+            made.arguments += [f"--simulated-file={made.devices}", f"--cdi-dir={self.folder / 'cdi'}"]
+            made.arguments.append("--operator-wait-seconds=0")
             made.arguments.append(f"--device-plugin-dir={self.kubelet.plugin_folder}")
             made.arguments.append(f"--pod-resources-socket={self.kubelet.pod_resources_socket}")
         with made as agent:

@@ -1,7 +1,7 @@
 """Which flags need others, and which do not go together: what the agent refuses, as data.
 
 The chart refuses the same before anything is installed: its table is made of this one (tests/helmchart). A term is a
-flag that is given, `simulated-file`, or one of its values, `device-list-strategy=envvar`; `probe=simulated` is a probe
+flag that is given, `simulated`, or one of its values, `device-list-strategy=envvar`; `probe=simulated` is a probe
 by its name, wherever it is given.
 """
 
@@ -40,9 +40,5 @@ def probe_rules() -> Iterator[FlagRule]:
         probe = f"probe={kind.name}"
         for option in kind.requires:
             yield FlagRule(when=probe, needs=(option,))
-        if kind.one_of:
-            yield FlagRule(when=probe, needs=kind.one_of)
-        for option in kind.one_of:
-            yield FlagRule(
-                when=option, needs=(probe,), excludes=tuple(other for other in kind.one_of if other != option)
-            )
+            if kind.alone:
+                yield FlagRule(when=option, needs=(probe,))

@@ -17,6 +17,7 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.tasks import present
 from support.cases import cases
 from support.facts import gpu, gpu_id
+from support.local import at_once
 from support.patience import PATIENCE_SECONDS
 from support.probed_node import BROKEN, GPU, NICS, Node, nic, said
 from support.trees import Tree, mi300x
@@ -69,16 +70,16 @@ def test_by_flag_and_by_variable_it_is_the_same() -> None:
 
 @pytest.mark.parametrize("kind", ["generic", "remote"])
 def test_a_probe_whose_devices_a_file_describes_runs_where_that_file_is_given(kind: str) -> None:
-    flags = ["--node-name=n1", "--operator-wait-seconds=0", "--probe=auto"]
-    given = parse([*flags, f"--{kind}-config-file=/etc/{kind}.yaml"], {})
+    flags = ["--node-name=n1", "--probe=auto"]
+    given = at_once([*flags, f"--{kind}-config-file=/etc/{kind}.yaml"], {})
     assert Node(said("nvml"), given, None, of("nvml")).runs == ("nvml", kind)
     assert Node(said("nvml"), given, None, of()).runs == (kind,)
-    assert Node(said("nvml"), parse(flags, {}), None, of("nvml")).runs == ("nvml",)
+    assert Node(said("nvml"), at_once(flags, {}), None, of("nvml")).runs == ("nvml",)
 
 
 def test_what_is_given_for_a_probe_that_hardware_may_start_is_checked_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="--rdma-required: 'no-such' is not allowed"):
-        parse(["--node-name=n1", "--probe=auto", "--rdma-required=no-such"], {})
+    with pytest.raises(ConfigError, match="NODEDEVICES_RDMA_REQUIRED: 'no-such' is not allowed"):
+        parse(["--node-name=n1", "--probe=auto"], {"NODEDEVICES_RDMA_REQUIRED": "no-such"})
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------------
@@ -133,11 +134,11 @@ def test_while_the_hardware_is_not_known_those_that_ran_run_again() -> None:
 
 
 def test_a_probe_whose_file_is_no_longer_given_does_not_stay() -> None:
-    flags = ["--node-name=n1", "--operator-wait-seconds=0", "--probe=auto"]
-    with_file = parse([*flags, "--generic-config-file=/f"], {})
+    flags = ["--node-name=n1", "--probe=auto"]
+    with_file = at_once([*flags, "--generic-config-file=/f"], {})
     before = Node(said("nvml"), with_file, None, of("nvml")).line("nvml", gpu(0)).line("generic", nic()).world.state
     assert before.auto_probes == ("nvml", "generic")
-    assert Node(said("nvml"), parse(flags, {}), before, of("nvml")).runs == ("nvml",)
+    assert Node(said("nvml"), at_once(flags, {}), before, of("nvml")).runs == ("nvml",)
 
 
 def test_a_probe_with_devices_of_before_auto_stays() -> None:

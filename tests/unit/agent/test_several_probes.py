@@ -199,9 +199,9 @@ GENERIC_FILE = {"NODEDEVICES_GENERIC_CONFIG_FILE": "/etc/generic.yaml"}
         (LISTED_NVML, RDMA_FILE, ("nvml", "nic")),
         (LISTED_NVML, AUTO, ("nvml", "auto")),
         (("--probe=nic=/opt/x",), RDMA_FILE, ("nic=/opt/x",)),
-        (("--add-probe=amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, ("nvml", "intel", "amd")),
-        (("--probe=simulated", "--simulated-profile=h100 x 1"), RDMA_FILE, ("simulated",)),
-        (("--probe=simulated", "--simulated-profile=h100 x 1"), GENERIC_FILE, ("simulated", "generic")),
+        (("--probe=nvml,amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, ("nvml", "amd", "intel")),
+        (("--probe=simulated", "--simulated=h100 x 1"), RDMA_FILE, ("simulated",)),
+        (("--probe=simulated", "--simulated=h100 x 1"), GENERIC_FILE, ("simulated", "generic")),
     ],
 )
 def test_what_one_part_adds_takes_nothing_of_anothers_away(
@@ -226,12 +226,12 @@ def test_a_policy_may_choose_what_a_part_has_added() -> None:
 @cases(
     ("environment", "complaint"),
     [
-        ({"NODEDEVICES_ADD_PROBE_A": "rocm"}, "--add-probe: 'rocm' is not allowed"),
+        ({"NODEDEVICES_ADD_PROBE_A": "rocm"}, r"variables NODEDEVICES_ADD_PROBE_\*: 'rocm' is not allowed"),
         (
             {"NODEDEVICES_ADD_PROBE_A": "x=/a", "NODEDEVICES_ADD_PROBE_B": "x=/b"},
-            "--add-probe: x is 'x=/a' and 'x=/b'; give each probe its own name",
+            r"variables NODEDEVICES_ADD_PROBE_\*: x is 'x=/a' and 'x=/b'; give each probe its own name",
         ),
-        ({"NODEDEVICES_ADD_PROBE_A": "simulated"}, "simulated: needs exactly one of"),
+        ({"NODEDEVICES_ADD_PROBE_A": "simulated"}, "simulated: needs --simulated"),
     ],
 )
 def test_what_cannot_be_added_is_refused_at_the_start(environment: dict[str, str], complaint: str) -> None:

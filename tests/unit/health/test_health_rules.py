@@ -12,7 +12,6 @@ from nodedevices_plugin.health.notices import follow
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import facts_by_id
 from nodedevices_plugin.settings.file import FileOutcome
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.nic.attributes import LINK_DOWN
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
@@ -30,6 +29,7 @@ from support.facts import (
     well,
     xid,
 )
+from support.local import at_once
 from support.nics import hca, port
 from support.probed_node import Node as ProbedNode
 from support.stepped_node import Node
@@ -207,7 +207,7 @@ def test_a_fault_of_an_earlier_versions_state_file_is_what_the_catalogue_says_of
 
 
 def test_a_device_is_near_to_those_of_other_probes() -> None:
-    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--probe=nvml", "--probe", "nics=/opt/nic-probe"], {})
+    local = at_once(["--node-name=n1", "--probe=nvml", "--probe", "nics=/opt/nic-probe"], {})
     node = ProbedNode(FileOutcome(), local)
     node.sees(generation=1, config=every({"near": "nic"}, "Degraded"))
     node.line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1)).line("nics", replace(hca(0), pcie_root="pci0000:16"))

@@ -18,6 +18,7 @@ from nodedevices_probe.protocol import Attribute, DeviceFact, Readings
 from nodedevices_probe.registry import KINDS
 from support.cases import cases
 from support.facts import START
+from support.local import at_once
 from support.stepped_node import Node, nodes
 
 CARDS = ("0000:65:00.0", "0000:65:00.1")
@@ -60,7 +61,7 @@ class Onloaded(Node):
         sriov: SriovConfig | None = None,
     ) -> None:
         flags = [f"--{OPTION}=/onload.json", *(["--sriov-config-file=/sriov.json"] if sriov else [])]
-        local = parse(["--node-name=n1", "--probe=nic", "--operator-wait-seconds=0", *flags], {})
+        local = at_once(["--node-name=n1", "--probe=nic", *flags], {})
         super().__init__(*devices, local=local, existing=existing)
         self.given(device_files={"sriov-config-file": DeviceFileOutcome(content=sriov)} if sriov else {})
         self.gives(file if file is not None else {})
