@@ -844,7 +844,7 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     )
     programs = own["PATH"].split(":")
     assert ":".join(programs[:2]) == added_to_image
-    assert programs[-1] == f"{defaults['driver-directory-ctr-path'].default}/bin"
+    assert programs[-1] == f"{IN_CONTAINERS}/bin"
     assert probe["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
     probe["securityContext"] = agent["securityContext"]
     for one in (agent, probe):
@@ -1042,7 +1042,8 @@ def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str, 
     (tmp_path / "tls").mkdir()
     for file in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / "tls" / file).touch()
-    found = extender_settings.read([each.replace("=/tls/", f"={tmp_path}/tls/") for each in extender["args"]], {})
+    arguments = [each.replace("=/tls", f"={tmp_path}/tls") for each in extender["args"]]
+    found = extender_settings.read(arguments, {each["name"]: each["value"] for each in extender.get("env", ())})
     assert found.certificate is None or "/tls" in mounted
     assert found.address.port == 9739
     assert (found.certificate is not None) == (name == "extender"), "what is not on loopback has TLS"
