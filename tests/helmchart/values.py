@@ -18,7 +18,7 @@ from helmchart.templates import CHART
 from nodedevices_api.bounds import MAX_PROBE_NAME
 from nodedevices_api.fields import HOST_PATH_PATTERN
 from nodedevices_common import guard
-from nodedevices_common.options import PREFIX, SERVICE_LINK, Option
+from nodedevices_common.options import PREFIX, SERVICE_LINK, Option, variable
 from nodedevices_operator.settings import OPTIONS as OPERATOR
 from nodedevices_plugin.settings import together
 from nodedevices_plugin.settings.options import options as agents_options
@@ -222,9 +222,10 @@ def _given(options: Iterable[Option]) -> dict[str, Any]:
     """`choices`: for what variables say; the schema refuses the others of a flag."""
     known = tuple(options)
     return {
-        "variables": {variable: each.name for each in known for variable in each.variables},
+        "variables": {name: each.name for each in known for name in each.variables},
         "prefixes": {each.variable_prefix: each.name for each in known if each.variable_prefix},
         "lists": [each.name for each in known if each.kind == "list"],
+        "moved": {PREFIX + variable(name): each.variables[0] for each in known for name in each.formerly},
         "choices": {option.name: option.choices for option in known if option.choices},
     }
 

@@ -40,7 +40,8 @@ programs' own (_flags.tpl).
 {{- if and $flag (not $replaced) (get . "value" | default (get . "valueFrom")) }}
 {{- $given = append $given (dict "flag" $flag "value" $value "place" $place "byVariable" true) }}
 {{- else if and (not $flag) (hasPrefix $table.prefix $name) (not (regexMatch $table.serviceLink $name)) }}
-{{- $problems = append $problems (printf "%s: the %s does not know this variable, and would not start" $place $program) }}
+{{- $now := get $known.moved $name }}
+{{- $problems = append $problems (printf "%s: the %s does not know this variable, and would not start%s" $place $program (ternary (printf "; give %s" $now) "" (hasKey $known.moved $name))) }}
 {{- end }}
 {{- end }}
 {{- $said := dict }}

@@ -234,6 +234,7 @@ def test_values_and_variables_that_a_program_refuses_are_refused_by_the_chart() 
         {"name": "MIG_STRATEGY", "value": "some"},
         {"name": "DEFAULT_CONFIG", "value": "a"},
         {"name": "NODEDEVICES_NO_SUCH_THING", "value": "1"},
+        {"name": "NODEDEVICES_CDI_DIR", "value": "/run/cdi"},
         {"name": "NODEDEVICES_ADD_PROBE_MINE", "value": "generic,acme=unix:/run/acme.sock"},
         {"name": "NODEDEVICES_KUBELET_DIR", "value": "kubelet"},
         {"name": "NODEDEVICES_RDMA_REQUIRED", "value": "none,umad"},
@@ -245,9 +246,10 @@ def test_values_and_variables_that_a_program_refuses_are_refused_by_the_chart() 
     done = helm.template({"agent": {"flags": {**flags, "probe": "simulated"}, "env": env}})
     said = dict(re.findall(r"^  - (\w+\.(?:flags\.[\w-]+|env: \w+)): (.*)$", done.stderr, re.MULTILINE))
     assert said.keys() == (
-        {f"agent.env: {each['name']}" for each in env[:7]} | {f"agent.flags.{name}" for name in flags}
+        {f"agent.env: {each['name']}" for each in env[:8]} | {f"agent.flags.{name}" for name in flags}
     )
     assert said["agent.flags.container-mount-dir"].startswith("/opt/../etc is not allowed")
+    assert said["agent.env: NODEDEVICES_CDI_DIR"].endswith("would not start; give NODEDEVICES_CDI_SPEC_DIRS")
     assert said["agent.env: MIG_STRATEGY"] == "some is not allowed; give none or single or mixed"
     assert said["agent.env: NODEDEVICES_ADD_PROBE_MINE"] == "generic needs components.generic"
     needs = {"simulated": "simulated"}
