@@ -49,7 +49,7 @@ POD_CONDITION = "nodedevices.io/DeviceHealthy"
 LISTS_DECODED = "the same lists, decoded and dropped"
 EVENTS_DECODED = "the same events, decoded and dropped"
 SAME_CALLS = "the same calls, 16 at once, nothing decided"
-ARGUMENTS = ("--log-level=info", "--relist-seconds=86400")  # no LIST of its own falls into a measurement
+ARGUMENTS, RELIST_SECONDS = ("--log-level=info",), 86400.0  # no LIST of its own falls into a measurement
 
 Say = Callable[[str], None]
 
@@ -422,7 +422,7 @@ class Start:
 @contextmanager
 def operating(folder: Path, kubeconfig: Path) -> Iterator[OperatorProcess]:
     """The operator, just started."""
-    operator = OperatorProcess(folder, kubeconfig, *ARGUMENTS, fresh=True)
+    operator = OperatorProcess(folder, kubeconfig, *ARGUMENTS, fresh=True, relist_seconds=RELIST_SECONDS)
     operator.start(ready=False)
     try:
         yield operator

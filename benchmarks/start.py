@@ -29,7 +29,7 @@ from benchmarks.process import cpu_seconds
 from benchmarks.table import Row
 
 RUNS = 5
-EIGHT = ("--probe", "simulated", "--simulated-profile", "h100 x 8")
+EIGHT = ("--probe", "simulated", "--simulated", "h100 x 8")
 SETTLE_SECONDS = 3.0
 DEADLINE_SECONDS = 30.0
 FLOOR = """
@@ -99,10 +99,11 @@ async def agent_of(
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """`nodedevices-agent` with these devices (flags) and no API server, ended after the block. `more`: variables."""
-    environment = {**os.environ, **more, **({"NODEDEVICES_PROBE_SERVER": f"unix:{server}"} if server else {})}
+    quiet = {"NODEDEVICES_HEALTH_ADDRESS": "off"}
+    environment = {**os.environ, **quiet, **more, **({"NODEDEVICES_PROBE_SERVER": f"unix:{server}"} if server else {})}
     agent = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("nodedevices-agent"),
-        *("--standalone", "--node-name", "bench", "--http-address", "off", "--health-address", "off"),
+        *("--standalone", "--node-name", "bench", "--http-address", "off"),
         *("--kubelet-dir", str(kubelet.root)),
         *devices,
         stdout=asyncio.subprocess.DEVNULL,
@@ -155,7 +156,7 @@ def mig_devices(folder: Path, count: int) -> tuple[str, ...]:
     """Arguments for so many MIG ids, four of each GPU."""
     file = folder / "mig.yaml"
     file.write_text(yaml.safe_dump(mig(count // 4, 4)))
-    return ("--probe", "simulated", "--simulated-file", str(file), "--mig-strategy", "mixed")
+    return ("--probe", "simulated", "--simulated", str(file), "--mig-strategy", "mixed")
 
 
 async def start_with_mig() -> Start:

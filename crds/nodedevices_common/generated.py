@@ -34,9 +34,9 @@ class TableRow(Protocol):
 
 
 def table(rows: Sequence[TableRow]) -> str:
-    """Return the rows as Markdown."""
+    """Return the rows as Markdown, but for those without cells."""
     head = rows[0].HEAD
-    return _line(head) + f"|{'---|' * len(head)}\n" + "".join(_line(row.cells) for row in rows)
+    return _line(head) + f"|{'---|' * len(head)}\n" + "".join(_line(row.cells) for row in rows if row.cells)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -20,12 +20,13 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 10.0
-CERT, KEY, TOKEN = "metrics-cert-file", "metrics-key-file", "metrics-token-file"
-ONLY_WITH: Mapping[str, str] = {CERT: KEY, KEY: CERT, TOKEN: CERT}  # flags; a token is sent by TLS alone
-CERT_HELP = (
-    "TLS certificate (PEM) of `--http-address`; reloaded within ten seconds of a change; an invalid new pair is ignored"
-)
-KEY_HELP = "private key of `--metrics-cert-file`"
+TLS_DIR, TOKEN = "metrics-tls-dir", "metrics-token-file"
+FORMERLY = ("metrics-cert-file", "metrics-key-file")
+ONLY_WITH: Mapping[str, str] = {TOKEN: TLS_DIR}  # flags; a token is sent by TLS alone
+CERT, KEY, CLIENT_CA = "tls.crt", "tls.key", "ca.crt"  # in a folder, as a Secret of type kubernetes.io/tls is mounted
+RELOADED = "reloaded within ten seconds of a change; an invalid new pair is ignored"
+TLS_HELP = f"directory with `{CERT}` and `{KEY}` (PEM), to serve `--http-address` by TLS; {RELOADED}"
+# Not a file of that directory: one that is missing there would have to mean that no token is wanted.
 TOKEN_HELP = (
     "file of the token that /metrics requires (`Authorization: Bearer`), "  # noqa: S105  no token
     "with TLS only; reloaded as well"
@@ -39,6 +40,10 @@ class Certificate:
     file: Path
     key: Path
     client_ca: Path | None = None
+
+    @classmethod
+    def of_folder(cls, folder: Path, *, client_ca: bool = False) -> Certificate:
+        return cls(folder / CERT, folder / KEY, folder / CLIENT_CA if client_ca else None)
 
     def files(self) -> list[Path]:
         return [path for path in (self.file, self.key, self.client_ca) if path is not None]
@@ -85,18 +90,13 @@ class Guard:
         self._token = b""
 
     @classmethod
-    def from_files(
-        cls,
-        certificate: str | None,
-        key: str | None,
-        token: str | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+    def from_folder(
+        cls, folder: str | None, token: str | None, *, clock: Callable[[], float] = time.monotonic
     ) -> Guard | None:
-        """Return the guard of these files; None where no certificate is given."""
-        if not certificate or not key:
+        """Return the guard with the certificate in this folder; None where no folder is given."""
+        if not folder:
             return None
-        return cls(Certificate(Path(certificate), Path(key)), Path(token) if token else None, clock=clock)
+        return cls(Certificate.of_folder(Path(folder)), Path(token) if token else None, clock=clock)
 
     def load(self) -> None:
         """Read the files. OSError where they cannot be used."""

@@ -35,7 +35,8 @@ _ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 class Option:
     """One setting. `help`: Markdown, with links relative to docs/; `--help` has it as plain text. `default` is for
     people when it depends on other settings (their reader resolves it). `variable_prefix`: of a list; every
-    variable that begins so adds to it, sorted by name, so that several who know nothing of each other can."""
+    variable that begins so adds to it, sorted by name, so that several who know nothing of each other can. `flag`:
+    False, where variables alone give it. `formerly`: names of flags that it has replaced, for those who give one."""
 
     HEAD: ClassVar = ("flag (also)", "variable", "default", "what")  # of the table in docs/flags.md
 
@@ -50,6 +51,13 @@ class Option:
     key: str | None = None  # in a configuration file; None: it has none
     choices: tuple[str, ...] = ()
     metavar: str = ""
+    flag: bool = True
+    formerly: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where it is given."""
+        return f"--{self.name}" if self.flag else f"environment variable {self.shown_variables[0]}"
 
     @property
     def shown_default(self) -> str:
@@ -64,6 +72,9 @@ class Option:
 
     @property
     def cells(self) -> tuple[str, ...]:
+        """Empty without a flag: docs/flags.md has another table of those."""
+        if not self.flag:
+            return ()
         also = f" ({', '.join(f'`{_dashed(alias)}`' for alias in self.aliases)})" if self.aliases else ""
         value = "" if self.kind == "bool" else f" {_metavar(self)}"
         variables = ", ".join(f"`{name}`" for name in self.shown_variables)
@@ -82,6 +93,8 @@ class OptionDetails(TypedDict, total=False):
     key: str | None
     choices: tuple[str, ...]
     metavar: str
+    flag: bool
+    formerly: tuple[str, ...]
 
 
 def option(name: str, help_text: str, *, default: Value = "", **details: Unpack[OptionDetails]) -> Option:
@@ -198,7 +211,7 @@ class Values:
 
 
 def defaults(options: Iterable[Option]) -> dict[str, Given]:
-    return {option.name: Given(option.default, f"--{option.name}") for option in options}
+    return {option.name: Given(option.default, option.place) for option in options}
 
 
 def values_of(given: Mapping[str, Given]) -> dict[str, Value]:
@@ -218,10 +231,15 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self._table: list[Option] = []
+        self._moved: dict[str, str] = {}
 
     def add_options(self, options: Iterable[Option], *, title: str = "options") -> None:
         section = self.add_argument_group(title)
         for option in options:
+            here = (option.name,) if not option.flag else ()
+            self._moved |= {f"--{name}": f"; give {option.place}" for name in (*here, *option.formerly)}
+            if not option.flag:
+                continue
             self._table.append(option)
             section.add_argument(
                 *map(_dashed, (option.name, *option.aliases)),
@@ -243,7 +261,8 @@ class Parser(argparse.ArgumentParser):
         for extra in unknown:
             flag = extra.split("=", 1)[0]
             if flag.startswith("-"):
-                problems.append(f"{flag}: unknown flag{nearest(flag, names) or f'; see {self.prog} --help'}")
+                hint = self._moved.get(flag) or nearest(flag, names) or f"; see {self.prog} --help"
+                problems.append(f"{flag}: unknown flag{hint}")
             else:
                 problems.append(f"{show(extra)}; {rest}")
         for option in self._table:
@@ -269,6 +288,7 @@ def from_environment(options: Sequence[Option], environment: Mapping[str, str], 
     found: dict[str, Given] = {}
     problems = []
     known = {variable for option in options for variable in option.variables}
+    moved = {prefix + variable(name): option.variables[0] for option in options for name in option.formerly}
     prefixes = tuple(option.variable_prefix for option in options if option.variable_prefix)
     for option in options:
         if option.variable_prefix:
@@ -276,20 +296,20 @@ def from_environment(options: Sequence[Option], environment: Mapping[str, str], 
             problems += wrong
             if added:
                 found[option.name] = Given(added, f"environment variables {option.variable_prefix}*")
-        for variable in option.variables:
-            text = environment.get(variable, "")
+        for name in option.variables:
+            text = environment.get(name, "")
             if text and option.name not in found:
-                place = f"environment variable {variable}"
+                place = f"environment variable {name}"
                 try:
                     found[option.name] = Given(read_text(option, text, place), place)
                 except ValueError as error:
                     problems.append(str(error))
-    for variable in sorted(environment):
-        if variable.startswith(prefixes):
+    for name in sorted(environment):
+        if name.startswith(prefixes):
             continue
-        if variable.startswith(prefix) and variable not in known and not SERVICE_LINK.search(variable):
-            hint = nearest(variable, known)
-            problems.append(f"environment variable {variable}: unknown setting{hint}")
+        if name.startswith(prefix) and name not in known and not SERVICE_LINK.search(name):
+            hint = f"; give {moved[name]}" if name in moved else nearest(name, known)
+            problems.append(f"environment variable {name}: unknown setting{hint}")
     if problems:
         raise InputError(problems)
     return found

@@ -40,6 +40,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -66,15 +67,16 @@ FAILED, MISUSED = 1, 2  # exit codes
 log = structlog.get_logger()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script. Returns the exit code."""
+def main(arguments: Sequence[str] | None = None, **fixed: float) -> int:
+    """The console script. Returns the exit code. `fixed`: values for the operator's settings that no flag has, for
+    tests."""
     given = sys.argv[1:] if arguments is None else arguments
     settings: OperatorSettings | ExtenderSettings
     try:
         if given[:1] == [extender_settings.COMMAND]:
             settings = extender_settings.read(given[1:], os.environ)
         else:
-            settings = flags.read(given, os.environ)
+            settings = replace(flags.read(given, os.environ), **fixed)  # type: ignore[arg-type]  # of no flag: floats
     except InputError as error:
         print(f"nodedevices-operator: {error}", file=sys.stderr)  # noqa: T201  logging is not set up yet
         return MISUSED
@@ -116,7 +118,7 @@ async def run(settings: OperatorSettings) -> None:
     replica = await Replica.connect(settings)
     try:
         tasks = replica.start(settings)
-        log.info("operator started", http=str(settings.http_address), relist_seconds=settings.relist_seconds)
+        log.info("operator started", http=str(settings.http_address))
         await _until_one_ends([asyncio.create_task(stop.wait()), *tasks])
         log.info("operator stopping")
     finally:

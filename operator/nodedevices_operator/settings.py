@@ -21,7 +21,6 @@ from nodedevices_common.options import (
     defaults,
     from_environment,
     options_of,
-    seconds_from,
     setting,
     settings_of,
 )
@@ -32,7 +31,6 @@ from nodedevices_operator.reconcile.fleet import NAMESPACE
 
 HTTP_ADDRESS = ":9736"
 HEALTH_ADDRESS = ":9738"
-MAX_SECONDS = 86400
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -88,20 +86,19 @@ class Common:
     health_address: Address = setting(
         "address of /healthz and /readyz for the kubelet's probes only",
         default=HEALTH_ADDRESS,
-        metavar="HOST:PORT",
+        flag=False,
         read=parse_address,
     )
-    metrics_cert_file: str = setting(guard.CERT_HELP, metavar="FILE")
-    metrics_key_file: str = setting(guard.KEY_HELP, metavar="FILE")
+    metrics_tls_dir: str = setting(guard.TLS_HELP, metavar="DIR", formerly=guard.FORMERLY)
     metrics_token_file: str = setting(guard.TOKEN_HELP, metavar="FILE")
     log_level: logs.Level = setting("minimum level of log messages", default="info", choices=logs.LEVELS, read=_level)
     log_format: logs.Format = setting(
-        "auto: text on a terminal, else JSON", default="auto", choices=logs.FORMATS, read=_format
+        "auto: text on a terminal, else JSON", default="auto", choices=logs.FORMATS, flag=False, read=_format
     )
 
     @property
     def guard(self) -> guard.Guard | None:
-        return guard.Guard.from_files(self.metrics_cert_file, self.metrics_key_file, self.metrics_token_file)
+        return guard.Guard.from_folder(self.metrics_tls_dir, self.metrics_token_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,18 +108,6 @@ class OperatorSettings(Common):
         f"pod's, else {NAMESPACE}",
         metavar="NAME",
         read=_namespace,
-    )
-    relist_seconds: float = setting(
-        "interval between full LISTs, ± 10 %",
-        default=f"{RELIST_SECONDS:.0f}",
-        metavar="SECONDS",
-        read=seconds_from(1, MAX_SECONDS),
-    )
-    retired_seconds: float = setting(
-        "delay before a retired resource (zero) is removed from the Node; a real kubelet needs the default",
-        default=f"{SETTLED_SECONDS:.0f}",
-        metavar="SECONDS",
-        read=seconds_from(1, MAX_SECONDS),
     )
     delete_rejected_pods: bool = setting(
         "delete Failed pods (UnexpectedAdmissionError) with a controller if no device of the node had enough free "
@@ -141,6 +126,8 @@ class OperatorSettings(Common):
     command: str  # run | cleanup
     dry_run: bool
     agents_gone: bool
+    relist_seconds: float = RELIST_SECONDS  # between full LISTs, by no flag
+    retired_seconds: float = SETTLED_SECONDS  # before a retired zero is removed from the Node; a kubelet needs these
 
 
 COMMON = options_of(Common)

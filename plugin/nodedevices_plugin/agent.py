@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -21,11 +22,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
 from nodedevices_common import __version__, logs
-from nodedevices_common.guard import Guard
 from nodedevices_common.http import HttpServer, servers
 from nodedevices_probe.wanted import Wanted
 
@@ -517,14 +518,16 @@ class Agent:
             local.health_address,
             scrape=self._metrics.render,
             checks=checks,
-            guard=Guard.from_files(local.metrics_cert_file, local.metrics_key_file, local.metrics_token_file),
+            guard=local.guard,
         )
 
 
-def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None) -> int:
-    """Run the command. Returns 0 after a SIGTERM, 2 for wrong flags or variables. `spare`: as in Agent."""
+def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None, **fixed: Any) -> int:
+    """Run the command. Returns 0 after a SIGTERM, 2 for wrong flags or variables. `spare`: as in Agent. `fixed`: values
+    for fields of Local that no flag has, for tests."""
     try:
-        local = flags.parse(sys.argv[1:] if arguments is None else arguments, os.environ)
+        read = flags.parse(sys.argv[1:] if arguments is None else arguments, os.environ)
+        local = dataclasses.replace(read, **fixed)
     except ConfigError as error:
         for problem in error.problems:
             print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  the command's output for its user

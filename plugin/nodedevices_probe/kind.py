@@ -25,6 +25,10 @@ def _none(_: ArgumentParser) -> None:
     """Add no flags."""
 
 
+def _always(_flag: str, _value: object) -> bool:
+    return True
+
+
 def _any(_: AgentOptions) -> None:
     """Take all that the agent passes on."""
 
@@ -38,8 +42,10 @@ class ProbeKind:
     `passed_on`: which of its flags get the value of which of the agent's options, or the path of which device file.
     `opens`: those with paths that it opens, which a probe server has by its own settings (serving.requests). `choices`:
     further flags that it takes from an agent: what people may give a probe of their own, and no path among it.
-    `one_of`: of these options of the agent exactly one is given with this kind, and none without it. `check` raises
-    CheckError, with the agent's flag in it, for what is passed on and cannot be.
+    `passes`: whether a flag gets this value, where flags share an option. `requires`: options of the agent, or of its
+    `files` those, without which it cannot run, and what each is, for people; `alone`: the options are for this kind
+    alone, and an error without it. `check` raises CheckError, with the agent's flag in it, for what is passed on and
+    cannot be.
 
     `files`: names of device files (DEVICES_DIR) that describe devices of the kind. `requires`: those of them without
     which it cannot run, and what each is, for people.
@@ -58,8 +64,9 @@ class ProbeKind:
     passed_on: Mapping[str, str] = field(default_factory=dict)
     opens: frozenset[str] = frozenset()
     choices: frozenset[str] = frozenset()
-    one_of: tuple[str, ...] = ()
+    passes: Callable[[str, str | bool | tuple[str, ...]], bool] = _always
     requires: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
     check: Callable[[AgentOptions], None] = _any
     present: PresenceCheck = never
     files: tuple[str, ...] = ()
@@ -84,7 +91,7 @@ class ProbeKind:
 
     def arguments(self, given: AgentOptions) -> list[str]:
         """Return the command with what the agent passes on."""
-        values = {flag: given[option] for flag, option in self.passed_on.items()}
+        values = {flag: given[option] for flag, option in self.passed_on.items() if self.passes(flag, given[option])}
         flags = [f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in values.items() if value]
         return [self.name, *flags]
 

@@ -131,7 +131,7 @@ def _parser(kinds: Mapping[str, ProbeKind]) -> argparse.ArgumentParser:
     auto.add_arguments(every, kinds)
     every.set_defaults(source=None, fd=None)
     server = commands.add_parser(serving.NAME, help=serving.HELP)
-    serving.add_arguments(server, kinds, PROGRAMS)
+    serving.add_arguments(server, kinds)
     server.set_defaults(serves=True)
     return parser
 

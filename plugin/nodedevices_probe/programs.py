@@ -27,14 +27,13 @@ class ProgramError(OperationError):
 class Program:
     """command: the arguments that each run begins with. flags: those that may follow, each with a value. roots: the
     flags for the driver's root and for the root of its /dev. places: folders below the driver root where it is
-    searched for, after PATH. option: the agent's option that names its path instead."""
+    searched for, after PATH."""
 
     name: str
     command: tuple[str, ...]
     flags: frozenset[str]
     roots: tuple[str, str]
     places: tuple[str, ...] = ()
-    option: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +44,10 @@ class Printed:
     driver_root: str = ""
 
 
-def run(program: Program, arguments: Sequence[str], *, path: str = "", driver_root: str = "") -> Printed:
-    """What it prints. `path`: the program itself; empty: it is searched for. `driver_root`: where the driver's root is
-    mounted, if it is. Raises ProgramError. Blocks."""
+def run(program: Program, arguments: Sequence[str], *, driver_root: str = "") -> Printed:
+    """What it prints. `driver_root`: where the driver's root is mounted, if it is. Raises ProgramError. Blocks."""
     mounted = driver_root if driver_root and Path(driver_root).is_dir() else ""
-    found = _find(program, path, driver_root)
+    found = _find(program, driver_root)
     roots = [f"--{flag}={value}" for flag, value in zip(program.roots, (mounted, _dev_root(mounted)), strict=True)]
     command = [found, *program.command, *arguments, *(roots if mounted else [])]
     try:
@@ -66,11 +64,7 @@ def run(program: Program, arguments: Sequence[str], *, path: str = "", driver_ro
     return Printed(text=done.stdout.decode(errors="replace"), driver_root=mounted)
 
 
-def _find(program: Program, path: str, driver_root: str) -> str:
-    if path:
-        if shutil.which(path) is None:
-            raise ProgramError(f"{path} (--{program.option}): there is no such program")
-        return path
+def _find(program: Program, driver_root: str) -> str:
     below = [str(Path(driver_root, place)) for place in program.places] if driver_root else []
     found = shutil.which(program.name) or shutil.which(program.name, path=":".join(below) or "/nowhere")
     if found is None:

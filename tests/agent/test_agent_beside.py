@@ -147,9 +147,9 @@ async def test_its_cdi_files_wait_as_well_for_they_have_the_names_of_the_vendors
         arguments=(
             "--standalone",
             "--device-list-strategy=cdi-cri",
-            f"--cdi-dir={theirs.parent}",
-            "--cdi-without-libraries",
+            f"--cdi-spec-dirs={theirs.parent}",
         ),
+        variables={"NODEDEVICES_CDI_WITHOUT_LIBRARIES": "true"},
     )
     with VendorProcess(tmp_path, kubelet.plugin_folder, ids) as vendor:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)

@@ -22,6 +22,7 @@ CTK = """\
 #!/bin/sh
 cat "$(dirname "$0")/made.json"
 """
+NODES_ALONE = "NODEDEVICES_CDI_WITHOUT_LIBRARIES"
 
 
 class Node:
@@ -39,13 +40,11 @@ class Node:
             devices="profile: l4 x 2\n",
             arguments=(
                 "--standalone",
-                "--log-format=json",
                 f"--config-file={self.config}",
-                f"--cdi-dir={self.cdi}",
                 f"--cdi-spec-dirs={self.cdi}",
-                "--cdi-without-libraries",
             ),
             environment={**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"},
+            variables={NODES_ALONE: "true"},
         )
 
     @property
@@ -78,7 +77,7 @@ async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
 @pytest.fixture
 def strict(node: Node) -> Node:
     """The same where device nodes alone will not do: the default."""
-    node.agent.arguments.remove("--cdi-without-libraries")
+    del node.agent.variables[NODES_ALONE]
     return node
 
 
@@ -165,7 +164,7 @@ async def test_without_libraries_a_cdi_strategy_is_refused_and_a_file_of_nvidias
     said = configuration(node)[1]
     assert said.startswith("injection.deviceListStrategies: cdi-cri: no CDI specification with the driver's libraries")
     assert "nvidia-ctk is not in the agent's image" in said
-    assert "--cdi-without-libraries" in said
+    assert NODES_ALONE in said
     assert said.endswith("nothing is offered until there is a valid configuration")
     assert node.kubelet.allocatable(GPU) == 0
     assert theirs.read_text() == text

@@ -17,7 +17,7 @@ ONCE = "AllocatedOnce"
 @pytest.fixture
 def node(tmp_path: Path, kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch) -> RunningAgent:
     monkeypatch.setattr(holders, "LIST_SECONDS", 0.5)
-    return RunningAgent(tmp_path, kubelet, "--probe=simulated", "--simulated-profile=h100 x 1")
+    return RunningAgent(tmp_path, kubelet, "--probe=simulated", "--simulated=h100 x 1")
 
 
 async def test_s31_a_gpu_that_the_kubelet_gives_to_two_pods_is_granted_and_named(

@@ -32,7 +32,7 @@ class Node(RunningAgent):
     """One agent after the other on the same folders."""
 
     def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
-        super().__init__(folder, kubelet, "--probe=simulated", "--simulated-profile=h100 x 2")
+        super().__init__(folder, kubelet, "--probe=simulated", "--simulated=h100 x 2")
         self.state = kubelet.plugin_folder / "nodedevices-state.json"
         self.store = FakeStore(item=resolved({}))
 
@@ -163,7 +163,7 @@ async def test_a_lost_state_file_gives_nobody_a_gpu_that_is_shared(
         await node.until(node.state.exists)
     node.state.write_bytes(node.state.read_bytes()[:-10])
     node.store = FakeStore(item=resolved(FOUR) if api_server == "up" else resolved(None))
-    async with node.running(f"--operator-wait-seconds={600 if api_server == 'up' else 1}"):
+    async with node.running(wait_seconds=600 if api_server == "up" else 1):
         if api_server == "up":
             await node.until(lambda: kubelet.allocatable(GPU) == 8)
             return
@@ -223,7 +223,7 @@ async def test_a_new_node_offers_nothing_before_the_operators_configuration(
     node: Node, kubelet: StandInKubelet
 ) -> None:
     node.store = FakeStore(item=None)
-    async with node.running("--operator-wait-seconds=60"):
+    async with node.running(wait_seconds=60):
         await node.until(lambda: node.condition("Ready")[0] == "Starting" and node.condition("Ready")[1])
         assert "the operator's configuration of this node, 60 s at most" in node.condition("Ready")[1]
         assert not kubelet.registered
@@ -234,7 +234,7 @@ async def test_a_new_node_offers_nothing_before_the_operators_configuration(
 
 async def test_a_node_without_an_operator_serves_after_that_time(node: Node, kubelet: StandInKubelet) -> None:
     node.store = FakeStore(item=resolved(None))
-    async with node.running("--operator-wait-seconds=1"):
+    async with node.running(wait_seconds=1):
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
-    async with node.running("--operator-wait-seconds=600"):  # what was in effect is remembered now
+    async with node.running(wait_seconds=600):  # what was in effect is remembered now
         await node.until(lambda: kubelet.allocatable(GPU) == 2)

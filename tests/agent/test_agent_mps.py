@@ -36,12 +36,11 @@ def made(kubelet: StandInKubelet, tmp_path: Path, runner: MpsRunner) -> AgentPro
         devices="profile: l4 x 2\n",
         arguments=(
             "--standalone",
-            "--log-format=json",
             f"--config-file={tmp_path / 'config.yaml'}",
             "--mps-root=/run/nvidia/mps",
-            f"--mps-dir={runner.root}",
         ),
         environment=with_path(runner.programs),
+        mps_dir=str(runner.root),
     )
 
 
@@ -243,7 +242,7 @@ async def test_at_a_first_start_gpus_that_another_plugin_hands_out_get_no_daemon
 
 async def test_a_root_that_is_not_mounted_is_reported(made: AgentProcess, kubelet: StandInKubelet) -> None:
     configure(made, FOUR)
-    made.arguments.append("--mps-dir=/nowhere")
+    made.fixed["mps_dir"] = "/nowhere"
     async with made as agent:
         await agent.until(lambda: "/nowhere/nodedevices-daemons.json" in message_of(agent))
         assert "mount the MPS root there (manifests/components/mps)" in message_of(agent)

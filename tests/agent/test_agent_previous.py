@@ -49,10 +49,14 @@ class Node:
             environment=previous.environment() if old else None,
             fresh=old,
         )
-        if old and self.devices_dir is not None:  # --devices-dir is newer
-            made.arguments = [each for each in made.arguments if not each.startswith("--devices-dir")]
-            made.arguments.append(f"--rdma-config-file={self.devices_dir / 'rdma.json'}")
-            made.arguments.append(f"--device-info-dir={self.folder / 'info'}")
+        if old:  # these flags are newer
+            newer = ("--cdi-spec-dirs", "--simulated", "--devices-dir")
+            made.arguments = [each for each in made.arguments if not each.startswith(newer)]
+            made.arguments += [f"--simulated-file={made.devices}", f"--cdi-dir={self.folder / 'cdi'}"]
+            made.arguments.append("--operator-wait-seconds=0")
+            if self.devices_dir is not None:
+                made.arguments.append(f"--rdma-config-file={self.devices_dir / 'rdma.json'}")
+                made.arguments.append(f"--device-info-dir={self.folder / 'info'}")
         with made as agent:
             yield agent
 

@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def serving(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with probe_server(path, f"--simulated-file={path.parent / 'devices.yaml'}") as server:
+    with probe_server(path, f"--simulated={path.parent / 'devices.yaml'}") as server:
         yield server
 
 

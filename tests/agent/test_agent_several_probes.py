@@ -33,7 +33,7 @@ class Node(RunningAgent):
         self.file = folder / "config.yaml"
         self.shell = f"shell={PROBE} {folder}"
         probes = (f"--config-file={self.file}",) if by_file else ("--probe=simulated", f"--probe={self.shell}")
-        super().__init__(folder, kubelet, "--simulated-profile=l4 x 2", *probes, *more, **{"config": CONFIG, **agent})
+        super().__init__(folder, kubelet, "--simulated=l4 x 2", *probes, *more, **{"config": CONFIG, **agent})
 
     def use(self, *probes: str) -> None:
         replace_file(self.file, json.dumps({"version": "v1", "flags": {"probe": probes}}))

@@ -39,9 +39,9 @@ PROBE = (
     """python3 -m json.tool | grep -E '"(productName|pciBusId|numaNode|memory)"'"""
 )
 AGENT = (
-    f"nodedevices-agent --node-name {NODE} --probe simulated --simulated-file $PWD/devices.yaml \\\n"
-    "    --kubelet-dir $PWD --cdi-dir $PWD \\\n"
-    "    --http-address off --health-address off --log-format text"
+    "env NODEDEVICES_HEALTH_ADDRESS=off NODEDEVICES_LOG_FORMAT=text \\\n"
+    f"    nodedevices-agent --node-name {NODE} --probe simulated --simulated $PWD/devices.yaml \\\n"
+    "    --kubelet-dir $PWD --cdi-spec-dirs $PWD --http-address off"
 )
 
 

@@ -50,7 +50,6 @@ def with_cdi(installed: Cluster) -> Iterator[None]:
         ("NVIDIA_DEV_ROOT", ROOT),
         ("NODEDEVICES_CDI_WITHOUT_LIBRARIES", "true"),
         ("NODEDEVICES_DRIVER_DIRECTORY", DRIVER),
-        ("NODEDEVICES_VULKAN_ICD_DIRECTORY", f"{DRIVER}/vulkan/icd.d"),
     )
     roots = container_patch("nodedevices-agent", "agent", *settings, volumes=[place])
     with installed_with(installed, "cdi", "driver-root", patches=[roots]):

@@ -263,7 +263,7 @@ def test_a_node_recreated_under_a_running_agent_has_its_object_again(rig: RigClu
 def test_a_roll_out_that_loses_the_devices_stops_at_the_first_node(rig: RigCluster) -> None:
     before = {node: rig.agent(node)["metadata"]["uid"] for node in (rig.a, rig.b)}
     pod = rig.pod("stays", rig.a, {GPU: 1})
-    lost = {"name": "NODEDEVICES_SIMULATED_FILE", "value": "/var/lib/nodedevices/not-mounted.yaml"}
+    lost = {"name": "NODEDEVICES_SIMULATED", "value": "/var/lib/nodedevices/not-mounted.yaml"}
     containers = [{"name": each, "env": [lost]} for each in ("agent", "probe")]  # a path is the same in both
     template = {"spec": {"containers": containers}}
     rig.kubectl.run("patch", "-n", SYSTEM, AGENTS, "-p", json.dumps({"spec": {"template": template}}))

@@ -24,7 +24,7 @@ def test_s24_probes_that_nothing_can_kill_keep_the_agent_from_nothing_and_go_whe
     rig: RigCluster,
 ) -> None:
     overlay.write(rig, rig.a, FILE, simulated.h100s())
-    where = ("NODEDEVICES_SIMULATED_FILE", FILE)
+    where = ("NODEDEVICES_SIMULATED", FILE)
     patches = [overlay.container_patch(AGENT, each, where) for each in ("agent", "probe")]
     with (
         mounted(rig.rig.node_argv(rig.b), FILE, simulated.l4s()) as driver,

@@ -87,18 +87,20 @@ def probe(interval: float | None = None, *, use: bool = False) -> Iterator[Lines
 
 
 @contextlib.asynccontextmanager
-async def agent(kubelet: StandInKubelet, log: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def agent(
+    kubelet: StandInKubelet, log: Path, *arguments: str, **variables: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run nodedevices-agent without an API server on this kubelet, for the block."""
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "nodedevices_plugin", "--standalone", "--node-name", "hardware"),
             *("--probe", "nvml", "--driver-root-ctr-path", ""),
-            *("--http-address", "off", "--health-address", "off", "--log-format", "json"),
-            *("--kubelet-dir", str(kubelet.root)),
-            *("--cdi-dir", str(kubelet.root / "cdi")),
+            *("--http-address", "off", "--kubelet-dir", str(kubelet.root)),
+            *("--cdi-spec-dirs", f"/etc/cdi,/var/run/cdi,{kubelet.root / 'cdi'}"),
             *arguments,
             stdout=file,
             stderr=file,
+            env={**os.environ, "NODEDEVICES_HEALTH_ADDRESS": "off", **variables},
         )
     try:
         yield process

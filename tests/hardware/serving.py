@@ -30,8 +30,8 @@ async def run(report: Report, request: Request) -> None:
     processes.need_gpu()
     await report.part_of("by variables", granted(request, "agent-variables.log"))
     await report.part_of("by CDI, with the libraries", granted(request, "agent-cdi.log", *CDI))
-    nodes_alone = (*CDI, "--cdi-without-libraries")
-    await report.part_of("by CDI, with device nodes alone", granted(request, "agent-cdi-nodes.log", *nodes_alone))
+    alone = granted(request, "agent-cdi-nodes.log", *CDI, NODEDEVICES_CDI_WITHOUT_LIBRARIES="true")
+    await report.part_of("by CDI, with device nodes alone", alone)
     await report.part_of("NVIDIA's plugin", beside(request))
 
 
@@ -46,12 +46,12 @@ def _numa(devices: dict[str, Any]) -> Json:
     return {id_: [node.ID for node in device.topology.nodes] for id_, device in devices.items()}
 
 
-async def granted(request: Request, name: str, *arguments: str) -> Json:
+async def granted(request: Request, name: str, *arguments: str, **variables: str) -> Json:
     """Run an agent with these arguments: the time to Register and to the list, and what a kubelet gets of it."""
     log = request.out / name
     async with StandInKubelet() as kubelet:
         began = time.monotonic()
-        async with processes.agent(kubelet, log, *arguments):
+        async with processes.agent(kubelet, log, *arguments, **variables):
             await kubelet.until(lambda: kubelet.registered or _refused(log), patience=request.start_seconds)
             if not kubelet.registered:
                 raise SkippedError(_refused(log))

@@ -85,7 +85,7 @@ def _operator(
     apiserver: ApiServer, admin: Kubectl, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OperatorProcess]:
     folder = tmp_path_factory.mktemp("operator")
-    with OperatorProcess(folder, service_account(admin, folder), "--relist-seconds=3") as running:
+    with OperatorProcess(folder, service_account(admin, folder), relist_seconds=3) as running:
         yield running
 
 

@@ -77,7 +77,7 @@ def manifests(admin: Kubectl) -> Iterator[str]:
 def busy(manifests: str, admin: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetNode]:
     """A node on which the operator has written all that it writes, for a policy of Git."""
     folder = tmp_path_factory.mktemp("operator")
-    with OperatorProcess(folder, service_account(admin, folder), "--relist-seconds=3", leader_elect=True):
+    with OperatorProcess(folder, service_account(admin, folder), relist_seconds=3, leader_elect=True):
         fleet.namespace(admin)
         node = FleetNode(admin, "n1").create({INSTANCE: "nodedevices", "pool": "gpu"})
         pod(admin, "trainer", "n1")

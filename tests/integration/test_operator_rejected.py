@@ -59,7 +59,7 @@ def test_a_rejected_pod_has_one_event_that_says_what_its_node_had(
     none_left = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
     uid = rejected(kubectl, "alone", "n1", said=none_left, owner=False, ago=0)
     begin = audit.end(apiserver.audit_log)
-    with OperatorProcess(tmp_path, service_account(kubectl, tmp_path), "--relist-seconds=3") as operator:
+    with OperatorProcess(tmp_path, service_account(kubectl, tmp_path), relist_seconds=3) as operator:
         wait_until("said", lambda: events(kubectl, uid))
         [event] = events(kubectl, uid)
         assert event["reason"] == "DevicesUnavailable"
@@ -89,7 +89,7 @@ def test_rejected_pods_are_deleted_after_an_event_and_all_others_stay(
     rejected(kubectl, "other-node", "whole")
     fleet.pod(kubectl, "running", "n1")
     begin = audit.end(apiserver.audit_log)
-    with OperatorProcess(tmp_path, rights, "--delete-rejected-pods", "--relist-seconds=3") as operator:
+    with OperatorProcess(tmp_path, rights, "--delete-rejected-pods", relist_seconds=3) as operator:
         wait_until("deleted", lambda: not get_pod(kubectl, "web-1"))
         [event] = events(kubectl, uid)
         assert event["reason"] == "DeletingRejectedPod"

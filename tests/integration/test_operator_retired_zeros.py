@@ -24,7 +24,7 @@ def node(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Iterator[Fle
     made = FleetNode(kubectl, "n1").create()
     made.kubelet({GPU: 2, SHARED: 0, ELSE: 0})
     made.retired = {SHARED: stamp()}
-    with OperatorProcess(tmp_path, apiserver.kubeconfig, "--retired-seconds=2"):
+    with OperatorProcess(tmp_path, apiserver.kubeconfig, retired_seconds=2):
         made.report()
         yield made
 

@@ -245,7 +245,7 @@ def test_what_it_may_not_do_is_shown_and_the_rest_goes_on(
 ) -> None:
     bound = service_account(kubectl, tmp_path, without="nodes/status")
     try:
-        with OperatorProcess(tmp_path, bound, "--relist-seconds=3"):
+        with OperatorProcess(tmp_path, bound, relist_seconds=3):
             node = FleetNode(kubectl, "n1").create()
             kubectl.apply(policy("memory", capacity=memory_capacity()))
             wait_until("shown", lambda: action(node.object, "capacity").get("reason") == "Forbidden")

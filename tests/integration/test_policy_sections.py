@@ -44,7 +44,8 @@ async def agent(
         tmp_path,
         kubelet_dir=kubelet.root,
         devices=DEVICES,
-        arguments=(f"--kubeconfig={apiserver.kubeconfig}", f"--cdi-dir={tmp_path / 'cdi'}", "--cdi-without-libraries"),
+        arguments=(f"--kubeconfig={apiserver.kubeconfig}",),
+        variables={"NODEDEVICES_CDI_WITHOUT_LIBRARIES": "true"},
     )
     async with made:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)

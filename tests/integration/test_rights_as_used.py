@@ -119,7 +119,7 @@ def test_the_operators_role_holds_what_the_operator_uses_and_nothing_else(
     node.report()
     labels = {"extra": {"example.com/tier": "gold"}}
     faults = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 100}}
-    with OperatorProcess(tmp_path, files[OPERATOR], "--relist-seconds=3", leader_elect=True):
+    with OperatorProcess(tmp_path, files[OPERATOR], relist_seconds=3, leader_elect=True):
         kubectl.apply(policy("everything", capacity=memory_capacity(), labels=labels, faults=faults))
         wait_until("capacity", lambda: MEMORY in node.capacity)
         wait_until("labels", lambda: "example.com/tier" in node.node["metadata"]["labels"])

@@ -30,6 +30,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import together
 from nodedevices_plugin.vendors.nic.device_info import FOLDER
+from nodedevices_plugin.vendors.nvidia.driver_directory import IN_CONTAINERS
 from nodedevices_probe.amd.exporter import SOCKET
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.command import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER
@@ -779,7 +780,7 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     defaults = by_name()
     assert here["driver"]["hostPath"]["path"] == defaults["driver-directory"].default
     inside = {each["name"]: each["mountPath"] for each in probe["volumeMounts"]}
-    assert (inside["driver"], inside["host-dev"]) == (defaults["driver-directory-ctr-path"].default, "/dev")
+    assert (inside["driver"], inside["host-dev"]) == (IN_CONTAINERS, "/dev")
     own, of_probe = (
         {each["name"]: each["value"] for each in one["env"] if each["name"] in OF_DRIVER_DIRECTORY}
         for one in (agent, probe)
@@ -792,7 +793,7 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     )
     programs = own["PATH"].split(":")
     assert ":".join(programs[:2]) == added_to_image
-    assert programs[-1] == f"{defaults['driver-directory-ctr-path'].default}/bin"
+    assert programs[-1] == f"{IN_CONTAINERS}/bin"
     assert probe["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
     probe["securityContext"] = agent["securityContext"]
     for one in (agent, probe):
@@ -974,7 +975,8 @@ def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str, 
     (tmp_path / "tls").mkdir()
     for file in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / "tls" / file).touch()
-    found = extender_settings.read([each.replace("=/tls/", f"={tmp_path}/tls/") for each in extender["args"]], {})
+    arguments = [each.replace("=/tls", f"={tmp_path}/tls") for each in extender["args"]]
+    found = extender_settings.read(arguments, {each["name"]: each["value"] for each in extender.get("env", ())})
     assert found.certificate is None or "/tls" in mounted
     assert found.address.port == 9739
     assert (found.certificate is not None) == (name == "extender"), "what is not on loopback has TLS"

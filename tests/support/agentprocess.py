@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from support.kubelet import StandInKubelet
@@ -25,7 +25,8 @@ class AgentProcess:
     """`start` and `kill` it any number of times on the same folders; the log of all its lives is in `log`.
 
     `folder` holds the devices' file, the log and (without a kubelet) the kubelet's folder. `fresh`: by a new
-    interpreter, as in a pod (preloaded says when that matters).
+    interpreter, as in a pod (preloaded says when that matters), which has no `fixed`: as the agent's `main`.
+    `variables`: of ours, which are taken of no `environment`.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class AgentProcess:
         arguments: tuple[str, ...] = ("--standalone",),
         node: str = NODE,
         environment: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
         fresh: bool = False,
+        **fixed: object,
     ) -> None:
         self.devices = folder / "devices.yaml"
         self.log = folder / "agent.log"
@@ -50,16 +53,16 @@ class AgentProcess:
             "--node-name",
             node,
             "--probe=simulated",
-            f"--simulated-file={self.devices}",
+            f"--simulated={self.devices}",
             f"--kubelet-dir={kubelet}",
             "--http-address=127.0.0.1:0",
-            "--health-address=127.0.0.1:0",
-            f"--cdi-dir={folder / 'cdi'}",  # the machine's own is not ours to tidy up
-            "--operator-wait-seconds=0",  # most of these tests have no operator
+            f"--cdi-spec-dirs={folder / 'cdi'}",  # the machine's own is not ours to tidy up
             *arguments,
         ]
         self._environment = os.environ if environment is None else environment
+        self.variables = {"NODEDEVICES_HEALTH_ADDRESS": "127.0.0.1:0", **variables}
         self._fresh = fresh
+        self.fixed = {"operator_wait_seconds": 0.0, **fixed}  # most of these tests have no operator
         self.process: Running | None = None
 
     def __enter__(self) -> Self:
@@ -83,11 +86,12 @@ class AgentProcess:
 
     def start(self, *extra: str) -> None:
         environment = {key: value for key, value in self._environment.items() if not key.startswith(("NODE", "KUBE"))}
+        environment |= self.variables
         arguments = (*self.arguments, *extra)
         if self._fresh:
             self.process = command("nodedevices_plugin", arguments, environment, self.log)
         else:
-            self.process = fork("nodedevices_plugin.agent", arguments, environment, self.log)
+            self.process = fork("nodedevices_plugin.agent", arguments, environment, self.log, fixed=self.fixed)
 
     def kill(self) -> None:
         """SIGKILL; its probe ends with it."""

@@ -39,7 +39,7 @@ class Simulated:
 
     def __init__(self, folder: Path, *more: str) -> None:
         self.file = folder / "devices.yaml"
-        self.arguments = ("--probe", "simulated", "--simulated-file", str(self.file), *more)
+        self.arguments = ("--probe", "simulated", "--simulated", str(self.file), *more)
 
     def check(self, devices: str, *arguments: str) -> Done:
         self.file.write_text(devices)

@@ -25,7 +25,8 @@ class OperatorProcess:
     """`nodedevices-operator` against one API server; logs are kept in the folder and shown when something fails.
 
     `fresh`: by a new interpreter, as in a pod (preloaded says when that matters). `command`: another than `run`.
-    Without `leader_elect` it is the only one: the next need not wait for the Lease of one that was killed.
+    Without `leader_elect` it is the only one: the next need not wait for the Lease of one that was killed. `fixed`: as
+    the operator's `main`.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class OperatorProcess:
         fresh: bool = False,
         command: str = "run",
         leader_elect: bool = False,
+        **fixed: float,
     ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -45,22 +47,22 @@ class OperatorProcess:
             command,
             f"--kubeconfig={kubeconfig}",
             f"--http-address=127.0.0.1:{self.port}",
-            "--health-address=127.0.0.1:0",
-            "--log-format=json",
             "--log-level=debug",
             *([f"--leader-elect={str(leader_elect).lower()}"] if command == "run" else []),
             *arguments,
         ]
         self._fresh = fresh
+        self._fixed = fixed
         self._process: Running | None = None
 
     def start(self, *, ready: bool = True) -> Self:
         assert not self.running, "`with` starts it; a second one would outlive the test"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("NODEDEVICES_")}
+        environment |= {"NODEDEVICES_HEALTH_ADDRESS": "127.0.0.1:0", "NODEDEVICES_LOG_FORMAT": "json"}
         if self._fresh:
-            self._process = command("nodedevices_operator", self._arguments, environment, self.log)
+            self._process = command("nodedevices_operator", self._arguments, environment, self.log, fixed=self._fixed)
         else:
-            self._process = fork("nodedevices_operator.main", self._arguments, environment, self.log)
+            self._process = fork("nodedevices_operator.main", self._arguments, environment, self.log, fixed=self._fixed)
         if ready:
             wait_until("the operator is ready", lambda: self.get("/readyz")[0] == 200)
         return self

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
 
 from nodedevices_plugin.inputs.probe_child import Spare
@@ -96,10 +97,16 @@ class Fork:
 
 
 def fork(
-    module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, errors: Path | None = None
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    errors: Path | None = None,
+    *,
+    fixed: Mapping[str, object] = MappingProxyType({}),
 ) -> Fork:
-    """`main(arguments)` of one of MODULES, in a process that writes to the end of `log`; `errors`: its standard error
-    goes there instead."""
+    """`main(arguments, **fixed)` of one of MODULES, in a process that writes to the end of `log`; `errors`: its
+    standard error goes there instead."""
     log.touch()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(MODULES))  # heard before the first fork only
@@ -107,7 +114,10 @@ def fork(
         forkserver.ensure_running()
     # A daemon: it does not outlive the tests.
     process = context.Process(
-        target=_main, args=(module, list(arguments), dict(environment), log, errors or log), name=module, daemon=True
+        target=_main,
+        args=(module, list(arguments), dict(environment), (log, errors or log), dict(fixed)),
+        name=module,
+        daemon=True,
     )
     process.start()
     return Fork(process)
@@ -152,17 +162,26 @@ def _tests_on_path() -> Iterator[None]:
 
 
 def command(
-    package: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, errors: Path | None = None
+    package: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    errors: Path | None = None,
+    *,
+    fixed: Mapping[str, object] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
-    """`python -m package arguments`, with a new interpreter."""
+    """`python -m package arguments`, with a new interpreter; with `fixed` the same by its main(**fixed)."""
     with log.open("ab") as end, (errors or log).open("ab") as end_of_errors:
-        argv = [sys.executable, "-m", package, *arguments]
+        code = f"from {package}.main import main; raise SystemExit(main(**{dict(fixed)!r}))"
+        argv = [sys.executable, *(("-c", code) if fixed else ("-m", package)), *arguments]
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=end, stderr=end_of_errors, env=dict(environment))
 
 
-def _main(module: str, arguments: list[str], environment: dict[str, str], log: Path, errors: Path) -> None:
+def _main(
+    module: str, arguments: list[str], environment: dict[str, str], logs: tuple[Path, Path], fixed: Mapping[str, Any]
+) -> None:
     """In the new process."""
-    with log.open("ab") as end, errors.open("ab") as end_of_errors, Path(os.devnull).open("rb") as nothing:
+    with logs[0].open("ab") as end, logs[1].open("ab") as end_of_errors, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(end.fileno(), 1)
         os.dup2(end_of_errors.fileno(), 2)
@@ -173,10 +192,10 @@ def _main(module: str, arguments: list[str], environment: dict[str, str], log: P
     if module == AGENT:
         probe = ForkedSpare()
         try:
-            raise SystemExit(main(arguments, spare=probe))
+            raise SystemExit(main(arguments, spare=probe, **fixed))
         finally:
             probe.end()
-    raise SystemExit(main(arguments))
+    raise SystemExit(main(arguments, **fixed))
 
 
 class ForkedSpare(Spare):

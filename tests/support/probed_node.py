@@ -11,10 +11,11 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.settings import file as files
 from nodedevices_plugin.settings.file import FileOutcome
-from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.files import DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, snapshot
+from support.local import at_once
 from support.stepped_node import Steps
 
 NICS, OTHER_NICS = "nics=/opt/nic-probe", "nics=/opt/nic-probe --fast"
@@ -47,7 +48,7 @@ class Node(Steps):
         hardware: frozenset[str] | None = None,
         files: DeviceFiles = MappingProxyType({}),
     ) -> None:
-        local = local or parse(["--node-name=n1", "--config-file=/c", "--operator-wait-seconds=0"], {})
+        local = local or at_once(["--node-name=n1", "--config-file=/c"], {})
         seen = SeenObject(exists=True, config=CONFIG)
         super().__init__(local=local, state=state, file=file, hardware=hardware, seen=seen, device_files=files)
 

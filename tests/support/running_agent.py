@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from nodedevices_plugin.agent import Agent
-from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.local import OPERATOR_WAIT_SECONDS, Local
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
+from nodedevices_probe.simulated.kind import SIMULATED as KIND
 from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
+from support.local import at_once
 from support.preloaded import fork
 
-SIMULATED, OPTIONS = "--probe=simulated", "--simulated-"
+SIMULATED, OPTION = "--probe=simulated", "--simulated="
+QUIET = {"NODEDEVICES_HEALTH_ADDRESS": "off"}
 NODE = "node-a"
 Json = dict[str, Any]
 
@@ -46,10 +49,8 @@ class RunningAgent:
         self.arguments = [
             f"--node-name={NODE}",
             f"--kubelet-dir={kubelet.root}",
-            f"--cdi-dir={folder / 'cdi'}",
+            f"--cdi-spec-dirs={folder / 'cdi'}",
             "--http-address=off",
-            "--health-address=off",
-            "--operator-wait-seconds=15",
             *arguments,
         ]
 
@@ -57,9 +58,10 @@ class RunningAgent:
         return Agent(local, store=self.store, hardware=lambda: dict(self.hardware))
 
     @contextlib.asynccontextmanager
-    async def running(self, *more: str) -> AsyncIterator[Self]:
+    async def running(self, *more: str, wait_seconds: float = OPERATOR_WAIT_SECONDS) -> AsyncIterator[Self]:
         with self._simulated() as arguments:
-            task = asyncio.create_task(self.agent(parse([*arguments, *more], {}, self.vendors)).run())
+            local = at_once([*arguments, *more], QUIET, self.vendors, wait_seconds=wait_seconds)
+            task = asyncio.create_task(self.agent(local).run())
             try:
                 yield self
             finally:
@@ -73,9 +75,9 @@ class RunningAgent:
             yield self.arguments
             return
         listens = f"unix:{self.kubelet.root / 'simulated.sock'}"
-        options = [f"--{each.removeprefix(OPTIONS)}" for each in self.arguments if each.startswith(OPTIONS)]
-        others = [each for each in self.arguments if not each.startswith(OPTIONS)]
-        given = ["simulated", *options, f"--node-name={NODE}", f"--listen={listens}"]
+        [value] = [each.removeprefix(OPTION) for each in self.arguments if each.startswith(OPTION)]
+        others = [each for each in self.arguments if not each.startswith(OPTION)]
+        given = [*KIND.arguments({"simulated": value, "node-name": NODE}), f"--listen={listens}"]
         probe = fork("nodedevices_probe.main", given, os.environ, self.folder / "probe.log")
         try:
             yield [f"{each}={listens}" if each == SIMULATED else each for each in others]
@@ -102,7 +104,7 @@ def simulated(folder: Path, devices: str) -> tuple[str, ...]:
     """The arguments for these devices in a file."""
     file = folder / "devices.yaml"
     file.write_text(devices)
-    return "--probe=simulated", f"--simulated-file={file}"
+    return SIMULATED, f"{OPTION}{file}"
 
 
 def replace_file(file: Path, text: str) -> None:

@@ -5,6 +5,7 @@ extender serves nobody. Both run as processes beside the cluster's own control p
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +34,10 @@ def extended(rig: RigCluster, folder: Path) -> Iterator[ExtenderProcess]:
     authority = TestAuthority(folder, "authority")
     name, key = authority.signed("extender", "subjectAltName=DNS:nodedevices-extender")
     own, own_key = authority.signed("kube-scheduler")
-    tls = (f"--tls-cert-file={name}", f"--tls-key-file={key}", f"--tls-client-ca-file={authority.certificate}")
-    with ExtenderProcess(folder, account, *tls) as extender:
+    (tls := folder / "tls").mkdir()
+    for own_name, source in (("tls.crt", name), ("tls.key", key), ("ca.crt", authority.certificate)):
+        shutil.copy(source, tls / own_name)
+    with ExtenderProcess(folder, account, f"--tls-dir={tls}") as extender:
         config: dict[str, Any] = yaml.safe_load((component / "scheduler-config.yaml").read_text())
         config["clientConnection"] = {"kubeconfig": str(account)}
         extenders = yaml.safe_load((COMPONENTS / "extender" / "scheduler-config.yaml").read_text())["extenders"]

@@ -18,15 +18,16 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import Effective, understood
-from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_plugin.vendors.faults import FaultSources
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from support.facts import START, gpu_id, snapshot
+from support.local import at_once
 from support.steps import step
 
-LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
+LOCAL = at_once(["--node-name=n1"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 
 

@@ -18,7 +18,7 @@ from nodedevices_plugin.vendors.nvidia.health_variables import DISABLE_VARIABLE,
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TAKE_ALONG = DOCS.parent / "manifests" / "from-nvidia" / "take-along.jq"
 PAGES = ("compatibility.md", "migrate-from-nvidia.md")
-FLAGS = {f"--{name}" for option in OPTIONS for name in (option.name, *option.aliases)}
+FLAGS = {f"--{name}" for option in OPTIONS if option.flag for name in (option.name, *option.aliases)}
 VARIABLES = {variable for option in OPTIONS for variable in option.variables} | {
     DISABLE_VARIABLE,
     ENABLE_VARIABLE,

@@ -3,27 +3,20 @@
 {
  "agent": {
   "absolute": [
-   "simulated-file",
    "config-file",
    "config-dir",
    "devices-dir",
    "kubelet-dir",
    "kubelet-socket",
-   "cdi-dir",
    "cdi-spec-dirs",
-   "mps-dir",
-   "metrics-cert-file",
-   "metrics-key-file",
+   "metrics-tls-dir",
    "metrics-token-file",
    "driver-root-ctr-path",
    "mps-root",
    "driver-root",
    "dev-root",
    "nvidia-cdi-hook-path",
-   "driver-directory",
-   "driver-directory-ctr-path",
-   "vulkan-icd-directory",
-   "vulkan-icd-ctr-path"
+   "driver-directory"
   ],
   "alone": [
    "DP_DISABLE_HEALTHCHECKS",
@@ -89,7 +82,7 @@
   "lists": [
    "probe",
    "fallback-strategies",
-   "add-probe",
+   "added-probes",
    "cdi-spec-dirs",
    "container-mount-dir",
    "device-list-strategy",
@@ -97,8 +90,24 @@
    "cdi-disable-hooks",
    "imex-channel-ids"
   ],
+  "moved": {
+   "NODEDEVICES_ADD_PROBE": "NODEDEVICES_PROBE",
+   "NODEDEVICES_CDI_DIR": "NODEDEVICES_CDI_SPEC_DIRS",
+   "NODEDEVICES_FPGA_NAMES_FILE": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_GENERIC_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_GPU_CONFIG": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_GPU_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_METRICS_CERT_FILE": "NODEDEVICES_METRICS_TLS_DIR",
+   "NODEDEVICES_METRICS_KEY_FILE": "NODEDEVICES_METRICS_TLS_DIR",
+   "NODEDEVICES_ONLOAD_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_RDMA_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_REMOTE_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_SIMULATED_FILE": "NODEDEVICES_SIMULATED",
+   "NODEDEVICES_SIMULATED_PROFILE": "NODEDEVICES_SIMULATED",
+   "NODEDEVICES_SRIOV_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR"
+  },
   "prefixes": {
-   "NODEDEVICES_ADD_PROBE_": "add-probe"
+   "NODEDEVICES_ADD_PROBE_": "added-probes"
   },
   "probeRules": [
    {
@@ -118,28 +127,16 @@
    {
     "excludes": [],
     "needs": [
-     "simulated-file",
-     "simulated-profile"
+     "simulated"
     ],
     "when": "probe=simulated"
    },
    {
-    "excludes": [
-     "simulated-profile"
-    ],
+    "excludes": [],
     "needs": [
      "probe=simulated"
     ],
-    "when": "simulated-file"
-   },
-   {
-    "excludes": [
-     "simulated-file"
-    ],
-    "needs": [
-     "probe=simulated"
-    ],
-    "when": "simulated-profile"
+    "when": "simulated"
    }
   ],
   "rules": [
@@ -160,21 +157,7 @@
    {
     "excludes": [],
     "needs": [
-     "metrics-key-file"
-    ],
-    "when": "metrics-cert-file"
-   },
-   {
-    "excludes": [],
-    "needs": [
-     "metrics-cert-file"
-    ],
-    "when": "metrics-key-file"
-   },
-   {
-    "excludes": [],
-    "needs": [
-     "metrics-cert-file"
+     "metrics-tls-dir"
     ],
     "when": "metrics-token-file"
    },
@@ -227,13 +210,11 @@
    "MIG_STRATEGY": "mig-strategy",
    "MOFED_ENABLED": "mofed-enabled",
    "MPS_ROOT": "mps-root",
-   "NODEDEVICES_CDI_DIR": "cdi-dir",
    "NODEDEVICES_CDI_SPEC_DIRS": "cdi-spec-dirs",
    "NODEDEVICES_CDI_WITHOUT_LIBRARIES": "cdi-without-libraries",
    "NODEDEVICES_CONTAINER_MOUNT_DIR": "container-mount-dir",
    "NODEDEVICES_DEVICES_DIR": "devices-dir",
    "NODEDEVICES_DRIVER_DIRECTORY": "driver-directory",
-   "NODEDEVICES_DRIVER_DIRECTORY_CTR_PATH": "driver-directory-ctr-path",
    "NODEDEVICES_FPGA_MANAGEMENT_NODES": "fpga-management-nodes",
    "NODEDEVICES_FPGA_RESOURCE_PREFIX": "fpga-resource-prefix",
    "NODEDEVICES_HEALTH_ADDRESS": "health-address",
@@ -242,24 +223,17 @@
    "NODEDEVICES_KUBELET_DIR": "kubelet-dir",
    "NODEDEVICES_LOG_FORMAT": "log-format",
    "NODEDEVICES_LOG_LEVEL": "log-level",
-   "NODEDEVICES_METRICS_CERT_FILE": "metrics-cert-file",
-   "NODEDEVICES_METRICS_KEY_FILE": "metrics-key-file",
+   "NODEDEVICES_METRICS_TLS_DIR": "metrics-tls-dir",
    "NODEDEVICES_METRICS_TOKEN_FILE": "metrics-token-file",
-   "NODEDEVICES_MPS_DIR": "mps-dir",
-   "NODEDEVICES_NVIDIA_CTK_PROGRAM": "nvidia-ctk-program",
-   "NODEDEVICES_OPERATOR_WAIT_SECONDS": "operator-wait-seconds",
    "NODEDEVICES_PROBE": "probe",
    "NODEDEVICES_PROBE_SERVER": "probe-server",
    "NODEDEVICES_RDMA_REQUIRED": "rdma-required",
    "NODEDEVICES_RESOURCE_PREFIX": "resource-prefix",
    "NODEDEVICES_SERVING_MODE": "serving-mode",
-   "NODEDEVICES_SIMULATED_FILE": "simulated-file",
-   "NODEDEVICES_SIMULATED_PROFILE": "simulated-profile",
+   "NODEDEVICES_SIMULATED": "simulated",
    "NODEDEVICES_SRIOV_RESOURCE_PREFIX": "sriov-resource-prefix",
    "NODEDEVICES_STANDALONE": "standalone",
    "NODEDEVICES_TELEMETRY": "telemetry",
-   "NODEDEVICES_VULKAN_ICD_CTR_PATH": "vulkan-icd-ctr-path",
-   "NODEDEVICES_VULKAN_ICD_DIRECTORY": "vulkan-icd-directory",
    "NODE_NAME": "node-name",
    "NVIDIA_CDI_HOOK_PATH": "nvidia-cdi-hook-path",
    "NVIDIA_CTK_PATH": "nvidia-cdi-hook-path",
@@ -273,19 +247,13 @@
    "U30NameConvention": "u30-name-convention"
   },
   "written": {
-   "add-probe": {
+   "added-probes": {
     "pattern": "^(auto|nvml|amd|intel|fpga|nic|generic|remote|kmsg|simulated|[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?=.+)$",
     "right": "auto, nvml, amd, intel, fpga, nic, generic, remote, kmsg, simulated, NAME=COMMAND or NAME=unix:/PATH (a NAME: at most 32 small letters, digits and hyphens)"
    },
    "container-mount-dir": {
     "pattern": "^(/[.]{0,2}[A-Za-z0-9_+@=:-][A-Za-z0-9._+@=:-]*)+$",
     "right": "an absolute path without . and .."
-   },
-   "operator-wait-seconds": {
-    "least": 0,
-    "most": 600,
-    "pattern": "^[0-9]{1,9}$",
-    "right": "a whole number of seconds from 0 to 600"
    },
    "probe": {
     "pattern": "^(auto|nvml|amd|intel|fpga|nic|generic|remote|kmsg|simulated|[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?=.+)$",
@@ -299,9 +267,9 @@
     "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$",
     "right": "a domain, such as nvidia.com"
    },
-   "simulated-profile": {
-    "pattern": "(?i)^\\s*(h100|h200|a100|b200|gb200|l40s|l4|t4|h100nvl|mi300x|mi300x-cpx|flex|pvc|connectx-7|e810|e810-vf|sfn-x2|u250)\\s*(x\\s*[0-9]{1,9}\\s*)?(,\\s*(h100|h200|a100|b200|gb200|l40s|l4|t4|h100nvl|mi300x|mi300x-cpx|flex|pvc|connectx-7|e810|e810-vf|sfn-x2|u250)\\s*(x\\s*[0-9]{1,9}\\s*)?)*$",
-    "right": "a model and a number, such as h100 x 8; models: a100, b200, connectx-7, e810, e810-vf, flex, gb200, h100, h100nvl, h200, l4, l40s, mi300x, mi300x-cpx, pvc, sfn-x2, t4, u250"
+   "simulated": {
+    "pattern": "(?i)^(/.*|\\s*(h100|h200|a100|b200|gb200|l40s|l4|t4|h100nvl|mi300x|mi300x-cpx|flex|pvc|connectx-7|e810|e810-vf|sfn-x2|u250)\\s*(x\\s*[0-9]{1,9}\\s*)?(,\\s*(h100|h200|a100|b200|gb200|l40s|l4|t4|h100nvl|mi300x|mi300x-cpx|flex|pvc|connectx-7|e810|e810-vf|sfn-x2|u250)\\s*(x\\s*[0-9]{1,9}\\s*)?)*)$",
+    "right": "an absolute path, or a model and a number, such as h100 x 8; models: a100, b200, connectx-7, e810, e810-vf, flex, gb200, h100, h100nvl, h200, l4, l40s, mi300x, mi300x-cpx, pvc, sfn-x2, t4, u250"
    },
    "sriov-resource-prefix": {
     "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
@@ -326,27 +294,17 @@
    ]
   },
   "lists": [],
+  "moved": {
+   "NODEDEVICES_METRICS_CERT_FILE": "NODEDEVICES_METRICS_TLS_DIR",
+   "NODEDEVICES_METRICS_KEY_FILE": "NODEDEVICES_METRICS_TLS_DIR"
+  },
   "prefixes": {},
   "probeRules": [],
   "rules": [
    {
     "excludes": [],
     "needs": [
-     "metrics-key-file"
-    ],
-    "when": "metrics-cert-file"
-   },
-   {
-    "excludes": [],
-    "needs": [
-     "metrics-cert-file"
-    ],
-    "when": "metrics-key-file"
-   },
-   {
-    "excludes": [],
-    "needs": [
-     "metrics-cert-file"
+     "metrics-tls-dir"
     ],
     "when": "metrics-token-file"
    }
@@ -361,27 +319,11 @@
    "NODEDEVICES_LEADER_ELECT": "leader-elect",
    "NODEDEVICES_LOG_FORMAT": "log-format",
    "NODEDEVICES_LOG_LEVEL": "log-level",
-   "NODEDEVICES_METRICS_CERT_FILE": "metrics-cert-file",
-   "NODEDEVICES_METRICS_KEY_FILE": "metrics-key-file",
+   "NODEDEVICES_METRICS_TLS_DIR": "metrics-tls-dir",
    "NODEDEVICES_METRICS_TOKEN_FILE": "metrics-token-file",
-   "NODEDEVICES_NAMESPACE": "namespace",
-   "NODEDEVICES_RELIST_SECONDS": "relist-seconds",
-   "NODEDEVICES_RETIRED_SECONDS": "retired-seconds"
+   "NODEDEVICES_NAMESPACE": "namespace"
   },
-  "written": {
-   "relist-seconds": {
-    "least": 1,
-    "most": 86400,
-    "pattern": "^[0-9]{1,9}$",
-    "right": "a whole number of seconds from 1 to 86400"
-   },
-   "retired-seconds": {
-    "least": 1,
-    "most": 86400,
-    "pattern": "^[0-9]{1,9}$",
-    "right": "a whole number of seconds from 1 to 86400"
-   }
-  }
+  "written": {}
  },
  "prefix": "NODEDEVICES_",
  "removed": {

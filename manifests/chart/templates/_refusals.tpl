@@ -37,7 +37,8 @@ programs' own (_flags.tpl).
 {{- if and $flag (not $replaced) (get . "value" | default (get . "valueFrom")) }}
 {{- $given = append $given (dict "flag" $flag "value" $value "place" $place "byVariable" true) }}
 {{- else if and (not $flag) (hasPrefix $table.prefix $name) (not (regexMatch $table.serviceLink $name)) }}
-{{- $problems = append $problems (printf "%s: the %s does not know this variable, and would not start" $place $program) }}
+{{- $now := get $known.moved $name }}
+{{- $problems = append $problems (printf "%s: the %s does not know this variable, and would not start%s" $place $program (ternary (printf "; give %s" $now) "" (hasKey $known.moved $name))) }}
 {{- end }}
 {{- end }}
 {{- $said := dict }}
@@ -49,13 +50,11 @@ programs' own (_flags.tpl).
 {{- $value = trim $value }}
 {{- if $value }}
 {{- $_ := set $said (printf "%s=%s" $one.flag (lower $value)) $one.place }}
-{{- if and (has $one.flag (list "probe" "add-probe")) (not (contains "=" $value)) }}
+{{- if and (has $one.flag (list "probe" "added-probes")) (not (contains "=" $value)) }}
 {{- $_ := set $said (printf "probe=%s" $value) $one.place }}
 {{- end }}
 {{- with ternary (dict "pattern" "^/" "right" "an absolute path") (get $known.written $one.flag) (has $one.flag $known.absolute) }}
-{{- $bad := not (regexMatch .pattern $value) }}
-{{- if hasKey . "least" }}{{ $bad = or $bad (lt (float64 $value) (float64 .least)) (gt (float64 $value) (float64 .most)) }}{{ end }}
-{{- if and $bad (ne $value "*") }}
+{{- if and (not (regexMatch .pattern $value)) (ne $value "*") }}
 {{- $problems = append $problems (printf "%s: %s is not allowed; give %s" $one.place $value .right) }}
 {{- end }}
 {{- end }}

@@ -37,7 +37,7 @@ class Tools(Struct, frozen=True):
     rollouts: RolloutGate = field(default_factory=AtOnce)
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
-    retired_seconds: float = SETTLED_SECONDS  # --retired-seconds
+    retired_seconds: float = SETTLED_SECONDS
     rejected: RejectedPods | None = None  # None: not watched
     delete_rejected: bool = False  # --delete-rejected-pods
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.errors import InputError
-from nodedevices_common.guard import Certificate
+from nodedevices_common.guard import CERT, CLIENT_CA, KEY, RELOADED, Certificate
 from nodedevices_common.options import (
     PREFIX,
     Parser,
@@ -31,9 +31,7 @@ COMMAND = "extender"
 ADDRESS = "127.0.0.1:9739"
 
 
-def _pem(path: str) -> Path | None:
-    if path and not Path(path).is_file():
-        raise ValueError(f"{path!r} is not a file; give the path of a PEM file")
+def _folder(path: str) -> Path | None:
     return Path(path) if path else None
 
 
@@ -45,19 +43,16 @@ class ExtenderSettings(Common):
         metavar="HOST:PORT",
         read=parse_address,
     )
-    tls_cert_file: Path | None = setting(
-        "TLS certificate (PEM) of `--address`; reloaded within ten seconds of a change; an invalid new pair is ignored",
-        metavar="FILE",
-        read=_pem,
-    )
-    tls_key_file: Path | None = setting("private key of `--tls-cert-file`", metavar="FILE", read=_pem)
-    tls_client_ca_file: Path | None = setting(
-        "serve only clients with a certificate of this CA; required except on loopback or with `--any-client`",
-        metavar="FILE",
-        read=_pem,
+    tls_dir: Path | None = setting(
+        f"directory with `{CERT}` and `{KEY}` (PEM) of `--address`, and `{CLIENT_CA}`: only clients with a certificate "
+        f"of this CA are served; {RELOADED}",
+        metavar="DIR",
+        formerly=("tls-cert-file", "tls-key-file", "tls-client-ca-file"),
+        read=_folder,
     )
     any_client: bool = setting(
-        "also serve clients without a certificate, where something else restricts access", default=False
+        f"also serve clients without a certificate, where something else restricts access: no `{CLIENT_CA}` is read",
+        default=False,
     )
     whole_nodes: bool = setting(
         "accept 64 MiB bodies instead of 3, from schedulers that send whole Nodes (nodeCacheCapable: false); needs 2 "
@@ -70,9 +65,7 @@ class ExtenderSettings(Common):
 
     @property
     def certificate(self) -> Certificate | None:
-        if self.tls_cert_file is None or self.tls_key_file is None:
-            return None
-        return Certificate(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
+        return None if self.tls_dir is None else Certificate.of_folder(self.tls_dir, client_ca=not self.any_client)
 
     @property
     def limits(self) -> ServerLimits:
@@ -96,23 +89,17 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
     given = defaults(OPTIONS) | variables | flags
     check_together(given)
     found = ExtenderSettings(**settings_of(ExtenderSettings, given))
-    if found.certificate is None and (found.tls_cert_file or found.tls_key_file or found.tls_client_ca_file):
-        absent = "tls-key-file" if found.tls_cert_file else "tls-cert-file"
-        raise InputError(f"--{absent}: absent; --tls-cert-file and --tls-key-file go together")
-    if _loopback(found.address.host):
-        return found
-    if found.certificate is None and not found.insecure_http:
+    if found.certificate is not None:
+        absent = [str(file) for file in found.certificate.files() if not file.is_file()]
+        if absent:
+            why = f", or --any-client if something else says who clients are, without {CLIENT_CA}"
+            right = f"give a directory with {CERT}, {KEY} and {CLIENT_CA}{why}"
+            raise InputError(f"{given['tls-dir'].place}: {', '.join(absent)}: not a file; {right}")
+    elif not found.insecure_http and not _loopback(found.address.host):
         raise InputError(
             f"{given['address'].place}: {str(found.address)!r} is not a loopback address, and there is no TLS: a "
-            f"process that answers in the extender's place decides where pods run; give --tls-cert-file and "
-            f"--tls-key-file, or "
-            f"{ADDRESS}, or --insecure-http if something else protects the connection"
-        )
-    if found.certificate is not None and found.certificate.client_ca is None and not found.any_client:
-        raise InputError(
-            f"{given['address'].place}: {str(found.address)!r} is not a loopback address, and clients need no "
-            f"certificate: who has which GPU would be told to any client; give --tls-client-ca-file, or "
-            f"--any-client if something else says who that is"
+            f"process that answers in the extender's place decides where pods run; give --tls-dir, or {ADDRESS}, or "
+            f"--insecure-http if something else protects the connection"
         )
     return found
 

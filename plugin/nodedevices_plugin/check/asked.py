@@ -16,6 +16,7 @@ from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Given, Option, Parser, defaults, options_of, setting, settings_of
 from nodedevices_common.text import show
+from nodedevices_probe.simulated import kind as simulated
 
 from nodedevices_plugin.check.output import FORMS, TABLE
 from nodedevices_plugin.settings import flags
@@ -23,12 +24,9 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import AUTO
 
-OF_AGENT = (  # beside the probes themselves
-    "add-probe",
+OF_AGENT = (  # beside the probes themselves, and the files of devices
     "probe-server",
-    "simulated-file",
-    "simulated-profile",
-    "rdma-required",
+    "simulated",
     "driver-root-ctr-path",
     "config-file",
     "devices-dir",
@@ -139,8 +137,10 @@ def form_of(arguments: Sequence[str]) -> str:
 def _as_argument(option: Option, given: Given) -> str:
     """A file that a person names may be relative to the folder where the person is; an agent has no such folder."""
     value = ",".join(given.value) if isinstance(given.value, tuple) else str(given.value)
-    is_file = option.name in {"simulated-file", "config-file", "devices-dir"}
-    return f"--{option.name}={Path(value).absolute() if is_file and value else value}"
+    named = option.name in {"config-file", "devices-dir"} or (
+        option.name == simulated.OPTION and simulated.is_file(value)
+    )
+    return f"--{option.name}={Path(value).absolute() if named and value else value}"
 
 
 def _empty(given: Mapping[str, Given], name: str) -> bool:

@@ -31,9 +31,7 @@ LATER_PATIENCE_SECONDS = 0.25  # and afterwards, when a fault may be waiting to 
 def generate(request: SpecRequest, machine: Machine | None = None) -> dict[str, Any]:
     """The spec that it makes. Raises ProgramError. Blocks."""
     tool = request.program.name
-    printed = (machine or LocalMachine()).run(
-        request.program, request.arguments, path=request.path, driver_root=request.driver_root
-    )
+    printed = (machine or LocalMachine()).run(request.program, request.arguments, driver_root=request.driver_root)
     try:
         document = json.loads(printed.text)
     except (ValueError, RecursionError) as error:

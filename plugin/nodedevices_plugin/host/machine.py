@@ -49,7 +49,7 @@ class Machine(Protocol):
         """The kinds of probes whose hardware is there now, each with the reason."""
         ...
 
-    def run(self, program: Program, arguments: Sequence[str], *, path: str, driver_root: str) -> Printed:
+    def run(self, program: Program, arguments: Sequence[str], *, driver_root: str) -> Printed:
         """What a vendor's program prints (nodedevices_probe.programs.run)."""
         ...
 
@@ -63,8 +63,8 @@ class LocalMachine:
     def hardware(self) -> Mapping[str, str]:
         return tasks.present(KINDS)
 
-    def run(self, program: Program, arguments: Sequence[str], *, path: str, driver_root: str) -> Printed:
-        return programs.run(program, arguments, path=path, driver_root=driver_root)
+    def run(self, program: Program, arguments: Sequence[str], *, driver_root: str) -> Printed:
+        return programs.run(program, arguments, driver_root=driver_root)
 
 
 class ServedMachine:
@@ -84,8 +84,8 @@ class ServedMachine:
     def hardware(self) -> Mapping[str, str]:
         return self._asked("hardware", FindHardware(), _kinds)
 
-    def run(self, program: Program, arguments: Sequence[str], *, path: str, driver_root: str) -> Printed:
-        request = RunProgram(name=program.name, path=path, root=driver_root, arguments=tuple(arguments))
+    def run(self, program: Program, arguments: Sequence[str], *, driver_root: str) -> Printed:
+        request = RunProgram(name=program.name, root=driver_root, arguments=tuple(arguments))
         try:
             return self._asked(
                 "program",

@@ -16,6 +16,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.options import PREFIX, Given, Parser, Value, from_environment, settings_of, values_of
 from nodedevices_common.text import show
 from nodedevices_probe.kind import DEVICES_DIR
+from nodedevices_probe.simulated import kind as simulated
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.file import ConfigError
@@ -50,7 +51,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     values = {option.name: given.get(option.name, option.default) for option in options(vendors)}
     by_variable = "probe" in in_environment and "probe" not in flags
     place = "environment variable NODEDEVICES_PROBE" if by_variable else probes.FLAG
-    added = _list(in_environment.get("add-probe", ())) + _list(flags.get("add-probe", ()))
+    added = _list(in_environment.get("added-probes", ()))
     places = {name: setting.place for name, setting in (by_variables | by_flags).items()}
     problems = _between(values, given, vendors, places=places, probe_place=place, added=added)
     problems += refused_by_vendors(given | alone, vendors)
@@ -60,7 +61,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
         "kubelet-socket": f"{directory}/device-plugins/kubelet.sock",
     }
     in_effect = values | {name: values[name] or default for name, default in elsewhere.items()}
-    in_effect |= {"kubelet-dir": directory, "add-probe": added}
+    in_effect |= {"kubelet-dir": directory}
     try:
         fixed = settings_of(
             Local, {name: Given(value, places.get(name, f"--{name}")) for name, value in in_effect.items()}
@@ -123,18 +124,22 @@ def _between(
     ]
     if not values["kubelet-dir"]:
         problems.append("--kubelet-dir: empty; give an absolute path, such as /var/lib/kubelet")
+    if not values["cdi-spec-dirs"]:
+        problems.append("--cdi-spec-dirs: empty; give absolute paths, such as /etc/cdi,/var/run/cdi")
     if "kubelet-socket" in given and not given["kubelet-socket"]:
         problems.append("--kubelet-socket: empty; to register nothing, give --serving-mode=Observe")
     if bool(values["pod-name"]) != bool(values["pod-namespace"]):
-        given_one, missing = ("pod-name", "pod-namespace") if values["pod-name"] else ("pod-namespace", "pod-name")
-        value = show(values[given_one])
+        given_one, missing = ("NAME", "NAMESPACE") if values["pod-name"] else ("NAMESPACE", "NAME")
+        value = show(values[f"pod-{given_one.lower()}"])
         problems.append(
-            f"--{missing}: missing, with --{given_one} {value}; give both, from the downward API, or neither"
+            f"environment variable POD_{missing}: missing, with POD_{given_one} {value}; give both, from the downward "
+            "API, or neither"
         )
+    simulated_file = simulated.is_file(str(values[simulated.OPTION]))
     problems += [
         f"{places.get(option.name, f'--{option.name}')}: {show(path)} is a relative path; "
         f"give an absolute one, such as /etc/nodedevices/{path}"
-        for option in paths(vendors)
+        for option in (*paths(vendors), *([by_name(vendors)[simulated.OPTION]] if simulated_file else []))
         for path in (_list(values[option.name]) or (str(values[option.name] or ""),))
         if path and not path.startswith("/")
     ]

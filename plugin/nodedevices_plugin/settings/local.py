@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nodedevices_common import guard, logs, unix_socket
 from nodedevices_common.address import Address, parse_address
-from nodedevices_common.options import Value, seconds_from, setting
+from nodedevices_common.options import Value, setting
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
@@ -18,7 +18,8 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
 HEALTH_ADDRESS = ":9737"
-MOST_WAIT_SECONDS = 600
+OPERATOR_WAIT_SECONDS = 15.0
+MPS_DIR = "/mps"
 
 
 def _address(text: str) -> Address | None:
@@ -51,20 +52,13 @@ class Local:
         "(default: any pod)",
         group="node",
         variables=("POD_NAME",),
-        metavar="NAME",
+        flag=False,
     )
     pod_namespace: str = setting(
         "namespace of this pod, from `metadata.namespace`",
         group="node",
         variables=("POD_NAMESPACE",),
-        metavar="NAMESPACE",
-    )
-    operator_wait_seconds: float = setting(
-        "maximum wait for the operator's configuration before a first registration without a state file, 0 to 600",
-        group="node",
-        default="15",
-        metavar="SECONDS",
-        read=seconds_from(0, MOST_WAIT_SECONDS),
+        flag=False,
     )
     standalone: bool = setting(
         "serve only the kubelet and metrics; never connect to an API server", group="node", default=False
@@ -97,6 +91,8 @@ class Local:
         group="node",
         metavar="DIR",
         read=_or_none,
+        formerly=tuple(f"{kind}-config-file" for kind in ("gpu", "generic", "rdma", "sriov", "onload", "remote"))
+        + ("gpu-config", "fpga-names-file"),
     )
     default_config: str = setting(
         "file in `--config-dir` for Nodes without that label",
@@ -123,14 +119,12 @@ class Local:
         choices=("Serve", "Observe"),
     )
     added_probes: tuple[str, ...] = setting(
-        f"additional probe beside `--probe` or {', '.join(probes.DEFAULT)} (which {probes.AUTO} replaces); flags and "
-        "variables add up ([choosing probes](devices/index.md#choosing-probes))",
-        name="add-probe",
+        f"additional probes beside `--probe` or {', '.join(probes.DEFAULT)} (which {probes.AUTO} replaces); all add up",
         group="probe",
         default=(),
         variables=(),
         variable_prefix=probes.ADD_VARIABLES,
-        metavar="PROBE",
+        flag=False,
     )
     probe_server: str = setting(
         "socket of a [probe server](security.md#two-containers), which runs the built-in probes in another container "
@@ -157,19 +151,14 @@ class Local:
         variables=("KUBELET_SOCKET",),
         metavar="SOCKET",
     )
-    cdi_dir: str = setting(
-        "directory for the agent's CDI specifications",
-        group="kubelet",
-        default="/var/run/cdi",
-        metavar="DIR",
-    )
     cdi_spec_dirs: tuple[str, ...] = setting(
-        "directories of the container toolkit's CDI specification; the last wins",
+        "directories of CDI specifications; of the container toolkit's the last wins, and the agent's own are written "
+        "to the last directory",
         group="kubelet",
         default=("/etc/cdi", "/var/run/cdi"),
         metavar="DIRS",
+        formerly=("cdi-dir",),
     )
-    mps_dir: str = setting("path of `--mps-root` in this container", group="kubelet", default="/mps", metavar="DIR")
     container_mount_dirs: tuple[str, ...] = setting(
         "host directory that policies may [mount](sharing-memory.md#variables-and-files-by-policy) read-only into "
         "containers with shares of memory (`sharing.resources[].container.mounts`), and everything below it. Repeat "
@@ -191,11 +180,12 @@ class Local:
         "address of /healthz and /readyz for the kubelet's probes only, or 'off'",
         group="service",
         default=HEALTH_ADDRESS,
-        metavar="HOST:PORT",
+        flag=False,
         read=_address,
     )
-    metrics_cert_file: str | None = setting(guard.CERT_HELP, group="service", metavar="FILE", read=_or_none)
-    metrics_key_file: str | None = setting(guard.KEY_HELP, group="service", metavar="FILE", read=_or_none)
+    metrics_tls_dir: str | None = setting(
+        guard.TLS_HELP, group="service", metavar="DIR", formerly=guard.FORMERLY, read=_or_none
+    )
     metrics_token_file: str | None = setting(guard.TOKEN_HELP, group="service", metavar="FILE", read=_or_none)
     log_level: str = setting(
         "minimum level of log messages",
@@ -208,6 +198,7 @@ class Local:
         group="service",
         default="auto",
         choices=logs.FORMATS,
+        flag=False,
     )
 
     # Not flags themselves: what other flags and variables say.
@@ -216,6 +207,17 @@ class Local:
     vendors: Vendors = VENDORS  # which are known; by no flag, and neither are the modes
     modes: SharingModes = MODES  # which sharing.strategy can name
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
+    operator_wait_seconds: float = OPERATOR_WAIT_SECONDS  # for a configuration, before a first registration
+    mps_dir: str = MPS_DIR  # --mps-root in this container
+
+    @property
+    def cdi_dir(self) -> str:
+        """Where the agent's own CDI specifications are: the folder that wins."""
+        return self.cdi_spec_dirs[-1]
+
+    @property
+    def guard(self) -> guard.Guard | None:
+        return guard.Guard.from_folder(self.metrics_tls_dir, self.metrics_token_file)
 
     @property
     def device_plugin_dir(self) -> str:

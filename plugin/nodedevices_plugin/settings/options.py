@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from nodedevices_common.options import Option, Value, Values, option, options_of, with_flag_variables
+from nodedevices_probe.nic.attributes import FLAG as RDMA_REQUIRED_OPTION
+from nodedevices_probe.nic.attributes import RDMA_NODES, RDMA_REQUIRED
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.model import PlanError
@@ -29,30 +31,27 @@ OWN: tuple[Option, ...] = (
         "probe",
         f"`{probes.AUTO}` (the built-in probes [whose hardware the node has](extending.md#by-hardware)), {KNOWN}, "
         "`NAME=COMMAND` ([your own program](extending.md#a-probe)), or `NAME=unix:/PATH` ([a "
-        "socket](extending.md#in-a-container-of-its-own)); repeat the flag for more probes",
+        "socket](extending.md#in-a-container-of-its-own)); one or more",
         group="probe",
         key=probes.KEY,
         default=probes.DEFAULT,
-        metavar="PROBE",
+        metavar="PROBES",
+        formerly=("add-probe",),
     ),
     option(
-        "simulated-file",
-        "file of [simulated devices](simulated-devices.md); reloaded on change",
+        "simulated",
+        "[simulated devices](simulated-devices.md): a file (`/...`, or ending in .yaml or .json; reloaded on change), "
+        "or models and numbers, such as 'h100 x 8'",
         group="probe",
-        metavar="FILE",
+        metavar="FILE|PROFILE",
+        formerly=("simulated-file", "simulated-profile"),
     ),
     option(
-        "simulated-profile",
-        "simulated devices by model and number, such as 'h100 x 8'",
+        RDMA_REQUIRED_OPTION,
+        f"character devices of a healthy RDMA device: some of {', '.join(RDMA_NODES)}, or none; default: "
+        f"{','.join(RDMA_REQUIRED)}",
         group="probe",
-        metavar="PROFILE",
-    ),
-    option(
-        "rdma-required",
-        "device nodes of a [healthy](devices/rdma.md#health) RDMA device: any of rdma_cm, umad, uverbs, issm, ucm, or "
-        "none; default: rdma_cm,umad,uverbs",
-        group="probe",
-        metavar="NODES",
+        flag=False,
     ),
     *options_of(Local),
     # --- options of NVIDIA's plugin that every vendor's devices can need ---------------------------------------------

@@ -5,8 +5,8 @@ NAME=unix:/PATH`, as often as wanted.
 and drivers come; it may be combined with others.
 
 Independent parts of an installation (components of a kustomization) each add their probes, and none replaces another's
-(`together`): `--add-probe`, any variable NODEDEVICES_ADD_PROBE_<part>, and a file that describes devices, which adds
-the probe that reads it.
+(`together`): any variable NODEDEVICES_ADD_PROBE_<part>, and a file that describes devices, which adds the probe that
+reads it.
 
 The order counts: a device that two probes report belongs to the first one. A command is split as a shell does it, and
 gets `--fd N`, the descriptor to which it writes its lines; a comma would end it, so a program that needs one in its
@@ -29,8 +29,8 @@ from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.registry import KINDS
 
 FLAG, KEY, POLICY = "--probe", "flags.probe", "discovery.probes"
-ADD = "--add-probe"
 ADD_VARIABLES = "NODEDEVICES_ADD_PROBE_"  # and any name: one for each part that adds probes
+ADD = f"environment variables {ADD_VARIABLES}*"
 SIMULATED = "simulated"
 DEFAULT = ("nvml",)
 AUTO = "auto"
@@ -165,12 +165,14 @@ def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str
     names = [spec.name for spec in specs if spec.built_in]
     auto = [name for name in AUTOMATIC if name not in names] if any(spec.name == AUTO for spec in specs) else []
     for kind in (KINDS[name] for name in (*names, *auto)):
-        lacking = [f"{name}, {what}" for name, what in kind.requires.items() if not options[name]]
+        folder = f"--{DEVICES_DIR}, a folder with "
+        lacking = [
+            f"{folder if name in kind.files else '--'}{name}, {what}"
+            for name, what in kind.requires.items()
+            if not options[name]
+        ]
         if lacking and kind.name in names:
-            problems.append(f"{place} {kind.name}: needs --{DEVICES_DIR}, a folder with {' and '.join(lacking)}")
-        elif kind.one_of and sum(bool(options[option]) for option in kind.one_of) != 1:
-            right = " and ".join(f"--{option}" for option in kind.one_of)
-            problems.append(f"{place} {kind.name}: needs exactly one of {right}")
+            problems.append(f"{place} {kind.name}: needs {' and '.join(lacking)}")
         else:
             try:
                 kind.check(options)
@@ -186,8 +188,8 @@ def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str
     return [
         f"--{option}: only valid with --probe {kind.name}"
         for kind in kinds
-        for option in kind.one_of
-        if options[option]
+        for option in kind.requires
+        if kind.alone and options[option]
     ]
 
 

@@ -1,7 +1,7 @@
 """Which flags need others, and which do not go together: what the agent refuses, as data.
 
 The chart refuses the same before anything is installed: its table is made of this one (tests/helmchart). A term is a
-flag that is given, `simulated-file`, or one of its values, `device-list-strategy=envvar`; `probe=simulated` is a probe
+flag that is given, `simulated`, or one of its values, `device-list-strategy=envvar`; `probe=simulated` is a probe
 by its name, wherever it is given.
 """
 
@@ -39,11 +39,8 @@ def probe_rules() -> Iterator[FlagRule]:
     """Yield what holds where flags say which probes run, or nothing does: not a configuration file."""
     for kind in KINDS.values():
         probe = f"probe={kind.name}"
-        if kind.requires:
-            yield FlagRule(when=probe, needs=(DEVICES_DIR,))
-        if kind.one_of:
-            yield FlagRule(when=probe, needs=kind.one_of)
-        for option in kind.one_of:
-            yield FlagRule(
-                when=option, needs=(probe,), excludes=tuple(other for other in kind.one_of if other != option)
-            )
+        for name in kind.requires:
+            option = DEVICES_DIR if name in kind.files else name
+            yield FlagRule(when=probe, needs=(option,))
+            if kind.alone:
+                yield FlagRule(when=option, needs=(probe,))

@@ -85,11 +85,6 @@ class SpecRequest(Protocol):
     def program(self) -> Program: ...
 
     @property
-    def path(self) -> str:
-        """The path given by the program's option; empty: it is searched for."""
-        ...
-
-    @property
     def names(self) -> frozenset[str]:
         """The names of the devices that the specification must have."""
         ...

@@ -83,23 +83,24 @@ ONLOAD_NODES = ("/dev/onload", "/dev/onload_epoll", "/dev/sfc_char")
 
 
 FLAG = "rdma-required"
+VARIABLE = "NODEDEVICES_RDMA_REQUIRED"  # of the agent
 
 
-def required_nodes(value: str) -> frozenset[str]:
-    """Return the nodes that --rdma-required names. Raises CheckError."""
+def required_nodes(value: str, place: str = f"argument --{FLAG}") -> frozenset[str]:
+    """Return the nodes that are named there. Raises CheckError."""
     if value.strip() == "none":
         return frozenset()
     wanted = [name.strip() for name in value.split(",") if name.strip()]
     wrong = [name for name in wanted if name not in RDMA_NODES]
     if wrong or not wanted:
         right = f"some of {','.join(RDMA_NODES)}, or none"
-        raise CheckError(f"argument --{FLAG}: {(wrong or [value])[0]!r} is not allowed; give {right}")
+        raise CheckError(f"{place}: {(wrong or [value])[0]!r} is not allowed; give {right}")
     return frozenset(wanted)
 
 
 def _check(given: AgentOptions) -> None:
     if value := given[FLAG]:
-        required_nodes(str(value))
+        required_nodes(str(value), f"environment variable {VARIABLE}")
 
 
 def _special_card(hardware: Hardware) -> str:

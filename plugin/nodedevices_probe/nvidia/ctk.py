@@ -11,5 +11,4 @@ NVIDIA_CTK = Program(
     flags=frozenset({"vendor", "class", "device-name-strategy", "nvidia-ctk-path", "feature-flag", "disable-hook"}),
     roots=("driver-root", "dev-root"),
     places=("usr/bin", "usr/local/bin", "usr/local/nvidia/toolkit"),
-    option="nvidia-ctk-program",
 )

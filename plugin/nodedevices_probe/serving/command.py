@@ -28,21 +28,21 @@ VARIABLES = {DRIVER_ROOT: ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT")}
 DEFAULTS = {DRIVER_ROOT: "/driver-root"}
 
 
-def options(kinds: Mapping[str, ProbeKind], programs: Mapping[str, Program]) -> tuple[str, ...]:
-    """Return the agent's options that name paths which probes and programs open."""
+def options(kinds: Mapping[str, ProbeKind]) -> tuple[str, ...]:
+    """Return the agent's options that name paths which probes open."""
     opened = {
         DEVICES_DIR if kind.passed_on[flag] in kind.files else kind.passed_on[flag]
         for kind in kinds.values()
         for flag in kind.opens
     }
-    return tuple(sorted(opened | {program.option for program in programs.values()} | {DRIVER_ROOT}))
+    return tuple(sorted(opened | {DRIVER_ROOT}))
 
 
 def variables(option: str) -> tuple[str, ...]:
     return VARIABLES.get(option, (f"NODEDEVICES_{option.upper().replace('-', '_')}",))
 
 
-def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind], programs: Mapping[str, Program]) -> None:
+def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind]) -> None:
     parser.add_argument(
         "--listen", type=socket_path, required=True, metavar="unix:PATH", help="where the agent connects"
     )
@@ -53,7 +53,7 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind], progra
         metavar="HOST:PORT",
         help=f"where /healthz is served for the kubelet; 'off' for nowhere (default: {HEALTH_ADDRESS})",
     )
-    for option in options(kinds, programs):
+    for option in options(kinds):
         given = (os.environ.get(variable, "") for variable in variables(option))
         parser.add_argument(
             f"--{option}",
@@ -77,7 +77,7 @@ def run(
     from nodedevices_probe.serving.tasks import perform  # noqa: PLC0415
 
     given = {name.replace("_", "-"): value for name, value in vars(settings).items()}
-    paths = {option: str(given[option]) for option in options(kinds, programs) if given[option]}
+    paths = {option: str(given[option]) for option in options(kinds) if given[option]}
     path: Path = settings.listen
     server = ProbeServer(
         listening=bound(path, BACKLOG),

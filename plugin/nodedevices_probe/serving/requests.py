@@ -3,7 +3,7 @@
     {"protocol": "nodedevices.io/probe-server/v1alpha1", "probe": ["nvml", "--driver-root-ctr-path=/driver-root"]}
     {"protocol": ..., "paths": {"root": "/driver-root", "patterns": ["/dev/nvidia-caps-imex-channels/channel*"]}}
     {"protocol": ..., "hardware": true}
-    {"protocol": ..., "program": {"name": "nvidia-ctk", "path": "", "root": "", "arguments": ["--class=gpu"]}}
+    {"protocol": ..., "program": {"name": "nvidia-ctk", "root": "", "arguments": ["--class=gpu"]}}
 
 The server says `{"server": {"refused": "why"}}`, and at the end of each process `{"server": {"exited": 0}}`; between
 them are a probe's lines, or one `{"answer": ...}`. Each side takes the other's words for hostile: lengths are bounded,
@@ -65,7 +65,6 @@ class RunProgram:
     """A vendor's program (programs.run)."""
 
     name: str
-    path: str
     root: str
     arguments: tuple[str, ...]
 
@@ -85,7 +84,7 @@ def encode(request: Request) -> bytes:
         case FindHardware():
             said = {"hardware": True}
         case RunProgram():
-            parts = {"path": request.path, "root": request.root, "arguments": request.arguments}
+            parts = {"root": request.root, "arguments": request.arguments}
             said = {"program": {"name": request.name, **parts}}
     return json.dumps({"protocol": PROTOCOL, **said}).encode() + b"\n"
 
@@ -106,12 +105,11 @@ def decode(line: bytes) -> Request:
         case {"hardware": True, **rest} if not rest:
             return FindHardware()
         case {
-            "program": {"name": name, "path": path, "root": root, "arguments": arguments, **others},
+            "program": {"name": name, "root": root, "arguments": arguments, **others},
             **rest,
         } if not rest and not others:
             return RunProgram(
                 name=_text("name", name),
-                path=_text("path", path),
                 root=_text("root", root),
                 arguments=_texts("arguments", arguments),
             )
@@ -173,8 +171,6 @@ class Allowed:
             raise RequestError(f"program: {request.name[:60]!r} is unknown; give one of {', '.join(self.programs)}")
         if request.root:
             self._check_path(DRIVER_ROOT, request.root)
-        if request.path:
-            self._check_path(program.option, request.path)
         for argument in request.arguments:
             flag, equals, _ = argument.removeprefix("--").partition("=")
             if not equals or not argument.startswith("--") or flag not in program.flags:

@@ -10,6 +10,8 @@ from pathlib import Path
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.kind import AgentOptions, ProbeKind
 
+OPTION = "simulated"  # of the agent
+
 
 def _add_arguments(parser: ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
@@ -25,14 +27,25 @@ def _add_arguments(parser: ArgumentParser) -> None:
     )
 
 
+def is_file(value: str) -> bool:
+    """True where the agent's option names a file; all else is a profile."""
+    return value.startswith("/") or value.endswith((".yaml", ".json"))
+
+
+def _passes(flag: str, value: str | bool | tuple[str, ...]) -> bool:
+    return flag == "node-name" or is_file(str(value)) == (flag == "file")
+
+
 def _check(given: AgentOptions) -> None:
-    if profile := given["simulated-profile"]:
+    value = str(given[OPTION])
+    if value and not is_file(value):
         from nodedevices_probe.simulated.probe import ProfileSource  # noqa: PLC0415  2 MiB that others do not need
 
         try:
-            ProfileSource.for_profile(str(profile), node="node")
+            ProfileSource.for_profile(value, node="node")
         except CheckError as error:
-            raise CheckError(f"--simulated-{error}") from None
+            what = "taken for a profile, as a file begins with / or ends in .yaml or .json"
+            raise CheckError(f"--{OPTION}: {what}: {str(error).removeprefix('profile: ')}") from None
 
 
 SIMULATED = ProbeKind(
@@ -42,8 +55,10 @@ SIMULATED = ProbeKind(
     reads="nodedevices_probe.simulated.probe",
     interval="after which an unchanged line is repeated, at most 5",
     interval_seconds=1.0,
-    passed_on={"file": "simulated-file", "profile": "simulated-profile", "node-name": "node-name"},
+    passed_on={"file": OPTION, "profile": OPTION, "node-name": "node-name"},
+    passes=_passes,
     opens=frozenset({"file"}),
-    one_of=("simulated-file", "simulated-profile"),
+    requires={OPTION: "a file of devices or a profile such as 'h100 x 8'"},
+    alone=True,
     check=_check,
 )

@@ -57,7 +57,7 @@ Or with helm, which `make cluster-tools` builds, and `tests/cluster/cluster env 
   kubectl create namespace nodedevices-system
   kubectl label namespace nodedevices-system pod-security.kubernetes.io/enforce=privileged
   helm install nodedevices manifests/chart --namespace nodedevices-system {images_of_chart()} \\
-    --set agent.flags.probe=simulated --set agent.flags.simulated-profile='h100 x 8'
+    --set agent.flags.probe=simulated --set agent.flags.simulated='h100 x 8'
 To end it: make cluster-down NAME={name}"""
 
 

@@ -95,10 +95,7 @@ class Host:
         given = dict(vector.input.get("env", {}))
         self.arguments = [
             f"--driver-root-ctr-path={root}",
-            f"--cdi-dir={self._cdi}",
             f"--cdi-spec-dirs={self._cdi}",
-            "--cdi-without-libraries",  # what the recorded plugin's nvidia-ctk found on its host is not here
-            f"--mps-dir={folder / 'mps'}",
             *vector.input.get("args", ()),
         ]
         if "config_file" in vector.input:

@@ -54,8 +54,11 @@ async def play(vector: Vector) -> Observed:
                 kubelet,
                 folder,
                 devices=devices_file(vector, struck=False),
-                arguments=("--standalone", "--log-format=json", *host.arguments),
+                arguments=("--standalone", *host.arguments),
                 environment=host.environment,
+                # What the recorded plugin's nvidia-ctk found on its host is not here.
+                variables={"NODEDEVICES_CDI_WITHOUT_LIBRARIES": "true"},
+                mps_dir=str(folder / "mps"),
             )
             if host.mps is not None:
                 host.mps.start()

@@ -109,7 +109,7 @@ def test_no_place_of_the_schema_takes_a_key_that_it_does_not_name() -> None:
 
 @pytest.mark.parametrize("program", FLAGS)
 def test_every_flag_of_a_program_is_a_value_or_set_by_another_one(program: str) -> None:
-    known = {each.name for each in FLAGS[program]()}
+    known = {each.name for each in FLAGS[program]() if each.flag}
     given = set(SCHEMA["properties"][program]["properties"]["flags"]["properties"])
     assert given == known - OF_THE_CHART
 
@@ -144,8 +144,7 @@ SAMPLES: Mapping[str, str] = {
     "config-file": "/etc/nodedevices/config.yaml",
     "default-config": "a",
     "fallback-strategies": "single",
-    "simulated-file": "/etc/devices.yaml",
-    "simulated-profile": "h100 x 2",
+    "simulated": "h100 x 2",
     **dict.fromkeys(guard.ONLY_WITH, "/etc/metrics/file"),
 }
 BY_COMPONENT: Mapping[str, str] = {
@@ -225,70 +224,59 @@ def test_values_and_variables_that_a_program_refuses_are_refused_by_the_chart() 
         "resource-prefix": "nvidia",
         "container-mount-dir": ["/opt/limiter", "/opt/../etc"],
         "sriov-resource-prefix": "Intel",
-        "operator-wait-seconds": 601,
-        "rdma-required": "none,umad",
-        "simulated-profile": "h100 x",
-        "add-probe": "My_probe=/bin/probe",
+        "simulated": "h100 x",
     }
-    assert others.keys() | {"probe"} == written().keys()
+    assert others.keys() | {"probe", "rdma-required", "added-probes"} == written().keys()
     flags = {name: value for name, value in (paths | others).items() if name not in OF_THE_CHART}
     env = [
         {"name": "MIG_STRATEGY", "value": "some"},
         {"name": "DEFAULT_CONFIG", "value": "a"},
         {"name": "NODEDEVICES_NO_SUCH_THING", "value": "1"},
+        {"name": "NODEDEVICES_CDI_DIR", "value": "/run/cdi"},
         {"name": "NODEDEVICES_ADD_PROBE_MINE", "value": "generic,acme=unix:/run/acme.sock"},
         {"name": "NODEDEVICES_KUBELET_DIR", "value": "kubelet"},
+        {"name": "NODEDEVICES_RDMA_REQUIRED", "value": "none,umad"},
+        {"name": "NODEDEVICES_ADD_PROBE_OTHER", "value": "My_probe=/bin/probe"},
         {"name": "NODEDEVICES_OPERATOR_SERVICE_HOST", "value": "10.0.0.1"},
         {"name": "NVIDIA_DRIVER_ROOT", "value": ""},
         {"name": "PATH", "value": "somewhere"},
     ]
-    seconds = {"relist-seconds": 0, "retired-seconds": "soon"}
-    done = helm.template(
-        {"agent": {"flags": {**flags, "probe": "simulated"}, "env": env}, "operator": {"flags": seconds}}
-    )
+    done = helm.template({"agent": {"flags": {**flags, "probe": "simulated"}, "env": env}})
     said = dict(re.findall(r"^  - (\w+\.(?:flags\.[\w-]+|env: \w+)): (.*)$", done.stderr, re.MULTILINE))
     assert said.keys() == (
-        {f"agent.env: {each['name']}" for each in env[:5]}
-        | {f"agent.flags.{name}" for name in flags}
-        | {f"operator.flags.{name}" for name in seconds}
+        {f"agent.env: {each['name']}" for each in env[:8]} | {f"agent.flags.{name}" for name in flags}
     )
     assert said["agent.flags.container-mount-dir"].startswith("/opt/../etc is not allowed")
-    assert (
-        said["agent.flags.operator-wait-seconds"] == "601 is not allowed; give a whole number of seconds from 0 to 600"
-    )
-    assert said["operator.flags.relist-seconds"] == "0 is not allowed; give a whole number of seconds from 1 to 86400"
+    assert said["agent.env: NODEDEVICES_CDI_DIR"].endswith("would not start; give NODEDEVICES_CDI_SPEC_DIRS")
     assert said["agent.env: MIG_STRATEGY"] == "some is not allowed; give none or single or mixed"
     assert said["agent.env: NODEDEVICES_ADD_PROBE_MINE"] == "generic needs components.deviceFiles"
-    needs = {"simulated-profile": "simulated", "rdma-required": "nic"}
+    needs = {"simulated": "simulated"}
     for name, value in (paths | others).items():
         text = ",".join(value) if isinstance(value, list) else value
         with pytest.raises(ConfigError, match=f"{name}: "):
             parse([f"--{name}={text}", f"--probe={needs.get(name, 'nvml')}"], {"NODE_NAME": "n1"})
-    with pytest.raises(InputError, match=r"relist-seconds.*retired-seconds"):
-        operator_settings.read([f"--{name}={value}" for name, value in seconds.items()], {})
 
 
 @needs_helm
 def test_the_chart_takes_what_a_program_takes_however_it_is_written() -> None:
     flags = {
         "probe": ["auto", "simulated", "mine=/bin/probe --all"],
-        "simulated-profile": " H100 x 2,u250 ",
-        "rdma-required": "umad, uverbs,",
-        "operator-wait-seconds": "0600",
+        "simulated": " H100 x 2,u250 ",
         "sriov-resource-prefix": "intel",
     }
-    done = helm.template({"agent": {"flags": flags}, "operator": {"flags": {"relist-seconds": "0086400"}}})
+    env = {"NODEDEVICES_RDMA_REQUIRED": "umad, uverbs,"}
+    done = helm.template({"agent": {"flags": flags, "env": [{"name": name, "value": env[name]} for name in env]}})
     assert done.returncode == 0, done.stderr
     parse(
         [f"--{name}={','.join(value) if isinstance(value, list) else value}" for name, value in flags.items()],
-        {"NODE_NAME": "n1"},
+        {"NODE_NAME": "n1", **env},
     )
 
 
 @needs_helm
 def test_a_variable_whose_value_is_elsewhere_is_refused_for_nothing() -> None:
     source = {"configMapKeyRef": {"name": "mine", "key": "k"}}
-    names = ("NODEDEVICES_PROBE", "NODEDEVICES_SIMULATED_FILE", "NVIDIA_DRIVER_ROOT")
+    names = ("NODEDEVICES_PROBE", "NODEDEVICES_SIMULATED", "NVIDIA_DRIVER_ROOT")
     env = [{"name": name, "valueFrom": source} for name in names]
     done = helm.template({"agent": {"env": env}})
     assert done.returncode == 0, done.stderr
@@ -296,8 +284,8 @@ def test_a_variable_whose_value_is_elsewhere_is_refused_for_nothing() -> None:
 
 @needs_helm
 def test_a_flag_takes_the_place_of_its_variable() -> None:
-    env = [{"name": "NODEDEVICES_PROBE", "value": "generic"}, {"name": "NODEDEVICES_SIMULATED_PROFILE", "value": "x"}]
-    done = helm.template({"agent": {"flags": {"probe": "simulated", "simulated-profile": "h100"}, "env": env}})
+    env = [{"name": "NODEDEVICES_PROBE", "value": "generic"}, {"name": "NODEDEVICES_SIMULATED", "value": "x"}]
+    done = helm.template({"agent": {"flags": {"probe": "simulated", "simulated": "h100"}, "env": env}})
     assert done.returncode == 0, done.stderr
 
 
@@ -399,12 +387,12 @@ def test_images_come_from_the_registry_by_tag_or_digest(custom: Rendered) -> Non
 def test_flags_reach_the_programs_as_they_read_them(custom: Rendered) -> None:
     agent = containers(pod(custom, "DaemonSet", "nodedevices-agent"))["agent"]
     read = parse([*agent["args"], "--node-name=n"], {})
-    assert (read.telemetry, read.operator_wait_seconds) == (True, 30.0)
+    assert read.telemetry is True
     assert (read.given["mig-strategy"], read.given["device-list-strategy"]) == ("mixed", ("envvar", "cdi-cri"))
     assert read.given["cdi-annotation-prefix"] == "1073741824", "whole, and no 1.073741824e+09"
     operator = containers(pod(custom, "Deployment", "nodedevices-operator"))["operator"]
     settings = operator_settings.read(operator["args"], {})
-    assert (settings.leader_elect, settings.relist_seconds) == (False, 300.0)
+    assert (settings.leader_elect, settings.log_level) == (False, "debug")
 
 
 @needs_helm

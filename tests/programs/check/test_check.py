@@ -56,7 +56,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
     folder = tmp_path_factory.mktemp("machine")
     path = folder / "probes.sock"
     simulated = Simulated(folder, "--probe-server", f"unix:{path}")
-    with preloaded_server(path, f"--simulated-file={simulated.file}"):
+    with preloaded_server(path, f"--simulated={simulated.file}"):
         yield simulated
 
 
@@ -252,15 +252,15 @@ def test_a_policy_that_is_not_there_is_named(machine: Simulated) -> None:
 def test_the_agents_configuration_file_says_which_probes_run(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nflags: {probe: [simulated]}\n")
-    done = check("--config-file", str(file), "--simulated-profile", "l4 x 2")
+    done = check("--config-file", str(file), "--simulated", "l4 x 2")
     assert done.lines[0] == "DEVICES OK - 2 healthy (2 gpu)"
     file.write_text("version: v1\nflags: {prob: [simulated]}\n")
-    done = check("--config-file", str(file), "--simulated-profile", "l4 x 2")
+    done = check("--config-file", str(file), "--simulated", "l4 x 2")
     assert (done.code, "flags.prob: unknown key" in done.out) == (UNKNOWN, True)
 
 
 def test_the_agents_variables_say_which_probes_run() -> None:
-    done = check(more={"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED_PROFILE": "h100 x 8, connectx-7 x 2"})
+    done = check(more={"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED": "h100 x 8, connectx-7 x 2"})
     assert done.lines[0] == "DEVICES OK - 10 healthy (8 gpu, 2 nic)"
 
 
@@ -295,12 +295,12 @@ def test_a_device_that_is_not_there_is_critical(machine: Simulated) -> None:
 
 
 def test_while_a_probe_is_silent_it_is_unknown_whether_a_device_is_there(machine: Simulated) -> None:
-    done = machine.check(TWO, "--device", "7", "--add-probe", "mine=/no/such-probe")
+    done = machine.check(TWO, "--device", "7", "--probe", "mine=/no/such-probe")
     assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - no device 7, probe mine: no line")
 
 
 def test_a_log_that_is_not_read_is_a_warning_and_hides_nothing_that_is_missing(machine: Simulated) -> None:
-    log = ("--add-probe", "kmsg=/no/such-probe")
+    log = ("--probe", "kmsg=/no/such-probe")
     done = machine.check(TWO, *log)
     assert (done.code, done.lines[0]) == (WARNING, "DEVICES WARNING - probe kmsg: no line")
     done = machine.check(ONE_LEFT, *log, "--expect", "gpu=2")
@@ -366,9 +366,9 @@ def test_a_gpu_on_the_bus_that_never_came_up_is_a_warning_with_its_address(machi
 def test_a_probe_whose_hardware_is_not_there_is_no_fault_beside_others(machine: Simulated, tmp_path: Path) -> None:
     (none := tmp_path / "none.yaml").write_text("driver: {state: NotLoaded}\nacceleratorsOnBus: 0\n")
     other = f"other={sys.executable} -m nodedevices_probe.main simulated --file {none}"
-    assert machine.check(TWO, "--add-probe", other).lines[0] == "DEVICES OK - 2 healthy (2 gpu)"
+    assert machine.check(TWO, "--probe", other).lines[0] == "DEVICES OK - 2 healthy (2 gpu)"
     none.write_text("driver: {state: NotLoaded}\nacceleratorsOnBus: 4\n")
-    done = machine.check(TWO, "--add-probe", other)
+    done = machine.check(TWO, "--probe", other)
     assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - probe other: no driver")
     assert done.lines[1] == ("probe other: 4 accelerators on the PCI bus and no usable driver")
 
@@ -394,7 +394,7 @@ def test_a_driver_that_hangs_is_unknown_when_the_time_is_up_and_its_process_is_g
 
 def test_a_probe_that_hangs_takes_no_verdict_from_others(alone: Simulated) -> None:
     for seconds in ("4", "16", "64"):  # the other one's line takes as long as this machine does to start it
-        done = alone.check(LOST, "--add-probe", "mine=/bin/sh -c 'sleep 600'", "--timeout-seconds", seconds)
+        done = alone.check(LOST, "--probe", "mine=/bin/sh -c 'sleep 600'", "--timeout-seconds", seconds)
         if "probe simulated: no line" not in done.lines[0]:
             break
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 FallenOffBus, probe mine: no line")
@@ -570,7 +570,7 @@ def test_a_state_file_that_is_not_there_is_unknown(machine: Simulated) -> None:
         (["-o", "json", "--output", "nagios"], "--output: given 2 times; give it once"),
         (["--expect", "gpu=8", "--device", "0"], "--expect: cannot be combined with --device"),
         (["--timeout-seconds", "0"], "--timeout-seconds: '0' is not a whole number of seconds from 1 to 600"),
-        (["--simulated-profile", "l4"], "--simulated-profile: only valid with --probe simulated"),
+        (["--simulated", "l4"], "--simulated: only valid with --probe simulated"),
         (["gpu-0"], "'gpu-0'; every argument is a flag (see --help)"),
         (["--device"], "argument --device: expected one argument"),
     ],
@@ -596,14 +596,14 @@ def test_a_wrong_command_line_is_unknown_and_not_critical_and_said_in_the_form_t
 def test_a_simulated_file_may_be_relative(alone: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
     alone.file.write_text(TWO)
     monkeypatch.chdir(alone.file.parent)
-    assert check("--probe", "simulated", "--simulated-file", alone.file.name).code == OK
+    assert check("--probe", "simulated", "--simulated", alone.file.name).code == OK
 
 
 def test_a_relative_path_in_a_variable_is_refused_by_the_variables_name() -> None:
     with pytest.raises(InputError) as refused:
-        parse([], {"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED_FILE": "devices.yaml"})
+        parse([], {"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED": "devices.yaml"})
     assert str(refused.value).startswith(
-        "environment variable NODEDEVICES_SIMULATED_FILE: 'devices.yaml' is a relative path; give an absolute one"
+        "environment variable NODEDEVICES_SIMULATED: 'devices.yaml' is a relative path; give an absolute one"
     )
 
 

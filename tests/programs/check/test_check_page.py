@@ -74,7 +74,7 @@ class Host:
     def run(self, name: str, machine: Simulated, devices: str, **variables: str) -> subprocess.CompletedProcess[str]:
         machine.file.write_text(devices)
         script = SCRIPTS[name].replace("/opt/nodedevices/bin", str(self.bin))
-        simulated = {"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED_FILE": str(machine.file)}
+        simulated = {"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED": str(machine.file)}
         variables = {"SLURM_JOB_GPUS": "", **simulated, **variables}
         return subprocess.run(
             ["/bin/sh", "-c", script], capture_output=True, text=True, env=environment(variables), check=False

@@ -49,7 +49,7 @@ def secret(pairs: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def guard_of(secret: Path, clock: Clock | None = None) -> Guard:
-    return Guard.from_files(*(str(secret / name) for name in ("tls.crt", "tls.key", "token")), clock=clock or Clock())  # type: ignore[return-value]
+    return Guard.from_folder(str(secret), str(secret / "token"), clock=clock or Clock())  # type: ignore[return-value]
 
 
 @contextlib.asynccontextmanager
@@ -142,14 +142,13 @@ def test_an_empty_token_is_refused_at_the_start(secret: Path) -> None:
 
 
 def test_without_a_certificate_there_is_no_guard() -> None:
-    assert Guard.from_files(None, None, None) is None
+    assert Guard.from_folder(None, None) is None
 
 
 async def test_the_agent_serves_its_metrics_so_where_flags_say_so(
     secret: Path, pairs: dict[str, Path], tmp_path: Path
 ) -> None:
-    names = {"cert": "tls.crt", "key": "tls.key", "token": "token"}
-    flags = (f"--metrics-{flag}-file={secret / name}" for flag, name in names.items())
+    flags = (f"--metrics-tls-dir={secret}", f"--metrics-token-file={secret / 'token'}")
     with AgentProcess(tmp_path, arguments=("--standalone", *flags)) as agent:
         await agent.until(lambda: agent.lines("serving metrics and health"))
         port = agent.lines("serving metrics and health")[-1]["port"]

@@ -66,13 +66,13 @@ def test_it_gets_what_the_agent_was_given_for_it(given: Value, arguments: list[s
 
 
 def test_what_the_agent_passes_on_to_the_built_in_kinds_are_options_of_its_own() -> None:
-    wanted = {option for kind in KINDS.values() for option in (*kind.passed_on.values(), *kind.one_of)}
+    wanted = {option for kind in KINDS.values() for option in (*kind.passed_on.values(), *kind.requires)}
     files = {name for kind in KINDS.values() for name in kind.files}
     assert wanted - files <= {option.name for option in OPTIONS}
     assert files <= VENDORS.files_by_name().keys()
     local = parse(["--standalone", "--telemetry", "--driver-root-ctr-path=/d", "--node-name=n"], {})
     assert KINDS["nvml"].arguments(local.probe_options) == ["nvml", "--driver-root-ctr-path=/d", "--telemetry"]
-    local = parse(["--standalone", "--probe=simulated", "--simulated-profile=h100 x 8", "--node-name=n"], {})
+    local = parse(["--standalone", "--probe=simulated", "--simulated=h100 x 8", "--node-name=n"], {})
     assert KINDS["simulated"].arguments(local.probe_options) == ["simulated", "--profile=h100 x 8", "--node-name=n"]
 
 

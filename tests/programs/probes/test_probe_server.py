@@ -51,7 +51,7 @@ ALLOWED = Allowed(
     programs=PROGRAMS,
     paths={"driver-root-ctr-path": "/driver-root", "devices-dir": "/etc/nodedevices"},
 )
-CTK = RunProgram(name="nvidia-ctk", path="", root="", arguments=("--class=gpu",))
+CTK = RunProgram(name="nvidia-ctk", root="", arguments=("--class=gpu",))
 
 
 def paths(*patterns: str, root: str = "/driver-root") -> FindPaths:
@@ -128,19 +128,15 @@ def test_every_flag_that_the_agent_passes_on_is_allowed_with_the_servers_own_pat
         ),
         (StartProbe(arguments=("nvml", "--driver-root-ctr-path=/driver-root/../x")), "is not the probe server's"),
         (StartProbe(arguments=("nvml", "--driver-root-ctr-path")), "is not the probe server's"),
-        (StartProbe(arguments=("simulated", "--file=/etc/shadow")), "--simulated-file: '/etc/shadow' is not"),
+        (StartProbe(arguments=("simulated", "--file=/etc/shadow")), "--simulated: '/etc/shadow' is not"),
         (StartProbe(arguments=("simulated", "--file=")), "which has none"),
         (paths("/dev/x", root="/"), "is not the probe server's"),
         *((paths(each), "give absolute paths") for each in ("dev/x", "/dev/../x", "/**")),
-        (RunProgram(name="sh", path="", root="", arguments=("-c",)), "'sh' is unknown; give one of nvidia-ctk"),
-        (
-            RunProgram(name="nvidia-ctk", path="/bin/sh", root="", arguments=()),
-            "--nvidia-ctk-program: '/bin/sh' is not",
-        ),
-        (RunProgram(name="nvidia-ctk", path="", root="/x", arguments=()), "is not the probe server's"),
+        (RunProgram(name="sh", root="", arguments=("-c",)), "'sh' is unknown; give one of nvidia-ctk"),
+        (RunProgram(name="nvidia-ctk", root="/x", arguments=()), "is not the probe server's"),
         *(
             (
-                RunProgram(name="nvidia-ctk", path="", root="", arguments=(each,)),
+                RunProgram(name="nvidia-ctk", root="", arguments=(each,)),
                 "is not allowed; give some of --class=",
             )
             for each in ("--output=/x", "--driver-root=/x", "--class", "runtime", "-class=gpu")
@@ -209,7 +205,7 @@ def test_what_the_server_did_not_say_is_a_line_like_any_other(line: bytes) -> No
 
 def test_the_servers_options_are_the_agents_with_the_same_variables_and_defaults() -> None:
     known = by_name()
-    for each in command.options(KINDS, PROGRAMS):
+    for each in command.options(KINDS):
         assert set(command.variables(each)) == set(known[each].variables)
         assert command.DEFAULTS.get(each, "") == known[each].default
 
@@ -430,11 +426,11 @@ def test_a_vendors_program_runs_where_the_server_does_and_says_why_it_fails(tmp_
     path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
     with probe_server(tmp_path / "probes.sock", environment=path):
         served = ServedMachine(str(tmp_path / "probes.sock"))
-        assert served.run(NVIDIA_CTK, ["--class=gpu"], path="", driver_root="").text == "{}\n"
+        assert served.run(NVIDIA_CTK, ["--class=gpu"], driver_root="").text == "{}\n"
         with pytest.raises(ProgramError, match=r"^nvidia-ctk: status 3: bad$"):
-            served.run(NVIDIA_CTK, ["--class=other"], path="", driver_root="")
+            served.run(NVIDIA_CTK, ["--class=other"], driver_root="")
         with pytest.raises(ProgramError, match="refused: nvidia-ctk: '--output=/x' is not allowed"):
-            served.run(NVIDIA_CTK, ["--output=/x"], path="", driver_root="")
+            served.run(NVIDIA_CTK, ["--output=/x"], driver_root="")
 
 
 @contextmanager
@@ -492,7 +488,7 @@ def test_an_answer_that_is_none_is_an_error_and_counted(answer: bytes, tmp_path:
         with pytest.raises(MachineError, match=GARBAGE[answer]):
             served.hardware()
         with pytest.raises(ProgramError, match=GARBAGE[answer]):
-            served.run(NVIDIA_CTK, [], path="", driver_root="")
+            served.run(NVIDIA_CTK, [], driver_root="")
     assert failed == ["paths", "hardware", "program"]
 
 

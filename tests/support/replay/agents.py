@@ -43,12 +43,12 @@ from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State, restored_devices, to_save
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import ProbeEvent, Snapshot
 from pydantic import TypeAdapter
 from support.facts import REGISTERED, START
+from support.local import at_once
 from support.replay.hardware import PROBES
 from support.stepped_node import NOBODY, Steps
 
@@ -65,7 +65,7 @@ SECTIONS: Mapping[str, Any] = {
 RULES = HealthRules()
 _STATE: TypeAdapter[State] = TypeAdapter(State)
 _RESOLVED: Resolved = with_defaults(Sections.model_validate(SECTIONS))
-_LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", *(f"--probe={each}" for each in PROBES)], {})
+_LOCAL = at_once(["--node-name=n1", *(f"--probe={each}" for each in PROBES)], {})
 _LAYOUTS = ((8,), (4, 4), (1, 1, 2, 4))  # GPUs of a node's pods
 
 

@@ -9,16 +9,16 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import ContainerEdits
 from nodedevices_plugin.pipeline.assess import Assessment, assess
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, ToolkitDevice
 from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND
 from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import gpu, gpu_id, old, snapshot
+from support.local import at_once
 from support.stepped_node import Node
 
-LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--nvidia-cdi-hook-path=/usr/bin/nvidia-ctk"], {})
+LOCAL = at_once(["--node-name=n1", "--nvidia-cdi-hook-path=/usr/bin/nvidia-ctk"], {})
 DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
 BY_INDEX = {"injection": {"deviceListStrategies": ["cdi-cri"], "deviceIDStrategy": "index"}}

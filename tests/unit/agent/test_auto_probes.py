@@ -86,8 +86,8 @@ def test_a_file_that_comes_later_brings_its_probe() -> None:
 
 
 def test_what_is_given_for_a_probe_that_hardware_may_start_is_checked_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="--rdma-required: 'no-such' is not allowed"):
-        parse(["--node-name=n1", "--probe=auto", "--rdma-required=no-such"], {})
+    with pytest.raises(ConfigError, match="NODEDEVICES_RDMA_REQUIRED: 'no-such' is not allowed"):
+        parse(["--node-name=n1", "--probe=auto"], {"NODEDEVICES_RDMA_REQUIRED": "no-such"})
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------------

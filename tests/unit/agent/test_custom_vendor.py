@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact, Partition, Readings
@@ -16,6 +15,7 @@ from support.acme_cdi import AcmeByCdi
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, old
 from support.hubs import Hubs
+from support.local import at_once
 from support.stepped_node import LOCAL, Node, nodes
 
 MIXED = {"partitions": {"strategy": "mixed"}}
@@ -174,7 +174,7 @@ def test_nics_need_no_cdi_specification_with_the_drivers_libraries_of_gpus() -> 
 
 def test_mps_is_for_nvidias_gpus() -> None:
     mps = {"strategy": "mps", "resources": [{"name": "example.com/nic", "replicas": 2}]}
-    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
+    local = at_once(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
     node = Node(dpu(), local=local).now()
     node.now({**named("example.com/nic", type="dpu"), "sharing": mps})
     assert "MPS shares NVIDIA's GPUs; use timeSlicing" in node.world.config.message

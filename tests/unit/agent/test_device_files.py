@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.inputs.config_file import DeviceFolder
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.files import FOLDER, DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
 from support.facts import gpu
+from support.local import at_once
 from support.stepped_node import Node
 
-FLAGS = ("--node-name=n1", "--operator-wait-seconds=0", "--probe=simulated", "--simulated-profile=h100 x 1")
+FLAGS = ("--node-name=n1", "--probe=simulated", "--simulated=h100 x 1")
 RDMA = {"rdma.json": DeviceFileOutcome(content=RdmaConfig())}
 
 
@@ -63,7 +63,7 @@ async def test_another_name_is_unknown_and_what_a_mount_of_a_configmap_has_is_no
 
 # --- what a step makes of that ----------------------------------------------------------------------------------------
 def node(**files: object) -> Node:
-    made = Node(gpu(0), local=parse([*FLAGS, "--devices-dir=/d"], {}))
+    made = Node(gpu(0), local=at_once([*FLAGS, "--devices-dir=/d"], {}))
     return made.given(**files).now()
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts
 from support.daemons import answers
 from support.facts import GIB, START, gpu, gpu_id, old
+from support.local import at_once
 from support.stepped_node import Node
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
-LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
+LOCAL = at_once(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
 TWO = tuple(gpu(number, memory_bytes=8 * GIB, readings=old()) for number in (0, 1))
 SHARE = f"{gpu_id(0)}::1Gi.0"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import AllocationError, Holder, NodePods
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.settings.flags import parse
 from support.facts import GIB, START, gpu, gpu_id, old
+from support.local import at_once
 from support.stepped_node import Node
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
@@ -72,7 +72,7 @@ def mounting(path: str) -> dict[str, Any]:
 
 
 def test_what_a_policy_gives_containers_changes_for_new_ones_while_pods_hold_shares() -> None:
-    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--container-mount-dir=/opt/a,/opt/b"], {})
+    local = at_once(["--node-name=n1", "--container-mount-dir=/opt/a,/opt/b"], {})
     node = Node(*TWO, local=local).now(mounting("/opt/a"))
     for path in ("/opt/a", "/opt/b/lib"):
         node.now(mounting(path), HELD)
@@ -88,7 +88,7 @@ def test_what_a_policy_gives_containers_changes_for_new_ones_while_pods_hold_sha
 
 
 def test_a_directory_that_the_node_no_longer_allows_is_given_to_nobody_after_a_restart() -> None:
-    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--container-mount-dir=/opt/a"], {})
+    local = at_once(["--node-name=n1", "--container-mount-dir=/opt/a"], {})
     node = Node(*TWO, local=local).now(mounting("/opt/a"))
     again = Node(*TWO, state=node.world.state)
     again.now(mounting("/opt/a"), HELD)

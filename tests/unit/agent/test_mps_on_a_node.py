@@ -6,17 +6,17 @@ from typing import Any
 
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.clients import client_verdict, with_daemons
 from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from support.cases import cases
 from support.daemons import answers, facts
 from support.facts import START, gpu, gpu_id, old
+from support.local import at_once
 from support.stepped_node import Node
 
 GPU = "nvidia.com/gpu"
-LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
+LOCAL = at_once(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
 DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
 RUNS = facts({(GPU, 33): ""})
 SHARE = f"{gpu_id(0)}::1"

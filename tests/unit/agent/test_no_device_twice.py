@@ -49,7 +49,7 @@ from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
-from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.daemons import DaemonState, DaemonStatus, MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
@@ -60,11 +60,12 @@ from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
 from support.fuzzing import TIMES, scaled
 from support.hubs import FLAG as HUB_FLAG
 from support.hubs import HubFile, Hubs
+from support.local import at_once
 from support.steps import step
 
 pytestmark = pytest.mark.timeout(600 * TIMES)  # thousands of steps, on a machine that runs clusters beside them
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
-LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=2"], {})
+LOCAL = at_once(["--node-name=n1"], {}, wait_seconds=2.0)
 ALIAS = "ALIAS-"  # before the ids of a probe that calls the same devices otherwise
 PROBES = ("nvml", "gpus=/opt/probe", "others=/opt/other-probe", "others=/opt/other-probe --plain")
 NAMED = ("nvml", "gpus", "others")  # by policies: some of them are not the file's

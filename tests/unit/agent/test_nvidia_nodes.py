@@ -6,10 +6,10 @@ from collections.abc import Set
 from typing import Any
 
 import pytest
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from support.cases import cases
 from support.facts import gpu, gpu_id
+from support.local import at_once
 from support.stepped_node import Node
 
 GPU = "nvidia.com/gpu"
@@ -18,7 +18,7 @@ PASSED = {"injection": {"passDeviceSpecs": True}}
 BY_DIRECTORY = {"injection": {"deviceListStrategies": ["driver-directory"]}}
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
 BOTH = [gpu_id(0), gpu_id(1)]
-LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--cdi-without-libraries"], {})
+LOCAL = at_once(["--node-name=n1"], {"NODEDEVICES_CDI_WITHOUT_LIBRARIES": "true"})
 
 
 def node_with(existing: Set[str], config: dict[str, Any], toolkit: tuple[ToolkitDevice, ...] = ()) -> Node:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_probe.amd.attributes import PROFILE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
 from support.cases import cases
 from support.daemons import answers
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition
+from support.local import at_once
 from support.probed_node import Node, said
 from support.stepped_node import Node as Stepped
 
@@ -121,7 +121,7 @@ def sharing(strategy: str, **rule: Any) -> dict[str, Any]:
 
 
 def with_mps(*devices: DeviceFact) -> Stepped:
-    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
+    local = at_once(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
     daemon = MpsFacts(statuses=answers({(GPU, 2): "", (GPU, 25): ""}))
     return Stepped(*devices, local=local, mps=daemon)
 

@@ -36,6 +36,7 @@ from support.contract import INVALID_SHARING
 from support.daemons import facts
 from support.facts import CONFIRMED, START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
 from support.fuzzing import scaled
+from support.local import at_once
 from support.stepped_node import NOBODY, Node
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
@@ -47,7 +48,7 @@ FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "repl
 TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
 CLIENTS = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 4}]}}
 MPS_BY_TWO = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}}
-WITH_MPS = parse_flags(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
+WITH_MPS = at_once(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
 ANSWERS = facts({(GPU, 25): ""})
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
 WRITABLE = CdiEnvironment(toolkit_libraries=True)

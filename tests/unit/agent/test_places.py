@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, Partition
 from support.cases import cases
 from support.facts import CONFIRMED, START, gpu, gpu_id, mig_id, partition
+from support.local import at_once
 from support.probed_node import CONFIG, RDMA, Node, nic, said
 from support.stepped_node import Node as Stepped
 from support.trees import mi300x
@@ -223,7 +223,7 @@ STORIES = [
 
 
 def started(story: Renumbered) -> Stepped:
-    return Stepped(*story.before, local=parse(["--node-name=n1", "--operator-wait-seconds=0", *story.flags], {}))
+    return Stepped(*story.before, local=at_once(["--node-name=n1", *story.flags], {}))
 
 
 def holder(story: Renumbered) -> Holder:

@@ -9,11 +9,12 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.registry import KINDS
 from support.cases import cases
 from support.facts import gpu, gpu_id
+from support.local import at_once
 from support.probed_node import BOTH, BROKEN, CONFIG, GPU, NICS, RDMA, Node, nic, said
 
 GPUS = said("nvml")
 KNOWN = ", ".join(KINDS)
-FLAGS = parse(["--node-name=n1", "--operator-wait-seconds=0", "--probe=nvml", f"--probe={NICS}"], {})
+FLAGS = at_once(["--node-name=n1", "--probe=nvml", f"--probe={NICS}"], {})
 
 
 def by(node: Node, *names: str, **more: Any) -> Node:
@@ -45,7 +46,7 @@ def test_a_policy_replaces_the_nodes_list_by_names_that_are_built_in_or_the_node
 
 
 def test_a_probe_that_the_file_defines_and_the_flags_do_not_run_is_there_for_policies() -> None:
-    flags = parse(["--node-name=n1", "--config-file=/c", "--operator-wait-seconds=0", "--probe=nvml"], {})
+    flags = at_once(["--node-name=n1", "--config-file=/c", "--probe=nvml"], {})
     node = Node(BOTH, flags)
     assert node.runs == ("nvml",)
     assert by(node, "nvml", "nics").runs == ("nvml", NICS)
@@ -79,7 +80,7 @@ def test_a_policy_that_takes_a_probe_away_retires_its_devices() -> None:
             ("nvml", "rocm"),
             f": this node has no probe 'rocm'; give auto, {KNOWN}, or what the node's flags and file define: nics",
         ),
-        (("nvml", "simulated"), " simulated: needs exactly one of --simulated-file and --simulated-profile"),
+        (("nvml", "simulated"), " simulated: needs --simulated, a file of devices or a profile such as 'h100 x 8'"),
         (
             ("nvml", "generic"),
             " generic: needs --devices-dir, a folder with generic.yaml, which says what devices there are",

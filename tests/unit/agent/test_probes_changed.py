@@ -94,16 +94,16 @@ def test_a_probe_of_the_file_that_lacks_a_flag_is_refused_and_those_that_run_sta
     config = node.world.config
     assert (config.reason, config.refused and config.refused.field) == ("ConfigInvalid", "flags.probe")
     assert config.message.startswith(
-        "configuration file /c: flags.probe simulated: needs exactly one of --simulated-file and --simulated-profile"
+        "configuration file /c: flags.probe simulated: needs --simulated, a file of devices or a profile"
     )
 
 
 def test_flags_of_a_probe_that_the_file_may_ask_for_are_no_mistake() -> None:
-    arguments = ["--node-name=n1", "--simulated-profile=h100 x 2"]
+    arguments = ["--node-name=n1", "--simulated=h100 x 2"]
     local = parse([*arguments, "--config-file=/c"], {})
     assert Node(said("simulated"), local).runs == ("simulated",)
     assert Node(said("nvml"), local).runs == ("nvml",)
-    with pytest.raises(ConfigError, match="--simulated-profile: only valid with --probe simulated"):
+    with pytest.raises(ConfigError, match="--simulated: only valid with --probe simulated"):
         parse(arguments, {})
 
 

@@ -14,12 +14,13 @@ from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
 from support.exposed import facts
 from support.facts import START, gpu, gpu_id
+from support.local import at_once
 from support.stepped_node import Node
 
 GPU = "nvidia.com/gpu"
 RDMA, SRIOV = "rdma.json", "sriov.json"
-FLAGS = ("--node-name=n1", "--operator-wait-seconds=0", "--probe=simulated", "--simulated-profile=h100 x 2")
-LOCAL = parse([*FLAGS, "--devices-dir=/d"], {})
+FLAGS = ("--node-name=n1", "--probe=simulated", "--simulated=h100 x 2")
+LOCAL = at_once([*FLAGS, "--devices-dir=/d"], {})
 GOOD = {RDMA: DeviceFileOutcome(content=RdmaConfig()), SRIOV: DeviceFileOutcome(content=SriovConfig())}
 BAD = {RDMA: DeviceFileOutcome(error="not JSON"), SRIOV: DeviceFileOutcome(error="no such file", field="resourceList")}
 TYPO = {"sharing": {"strategy": "timeSlicin"}}

@@ -22,7 +22,6 @@ from nodedevices_plugin.model import (
     SchedulableId,
     SharingFacts,
 )
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.plain import ByNature
 from nodedevices_plugin.status.counts import count, share_counts
@@ -33,6 +32,7 @@ from nodedevices_probe.protocol import DeviceFact
 from support.daemons import facts as ready
 from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
 from support.fuzzing import scaled
+from support.local import at_once
 from support.plans import UNFIT
 from support.stepped_node import Node
 
@@ -108,7 +108,7 @@ def test_a_gpu_shared_by_memory_in_full() -> None:
 
 
 def test_what_enforces_limits_is_shown_where_something_does() -> None:
-    node = Node(l4(0), local=parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/mps"], {}))
+    node = Node(l4(0), local=at_once(["--node-name=n1", "--mps-root=/run/mps"], {}))
     node.given(mps=ready({(MEMORY, 100): ""}))
     said = [resources(node.now(by_memory(enforcement=each)))[MEMORY].get("enforcement") for each in ("none", "mps")]
     assert said == [None, "mps"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from nodedevices_common.address import Address
 from nodedevices_common.options import check
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.settings.options import OPTIONS
+from nodedevices_plugin.settings.options import OPTIONS, variables
 from support.cases import cases
 
 HERE = {"NODE_NAME": "n1"}
@@ -48,7 +49,7 @@ def test_nvidias_flags_are_taken_in_both_forms(arguments: list[str]) -> None:
     assert parse(arguments, HERE).given == {"device-list-strategy": ("envvar",)}
 
 
-@cases("name", [each for option in OPTIONS for each in (option.name, *option.aliases)])
+@cases("name", [each for option in OPTIONS if option.flag for each in (option.name, *option.aliases)])
 def test_one_dash_is_as_good_as_two(name: str) -> None:
     """Go's flag package takes both, and so do the arguments of a DaemonSet written for NVIDIA's plugin."""
 
@@ -104,11 +105,11 @@ def test_an_address_is_a_host_and_a_port_or_off(text: str, address: Address | No
 
 def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(["--http-address=x", "--resource-prefix=gpu"], HERE | {"NODEDEVICES_OPERATOR_WAIT_SECONDS": "601"})
+        parse(["--http-address=x", "--resource-prefix=gpu"], HERE | {"NODEDEVICES_HEALTH_ADDRESS": "y"})
     assert [each.partition(":")[0] for each in caught.value.problems] == [
         "--resource-prefix",
-        "environment variable NODEDEVICES_OPERATOR_WAIT_SECONDS",
         "--http-address",
+        "environment variable NODEDEVICES_HEALTH_ADDRESS",
     ]
     assert caught.value.problems[2].endswith("; or off")
 
@@ -129,21 +130,23 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
         (["--resource-prefix=gpu"], "--resource-prefix: 'gpu' is not a domain such as nvidia.com"),
         (["--resource-prefix=x.kubernetes.io"], "--resource-prefix: 'x.kubernetes.io' is not allowed: no kubelet"),
         (["--http-address=9735"], "--http-address: '9735' is not host:port"),
-        (["--health-address=9737"], "--health-address: '9737' is not host:port"),
         (["--http-address=:99999"], "--http-address: ':99999' is not host:port"),
-        (["--pod-name=a-1"], "--pod-namespace: missing, with --pod-name 'a-1'; give both"),
-        (["--pod-namespace=ml"], "--pod-name: missing, with --pod-namespace 'ml'; give both"),
+        (["--pod-name=a-1"], "--pod-name: unknown flag; give environment variable POD_NAME"),
+        (["--simulated-file=/x"], "--simulated-file: unknown flag; give --simulated"),
+        (["--add-probe=nic"], "--add-probe: unknown flag; give --probe"),
         (["--kubelet-socket="], "--kubelet-socket: empty; to register nothing, give --serving-mode=Observe"),
         (["--memory-unit=GiB"], "--memory-unit: unknown flag"),
-        (["--probe=simulated"], "needs exactly one of --simulated-file and --simulated-profile"),
-        (["--simulated-file=x"], "--simulated-file: only valid with --probe simulated"),
+        (["--probe=simulated"], "needs --simulated, a file of devices or a profile"),
+        (["--probe=simulated", "--simulated=h101"], "--simulated: taken for a profile, as a file begins with /"),
+        (["--simulated=x"], "--simulated: only valid with --probe simulated"),
         (
-            ["--probe=simulated", "--simulated-file=a.yaml"],
-            "--simulated-file: 'a.yaml' is a relative path; give an absolute one, such as /etc/nodedevices/a.yaml",
+            ["--probe=simulated", "--simulated=a.yaml"],
+            "--simulated: 'a.yaml' is a relative path; give an absolute one, such as /etc/nodedevices/a.yaml",
         ),
         (["--kubelet-dir="], "--kubelet-dir: empty; give an absolute path, such as /var/lib/kubelet"),
         (["--kubelet-dir=./kubelet"], "--kubelet-dir: './kubelet' is a relative path; give an absolute one"),
         (["--cdi-spec-dirs=/etc/cdi,cdi"], "--cdi-spec-dirs: 'cdi' is a relative path"),
+        (["--cdi-spec-dirs="], "--cdi-spec-dirs: empty; give absolute paths, such as /etc/cdi,/var/run/cdi"),
         (["--mps-root=run/nvidia/mps"], "--mps-root: 'run/nvidia/mps' is a relative path"),
         (["--devices-dir=devices"], "--devices-dir: 'devices' is a relative path"),
         (["--node-name"], "argument --node-name: expected one argument"),
@@ -158,6 +161,18 @@ def test_a_path_that_is_relative_is_refused_and_the_example_is_absolute(name: st
     said = refused([f"--{name}=here"])
     assert re.search(f"--{name}: '?here'?(:| is) .* absolute", said)
     assert all(example.startswith("/") for example in re.findall(r"such as (\S+)", said))
+
+
+@cases(
+    ("variables", "says"),
+    [
+        ({"POD_NAME": "a-1"}, "environment variable POD_NAMESPACE: missing, with POD_NAME 'a-1'; give both"),
+        ({"POD_NAMESPACE": "ml"}, "environment variable POD_NAME: missing, with POD_NAMESPACE 'ml'; give both"),
+        ({"NODEDEVICES_SIMULATED_FILE": "/x"}, "_FILE: unknown setting; give NODEDEVICES_SIMULATED"),
+    ],
+)
+def test_a_variable_that_cannot_be_is_refused(variables: dict[str, str], says: str) -> None:
+    assert says in refused([], HERE | variables)
 
 
 def test_a_missing_node_name_is_reported_with_where_it_comes_from() -> None:
@@ -190,3 +205,10 @@ def test_every_default_is_an_allowed_value_and_no_variable_has_two_meanings() ->
             check(option, option.default, option.name)
     variables = [variable for option in OPTIONS for variable in option.variables]
     assert len(variables) == len(set(variables))
+
+
+def test_every_variable_without_a_flag_is_in_the_pages_table() -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "flags.md").read_text()
+    table = page.partition("### Variables without a flag")[2].partition("\n## ")[0]
+    alone = {name for option in OPTIONS if not option.flag for name in option.variables} | set(variables())
+    assert [name for name in alone if f"`{name}`" not in table] == []

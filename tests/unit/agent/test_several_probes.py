@@ -204,9 +204,9 @@ GENERIC = {"generic.yaml": DeviceFileOutcome(content=object())}
         (LISTED_NVML, {}, {"rdma.yaml": DeviceFileOutcome(error="unknown file")}, ("nvml",)),
         (LISTED_NVML, AUTO, {}, ("nvml", "auto")),
         (("--probe=nic=/opt/x",), {}, RDMA, ("nic=/opt/x",)),
-        (("--add-probe=amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, {}, ("nvml", "intel", "amd")),
-        (("--probe=simulated", "--simulated-profile=h100 x 1"), {}, RDMA, ("simulated",)),
-        (("--probe=simulated", "--simulated-profile=h100 x 1"), {}, GENERIC, ("simulated", "generic")),
+        (("--probe=nvml,amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, {}, ("nvml", "amd", "intel")),
+        (("--probe=simulated", "--simulated=h100 x 1"), {}, RDMA, ("simulated",)),
+        (("--probe=simulated", "--simulated=h100 x 1"), {}, GENERIC, ("simulated", "generic")),
     ],
 )
 def test_what_one_part_adds_takes_nothing_of_anothers_away(
@@ -231,12 +231,12 @@ def test_a_policy_may_choose_what_a_part_has_added() -> None:
 @cases(
     ("environment", "complaint"),
     [
-        ({"NODEDEVICES_ADD_PROBE_A": "rocm"}, "--add-probe: 'rocm' is not allowed"),
+        ({"NODEDEVICES_ADD_PROBE_A": "rocm"}, r"variables NODEDEVICES_ADD_PROBE_\*: 'rocm' is not allowed"),
         (
             {"NODEDEVICES_ADD_PROBE_A": "x=/a", "NODEDEVICES_ADD_PROBE_B": "x=/b"},
-            "--add-probe: x is 'x=/a' and 'x=/b'; give each probe its own name",
+            r"variables NODEDEVICES_ADD_PROBE_\*: x is 'x=/a' and 'x=/b'; give each probe its own name",
         ),
-        ({"NODEDEVICES_ADD_PROBE_A": "simulated"}, "simulated: needs exactly one of"),
+        ({"NODEDEVICES_ADD_PROBE_A": "simulated"}, "simulated: needs --simulated"),
     ],
 )
 def test_what_cannot_be_added_is_refused_at_the_start(environment: dict[str, str], complaint: str) -> None:

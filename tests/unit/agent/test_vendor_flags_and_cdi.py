@@ -20,6 +20,7 @@ from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact
 from support.acme_cdi import FILE, KIND, AcmeByCdi, AcmeSettings
 from support.facts import gpu, gpu_id, old
+from support.local import at_once
 from support.stepped_node import Node
 
 NODE = "--node-name=n1"
@@ -45,8 +46,8 @@ def files(folder: Path) -> set[str]:
     return {each.name for each in folder.iterdir()}
 
 
-def node_with(*devices: DeviceFact, arguments: tuple[str, ...] = ()) -> Node:
-    return Node(*devices, local=parse([NODE, "--operator-wait-seconds=0", *arguments], {}, WITH_ACME))
+def node_with(*devices: DeviceFact, arguments: tuple[str, ...] = (), **variables: str) -> Node:
+    return Node(*devices, local=at_once([NODE, *arguments], variables, WITH_ACME))
 
 
 def by_cdi(node: Node, **found: CdiEnvironment) -> Node:
@@ -127,7 +128,7 @@ async def test_its_file_is_written_beside_nvidias_and_goes_when_nobody_holds_a_d
     files_worker, looks = Worker("files"), Worker("looks")
     keeper = CdiKeeper(tmp_path, [], files=files_worker, looks=looks, on_change=lambda: None, vendors=WITH_ACME)
     await keeper.first()
-    node = node_with(gpu(0, readings=old()), fpga(0), arguments=("--cdi-without-libraries",))
+    node = node_with(gpu(0, readings=old()), fpga(0), NODEDEVICES_CDI_WITHOUT_LIBRARIES="true")
     found = keeper.environments
     by_cdi(node, nvidia=found["nvidia"], acme=found["acme"])
     await keeper.keep(node.world.access, free=lambda: False)

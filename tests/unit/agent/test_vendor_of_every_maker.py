@@ -11,13 +11,14 @@ from nodedevices_plugin.model import Holder, Unit
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.effective import from_saved, to_saved, unread
-from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.base import Naming, Vendor
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_probe.protocol import DeviceFact, Readings
 from support.facts import START, gpu, gpu_id, old
 from support.hubs import COMMON, FLAG, HubFile, Hubs
+from support.local import at_once
 from support.stepped_node import Node, nodes
 
 HUB, OTHER = "example.com/hub", "example.com/other"
@@ -28,7 +29,7 @@ WITH_HUBS = VENDORS.with_(Hubs())
 
 
 def local(vendors: Vendors = WITH_HUBS) -> Local:
-    return parse(["--node-name=n1", "--operator-wait-seconds=0", "--devices-dir=/etc"], {}, vendors)
+    return at_once(["--node-name=n1", "--devices-dir=/etc"], {}, vendors)
 
 
 class Texas(Vendor):

@@ -12,7 +12,7 @@ import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.file import ConfigError
-from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.xilinx.names import parse as parse_names
 from nodedevices_probe.fpga.attributes import NAMES_FILE
@@ -33,6 +33,7 @@ from support.fpga_trees import (
     management_node,
     u30,
 )
+from support.local import at_once
 from support.stepped_node import Node, nodes
 
 NAME = "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1623351600"
@@ -44,7 +45,7 @@ def found(root: Path) -> tuple[DeviceFact, ...]:
 
 
 def local(*arguments: str, **environment: str) -> Local:
-    return parse(["--node-name=n1", "--probe=fpga", "--operator-wait-seconds=0", *arguments], environment)
+    return at_once(["--node-name=n1", "--probe=fpga", *arguments], environment)
 
 
 def node(root: Path, *arguments: str, names: dict[str, str] | None = None, **environment: str) -> Node:
@@ -87,19 +88,23 @@ def test_and_nothing_else_that_calls_itself_one(tmp_path: Path, lie: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
+    ("arguments", "prefix", "name"),
     [
-        (["--fpga-resource-prefix=xilinx.com/fpga-"], "xilinx.com/fpga-xilinx_u250_gen3x16_xdma_shell_4_1-1623351600"),
-        (["--resource-prefix=example.com"], "example.com/xilinx_u250_gen3x16_xdma_shell_4_1-1623351600"),
+        ([], "xilinx.com/fpga-", "xilinx.com/fpga-xilinx_u250_gen3x16_xdma_shell_4_1-1623351600"),
+        (["--resource-prefix=example.com"], "", "example.com/xilinx_u250_gen3x16_xdma_shell_4_1-1623351600"),
         (
-            ["--resource-prefix=example.com", "--fpga-resource-prefix=xilinx.com/fpga-"],
+            ["--resource-prefix=example.com"],
+            "xilinx.com/fpga-",
             "example.com/fpga-xilinx_u250_gen3x16_xdma_shell_4_1-1623351600",
         ),
     ],
 )
-def test_older_names_and_another_domain_are_a_choice(tmp_path: Path, arguments: list[str], name: str) -> None:
+def test_older_names_and_another_domain_are_a_choice(
+    tmp_path: Path, arguments: list[str], prefix: str, name: str
+) -> None:
     alveo(tmp_path)
-    assert list(node(tmp_path, *arguments).now().offers) == [name]
+    made = node(tmp_path, *arguments, NODEDEVICES_FPGA_RESOURCE_PREFIX=prefix)
+    assert list(made.now().offers) == [name]
 
 
 def test_a_shell_that_no_resource_can_be_called_is_offered_by_rule_alone(tmp_path: Path) -> None:
@@ -231,8 +236,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 @cases(
     ("environment", "problem"),
     [
-        ({"U30NameConvention": "Exact"}, "--u30-name-convention: Exact: give CommonName or ExactName"),
-        ({"U30AllocUnit": "Half"}, "--u30-alloc-unit: Half: give Card or Device"),
+        ({"U30NameConvention": "Exact"}, "environment variable U30NameConvention: Exact: give CommonName or ExactName"),
+        ({"U30AllocUnit": "Half"}, "environment variable U30AllocUnit: Half: give Card or Device"),
         ({"VirtualDev": "yes"}, "VirtualDev: yes: give True or False"),
         ({"VirtualDev": "True", "VirtualNum": "0"}, "VirtualNum: 0"),
         ({"VirtualDev": "True", "VirtualNum": "1" * 30}, "from 1 to 1024"),

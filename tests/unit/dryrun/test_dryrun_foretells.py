@@ -9,18 +9,17 @@ from nodedevices_api.base import to_dict
 from nodedevices_dryrun.ids import IdEffect, id_effect
 from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, mig_id, partition
+from support.local import at_once
 from support.stepped_node import Node, report_of
 
 GPU, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 FOUR = tuple(gpu(number) for number in range(4))
 HALVES = tuple(partition(1, part, profile="3g.40gb", start=4 * part, size=4) for part in (0, 1))
 CUT = (gpu(0), gpu(1, mig_enabled=True, partitions=HALVES))
-AT_ONCE = "--operator-wait-seconds=0"
-LOCAL = parse(["--node-name=n1", AT_ONCE, "--mps-root=/run/nvidia/mps"], {})
+LOCAL = at_once(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
 MIXED = {"partitions": {"strategy": "mixed"}}
 Config = dict[str, Any]
 
@@ -131,7 +130,7 @@ def test_a_missing_gpu_that_does_not_fit_refuses_nothing() -> None:
 
 
 def test_where_the_nodes_own_flags_have_a_part_no_number_is_given() -> None:
-    own = parse(["--node-name=n1", AT_ONCE, "--resource-prefix=example.com"], {})
+    own = at_once(["--node-name=n1", "--resource-prefix=example.com"], {})
     node = Node(*FOUR, local=own)
     found = foretold(node.now({}), {}, shared())
     assert not found.resources

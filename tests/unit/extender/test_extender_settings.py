@@ -26,15 +26,19 @@ def test_loopback_needs_no_tls(address: str) -> None:
 
 
 def test_any_address_with_tls_or_where_something_else_protects_it(tmp_path: Path) -> None:
-    for name in ("crt", "key", "ca"):
+    for name in ("tls.crt", "tls.key"):
         (tmp_path / name).touch()
-    files = [f"--tls-cert-file={tmp_path / 'crt'}", f"--tls-key-file={tmp_path / 'key'}"]
-    anybody = settings.read(["--address=:9739", *files, "--any-client"], {}).certificate
-    assert anybody == Certificate(tmp_path / "crt", tmp_path / "key")
-    assert settings.read(["--address=127.0.0.1:9739", *files], {}).certificate == anybody
-    both = settings.read(["--address=:9739", *files, f"--tls-client-ca-file={tmp_path / 'ca'}"], {}).certificate
+    folder = f"--tls-dir={tmp_path}"
+    anybody = settings.read(["--address=:9739", folder, "--any-client"], {}).certificate
+    assert anybody == Certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+    for address in (":9739", "127.0.0.1:9739"):
+        with pytest.raises(InputError, match=r"--tls-dir: .*/ca.crt: not a file; .* or --any-client"):
+            settings.read([f"--address={address}", folder], {})
+    (tmp_path / "ca.crt").touch()
+    both = settings.read(["--address=:9739", folder], {}).certificate
     assert both is not None
-    assert both.client_ca == tmp_path / "ca"
+    assert both.client_ca == tmp_path / "ca.crt"
+    assert settings.read(["--address=:9739", folder, "--any-client"], {}).certificate == anybody
     variables = {"NODEDEVICES_ADDRESS": ":9739", "NODEDEVICES_INSECURE_HTTP": "true"}
     assert settings.read([], variables).address == Address("", 9739)
 
@@ -42,17 +46,11 @@ def test_any_address_with_tls_or_where_something_else_protects_it(tmp_path: Path
 @cases(
     ("arguments", "words"),
     [
-        (["--address=:9739"], ["--address", "':9739'", "not a loopback address", "--tls-cert-file", "--insecure-http"]),
+        (["--address=:9739"], ["--address", "':9739'", "not a loopback address", "--tls-dir", "--insecure-http"]),
         (["--address=10.0.0.1:9739"], ["'10.0.0.1:9739'", "no TLS"]),
-        (
-            ["--address=:9739", "--tls-cert-file=/etc/passwd", "--tls-key-file=/etc/passwd"],
-            ["--address", "':9739'", "clients need no certificate", "--tls-client-ca-file", "--any-client"],
-        ),
         (["--address=9739"], ["--address", "'9739'", "host:port"]),
-        (["--tls-cert-file=/none"], ["--tls-cert-file", "'/none'", "not a file"]),
-        (["--tls-cert-file=/etc/passwd"], ["--tls-key-file", "go together"]),
-        (["--tls-key-file=/etc/passwd"], ["--tls-cert-file", "go together"]),
-        (["--tls-client-ca-file=/etc/passwd"], ["go together"]),
+        (["--tls-dir=/none"], ["--tls-dir: /none/tls.crt, /none/tls.key, /none/ca.crt: not a file"]),
+        (["--tls-client-ca-file=/x"], ["--tls-client-ca-file: unknown flag; give --tls-dir"]),
         (["--kubeconfig=/none"], ["--kubeconfig", "'/none'"]),
         (["--relist-seconds=5"], ["--relist-seconds: unknown flag"]),
         (["--insecure-http=maybe"], ["--insecure-http", "true or false"]),
@@ -84,9 +82,7 @@ def test_help_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     for flag in (
         "--address",
-        "--tls-cert-file",
-        "--tls-key-file",
-        "--tls-client-ca-file",
+        "--tls-dir",
         "--insecure-http",
         "--any-client",
     ):

@@ -20,14 +20,14 @@ from nodedevices_common.errors import InputError
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.settings.effective import from_saved, resolve, to_saved
 from nodedevices_plugin.settings.file import FileConfig
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.simulated import file as simulated
 from nodedevices_probe.simulated.file import SimulatedState
 from support.cases import cases
 from support.corpus import CORPUS, changed, sentence
+from support.local import at_once
 
-LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--probe=nic", "--probe=fpga"], {})
+LOCAL = at_once(["--node-name=n1", "--probe=nic", "--probe=fpga"], {})
 PARSED: dict[str, Callable[[bytes], object]] = {
     "config-file": file.parse,
     "simulated-file": lambda raw: simulated.parse_file(raw, node="n1"),

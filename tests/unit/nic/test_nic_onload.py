@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder, Mount
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import onload, sriov_config
 from nodedevices_plugin.vendors.nic.onload import ONLOAD, SMART_NIC, OnloadConfig
@@ -19,6 +18,7 @@ from nodedevices_probe.protocol import Attribute, DeviceFact, Readings
 from nodedevices_probe.registry import KINDS
 from support.cases import cases
 from support.facts import START
+from support.local import at_once
 from support.stepped_node import Node, nodes
 
 CARDS = ("0000:65:00.0", "0000:65:00.1")
@@ -60,7 +60,7 @@ class Onloaded(Node):
         existing: frozenset[str] = INSTALLED,
         sriov: SriovConfig | None = None,
     ) -> None:
-        local = parse(["--node-name=n1", "--probe=nic", "--operator-wait-seconds=0", "--devices-dir=/d"], {})
+        local = at_once(["--node-name=n1", "--probe=nic", "--devices-dir=/d"], {})
         super().__init__(*devices, local=local, existing=existing)
         self.given(device_files={"sriov.json": DeviceFileOutcome(content=sriov)} if sriov else {})
         self.gives(file if file is not None else {})

@@ -11,24 +11,25 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_api import conditions
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder
-from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact, Partition
 from support.cases import cases
 from support.facts import START, gpu, old
+from support.local import at_once
 from support.nics import function, hca, port, vf
 from support.stepped_node import Node
 
-FLAGS = ("--node-name=n1", "--operator-wait-seconds=0")
+FLAGS = ("--node-name=n1",)
 FILES = ("--probe=nic", "--devices-dir=/d")
 HOST = frozenset({"/dev/infiniband/rdma_cm", "/dev/vfio/vfio", "/dev/vhost-net", "/dev/net/tun"})
 RDMA = {"configList": [{"resourceName": "hca_a", "rdmaHcaMax": 100, "selectors": {"vendors": ["15b3"]}}]}
 
 
 def local(*more: str) -> Local:
-    return parse([*FLAGS, *FILES, *more], {})
+    return at_once([*FLAGS, *FILES, *more], {})
 
 
 class Nics(Node):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.model import DeviceNode, Holder
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
 from nodedevices_probe.loop import LineLoop
@@ -17,13 +16,13 @@ from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START
+from support.local import at_once
 from support.nic_trees import Nics, connectx_7_pair, solarflare, sriov
 from support.stepped_node import Node
 
 FLAGS = (
     "--node-name=n1",
     "--probe=nic",
-    "--operator-wait-seconds=0",
     "--devices-dir=/d",
 )
 HOST = frozenset({"/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
@@ -40,7 +39,7 @@ class Machine(Node):
     """The agent's steps on what the probe finds below a root."""
 
     def __init__(self, root: Path, *, rdma: object = None, functions: object = None) -> None:
-        super().__init__(*found(root), local=parse([*FLAGS], {}), existing=HOST)
+        super().__init__(*found(root), local=at_once([*FLAGS], {}), existing=HOST)
         self.root = root
         files = (
             ("rdma.json", rdma_config.parse, {"configList": [rdma]} if rdma else None),

@@ -102,7 +102,7 @@ def test_without_libraries_it_says_what_was_searched_for_and_three_ways() -> Non
     )
     said = missing((SPEC,), here, active=False)
     assert "(/etc/cdi/nvidia.yaml: not YAML; nvidia-ctk is not in the agent's image)" in said
-    for way in ("nvidia-ctk cdi generate", "component driver-root", "--nvidia-ctk-program", "--cdi-without-libraries"):
+    for way in ("nvidia-ctk cdi generate", "component driver-root", "NODEDEVICES_CDI_WITHOUT_LIBRARIES=true"):
         assert way in said
 
 

@@ -91,10 +91,9 @@ def test_a_container_gets_its_gpus_nodes_and_the_driver_and_no_variable() -> Non
     assert all(mount.read_only for mount in answer.mounts)
 
 
-def test_a_node_without_optional_nodes_or_icd_gets_none() -> None:
+def test_a_node_without_optional_nodes_gets_none() -> None:
     answer = answered(gpu_id(0), existing=frozenset(NEEDED))
     assert answer.devices == nodes("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")
-    assert answered(gpu_id(0), arguments=("--vulkan-icd-directory=",)).mounts == MOUNTS[:1]
 
 
 def test_a_mig_device_brings_the_nodes_of_its_gpu_and_its_two_capabilities() -> None:
@@ -152,24 +151,18 @@ def test_limits_of_mps_are_never_more_than_the_gpu(replicas: int, count: int, me
 
 
 @pytest.mark.parametrize("dashes", ["-", "--"])
-def test_the_folders_are_flags_with_googles_names_as_aliases(dashes: str) -> None:
-    theirs = {
-        "host-path": "/opt/nvidia/",
-        "container-path": "/usr/local/gpu",
-        "host-vulkan-icd-path": "/opt/nvidia/icd",
-        "container-vulkan-icd-path": "/etc/icd",
-    }
-    answer = answered(gpu_id(0), arguments=tuple(f"{dashes}{name}={value}" for name, value in theirs.items()))
+def test_the_folder_is_a_flag_with_googles_name_as_alias(dashes: str) -> None:
+    answer = answered(gpu_id(0), arguments=(f"{dashes}host-path=/opt/nvidia/",))
     assert answer.mounts == (
-        Mount(container_path="/usr/local/gpu", host_path="/opt/nvidia"),
-        Mount(container_path="/etc/icd", host_path="/opt/nvidia/icd"),
+        Mount(container_path="/usr/local/nvidia", host_path="/opt/nvidia"),
+        Mount(container_path="/etc/vulkan/icd.d", host_path="/opt/nvidia/vulkan/icd.d"),
     )
 
 
 @cases("text", ["", "nvidia", "/", "//", "/.", "/a\nb"])
 def test_a_folder_that_is_none_is_refused_by_its_flag(text: str) -> None:
     with pytest.raises(PlanError, match=r"--driver-directory: .*: give the absolute path of a directory other than /"):
-        driver_directory.folder("driver-directory", text)
+        driver_directory.at(text)
 
 
 @cases("other", ["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"])

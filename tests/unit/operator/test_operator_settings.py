@@ -22,31 +22,30 @@ def test_a_flag_is_stronger_than_its_variable(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.touch()
     other.touch()
-    environment = {"NODEDEVICES_LOG_LEVEL": "debug", "NODEDEVICES_RELIST_SECONDS": "30", "KUBECONFIG": str(one)}
-    found = settings.read(["--relist-seconds=60", f"--kubeconfig={other}"], environment)
-    assert (found.log_level, found.relist_seconds, found.kubeconfig) == ("debug", 60.0, str(other))
+    environment = {"NODEDEVICES_LOG_LEVEL": "debug", "NODEDEVICES_NAMESPACE": "one", "KUBECONFIG": str(one)}
+    found = settings.read(["--namespace=other", f"--kubeconfig={other}"], environment)
+    assert (found.log_level, found.namespace, found.kubeconfig) == ("debug", "other", str(other))
     assert settings.read([], environment).kubeconfig == str(one)
 
 
 @cases(
     ("arguments", "environment", "words"),
     [
-        (["--relist-seconds=soon"], {}, ["--relist-seconds", "'soon'", "1 to 86400"]),
-        ([], {"NODEDEVICES_RELIST_SECONDS": "0"}, ["NODEDEVICES_RELIST_SECONDS", "'0'"]),
-        (["--retired-seconds=0"], {}, ["--retired-seconds", "'0'", "1 to 86400"]),
+        ([], {"NODEDEVICES_RELIST_SECONDS": "0"}, ["NODEDEVICES_RELIST_SECONDS: unknown setting"]),
         (["--log-level=loud"], {}, ["--log-level", "'loud'", "debug or info"]),
         (["--http-address=9736"], {}, ["--http-address", "'9736'", "give 127.0.0.1:PORT"]),
-        (["--health-address=here"], {}, ["--health-address", "'here'", "give 127.0.0.1:PORT"]),
+        ([], {"NODEDEVICES_HEALTH_ADDRESS": "here"}, ["HEALTH_ADDRESS: 'here'", "give 127.0.0.1:PORT"]),
+        (["--health-address=:1"], {}, ["unknown flag; give environment variable NODEDEVICES_HEALTH_ADDRESS"]),
         ([], {"NODEDEVICES_LOG_LEVL": "debug"}, ["NODEDEVICES_LOG_LEVL", "NODEDEVICES_LOG_LEVEL"]),
         (["--loglevel=debug"], {}, ["--loglevel: unknown flag", "did you mean --log-level?"]),
         (["--kube-config", "/tmp/x"], {}, ["--kube-config: unknown flag", "did you mean --kubeconfig?"]),
-        (["--zzz"], {}, ["--zzz: unknown flag", "nodedevices-operator --help"]),
+        (["--zzz"], {}, ["--zzz: unknown flag; known: ", "--metrics-tls-dir"]),
         (["run", "cleanup"], {}, ["cleanup", "--help"]),
         (["clean"], {}, ["clean", "cleanup"]),
         (["--dry-run"], {}, ["--dry-run", "cleanup"]),
         (["--agents-gone"], {}, ["--agents-gone", "cleanup"]),
-        (["--metrics-cert-file=/x"], {}, ["--metrics-cert-file: only valid with --metrics-key-file"]),
-        ([], {"NODEDEVICES_METRICS_TOKEN_FILE": "/x"}, ["METRICS_TOKEN_FILE: only valid with --metrics-cert-file"]),
+        (["--metrics-cert-file=/x"], {}, ["--metrics-cert-file: unknown flag; give --metrics-tls-dir"]),
+        ([], {"NODEDEVICES_METRICS_TOKEN_FILE": "/x"}, ["METRICS_TOKEN_FILE: only valid with --metrics-tls-dir"]),
         (["--kubeconfig=/none"], {}, ["--kubeconfig", "'/none'", "path"]),
         ([], {"KUBECONFIG": "/none"}, ["KUBECONFIG", "'/none'"]),
         (["--namespace=Ops.Team"], {}, ["--namespace", "'Ops.Team'", "lower-case letters, digits and '-', at most 63"]),
@@ -62,11 +61,11 @@ def test_what_is_wrong_is_named(arguments: list[str], environment: dict[str, str
 
 def test_all_that_is_wrong_is_said_at_once_each_with_its_place() -> None:
     with pytest.raises(InputError) as caught:
-        settings.read(["--http-address=9736"], {"NODEDEVICES_RELIST_SECONDS": "0", "KUBECONFIG": "/none"})
+        settings.read(["--http-address=9736"], {"NODEDEVICES_HEALTH_ADDRESS": "0", "KUBECONFIG": "/none"})
     assert [each.partition(":")[0] for each in caught.value.problems] == [
         "environment variable KUBECONFIG",
         "--http-address",
-        "environment variable NODEDEVICES_RELIST_SECONDS",
+        "environment variable NODEDEVICES_HEALTH_ADDRESS",
     ]
 
 

@@ -21,11 +21,12 @@ from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.registry import KINDS
 from support.facts import START
+from support.local import at_once
 from support.stepped_node import Node, nodes
 from support.trees import Tree, char_device, usb
 
 DOMAIN = "generic.nodedevices.io"
-LOCAL = parse_flags(["--node-name=n1", "--probe=generic", "--operator-wait-seconds=0", "--devices-dir=/etc"], {})
+LOCAL = at_once(["--node-name=n1", "--probe=generic", "--devices-dir=/etc"], {})
 
 
 class Machine:
@@ -412,9 +413,7 @@ def test_what_a_resource_is_called(tmp_path: Path, file: str, flags: list[str], 
     machine = Machine(tmp_path, file)
     machine.tree.node("/dev/fuse")
     node = Node(
-        local=parse_flags(
-            ["--node-name=n1", "--probe=generic", "--operator-wait-seconds=0", "--devices-dir=/x", *flags], {}
-        )
+        local=at_once(["--node-name=n1", "--probe=generic", "--devices-dir=/x", *flags], {}),
     )
     assert list(machine.seen_by(node).offers) == [name]
 

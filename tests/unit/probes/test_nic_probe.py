@@ -461,11 +461,11 @@ def test_cards_without_rdma_require_no_character_device(tmp_path: Path) -> None:
 
 
 def test_the_agent_passes_on_what_is_required_and_refuses_what_cannot_be() -> None:
-    local = parse(["--standalone", "--probe=nic", "--rdma-required=uverbs", "--node-name=n"], {})
+    local = parse(["--standalone", "--probe=nic", "--node-name=n"], {"NODEDEVICES_RDMA_REQUIRED": "uverbs"})
     assert "--rdma-required=uverbs" in KINDS["nic"].arguments(local.probe_options)
     specs, _ = read(["nic"])
     (problem,) = missing(specs, {**local.probe_options, "rdma-required": "ib_cm"})
-    assert "--rdma-required" in problem
+    assert "NODEDEVICES_RDMA_REQUIRED" in problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,12 @@ from support.cases import cases
 from support.clock import Clock
 from support.facts import START
 from support.fuzzing import scaled
+from support.local import at_once
 from support.stepped_node import Node
 
 ORION = "virtaitech.com/gpu"
 FILE = "pools: [{preset: orion, controller: '10.0.0.5:9123', count: 3}]"
-LOCAL = parse_flags(["--node-name=n1", "--probe=remote", "--operator-wait-seconds=0", "--devices-dir=/etc"], {})
+LOCAL = at_once(["--node-name=n1", "--probe=remote", "--devices-dir=/etc"], {})
 
 
 class Pools:

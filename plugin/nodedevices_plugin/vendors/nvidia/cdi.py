@@ -35,8 +35,8 @@ SOURCE = CdiSource(
 LIBRARIES = Libraries(
     node_prefix="/dev/nvidia",
     remedy="have the container toolkit's own specification on the node (nvidia-ctk cdi generate "
-    "--output=/etc/cdi/nvidia.yaml), or show nvidia-ctk to the agent (the component driver-root, or "
-    "--nvidia-ctk-program), or accept device nodes alone (--cdi-without-libraries)",
+    "--output=/etc/cdi/nvidia.yaml), or show nvidia-ctk to the agent (the component driver-root), or accept device "
+    "nodes alone (NODEDEVICES_CDI_WITHOUT_LIBRARIES=true)",
 )
 ALL = "all"
 # The legacy runtime reads this variable too, and an image may set it to `all`.

@@ -21,8 +21,7 @@ from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 class CtkRequest(Struct, frozen=True, kw_only=True):
     """A request to nvidia-ctk for a spec.
 
-    names: the devices that it must have. path: nvidia-ctk itself; empty: it is searched for. driver_root: where the
-    driver root is mounted in this container, if it is.
+    names: the devices that it must have. driver_root: where the driver root is mounted in this container, if it is.
     """
 
     program: ClassVar[Program] = NVIDIA_CTK
@@ -30,7 +29,6 @@ class CtkRequest(Struct, frozen=True, kw_only=True):
     names: frozenset[str]
     id_strategy: str = "uuid"
     host: Host
-    path: str = ""
     driver_root: str = ""
     hook_path: str = ""
     feature_flags: tuple[str, ...] = ()
@@ -60,7 +58,6 @@ def request(gpus: CdiSpec, own: NvidiaSettings, host: Host, *, id_strategy: str)
         names=frozenset(str(device["name"]) for device in gpus.document["devices"]),
         id_strategy=id_strategy,
         host=host,
-        path=own.ctk_program,
         driver_root=own.driver_root_here,
         hook_path=own.cdi_hook_path,
         feature_flags=own.cdi_feature_flags,

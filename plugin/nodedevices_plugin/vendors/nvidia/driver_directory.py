@@ -21,31 +21,27 @@ from nodedevices_plugin.vendors.nvidia.nodes import NEEDED
 
 STRATEGY = "driver-directory"  # of injection.deviceListStrategies
 MPS = "mps"  # the sharing mode
+DEFAULT = "/home/kubernetes/bin/nvidia"
+IN_CONTAINERS, VULKAN_ICD_IN_CONTAINERS = "/usr/local/nvidia", "/etc/vulkan/icd.d"  # as Google's plugin has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDirectory:
-    """The paths of the driver and its Vulkan ICD on the node and in containers. `vulkan_icd` empty: none."""
+    """The driver's path on the node, with the Vulkan ICD in it."""
 
-    path: str = "/home/kubernetes/bin/nvidia"
-    container_path: str = "/usr/local/nvidia"
-    vulkan_icd: str = "/home/kubernetes/bin/nvidia/vulkan/icd.d"
-    vulkan_icd_container_path: str = "/etc/vulkan/icd.d"
+    path: str = DEFAULT
 
     def mounts(self) -> tuple[Mount, ...]:
-        pairs = [(self.path, self.container_path)]
-        pairs += [(self.vulkan_icd, self.vulkan_icd_container_path)] if self.vulkan_icd else []
+        pairs = ((self.path, IN_CONTAINERS), (f"{self.path}/vulkan/icd.d", VULKAN_ICD_IN_CONTAINERS))
         return tuple(Mount(container_path=inside, host_path=host) for host, inside in pairs)
 
 
-def folder(option: str, text: str, *, may_be_empty: bool = False) -> str:
-    """The directory that an option names. Raises PlanError."""
-    if not text and may_be_empty:
-        return ""
+def at(text: str) -> DriverDirectory:
+    """The directory that --driver-directory names. Raises PlanError."""
     plain = posixpath.normpath(text) if text else ""
     if not plain.startswith("/") or plain.strip("/") == "" or any(ord(char) < ord(" ") for char in plain):
-        raise PlanError(f"--{option}", show(text), "give the absolute path of a directory other than /")
-    return "/" + plain.lstrip("/")
+        raise PlanError("--driver-directory", show(text), "give the absolute path of a directory other than /")
+    return DriverDirectory(path="/" + plain.lstrip("/"))
 
 
 def check_alone(strategies: Sequence[str]) -> None:

@@ -47,7 +47,6 @@ class NvidiaSettings:
     cdi_feature_flags: tuple[str, ...] = ()
     cdi_disable_hooks: tuple[str, ...] = ()
     cdi_without_libraries: bool = False  # device nodes alone will do
-    ctk_program: str = ""  # empty: it is searched for
     driver_root_here: str = ""  # where the driver root is mounted in this container
     driver_directory: DriverDirectory = field(default_factory=DriverDirectory)
 
@@ -80,14 +79,8 @@ def settings(values: Values) -> NvidiaSettings:
         cdi_feature_flags=values.items("cdi-feature-flags"),
         cdi_disable_hooks=values.items("cdi-disable-hooks"),
         cdi_without_libraries=values.truth("cdi-without-libraries"),
-        ctk_program=values.text("nvidia-ctk-program"),
         driver_root_here=values.text("driver-root-ctr-path"),
-        driver_directory=DriverDirectory(
-            path=_folder("driver-directory", values),
-            container_path=_folder("driver-directory-ctr-path", values),
-            vulkan_icd=_folder("vulkan-icd-directory", values, may_be_empty=True),
-            vulkan_icd_container_path=_folder("vulkan-icd-ctr-path", values),
-        ),
+        driver_directory=driver_directory.at(values.text("driver-directory")),
     )
 
 
@@ -97,10 +90,6 @@ def _absolute(option: str, values: Values, example: str) -> str:
     if text and not text.startswith("/"):
         raise PlanError(f"--{option}", show(text), f"give an absolute path, such as {example}")
     return text
-
-
-def _folder(option: str, values: Values, *, may_be_empty: bool = False) -> str:
-    return driver_directory.folder(option, values.text(option), may_be_empty=may_be_empty)
 
 
 def settings_of(local: object) -> NvidiaSettings:
@@ -127,7 +116,6 @@ def sections(values: Values) -> dict[str, Any]:
 
 
 _nvidia = partial(with_flag_variables, group=GROUP)
-_DIRECTORY = DriverDirectory()
 OPTIONS: tuple[Option, ...] = (
     _nvidia(
         "mig-strategy",
@@ -215,45 +203,16 @@ OPTIONS: tuple[Option, ...] = (
         "without a CDI specification of the driver's libraries, offer device nodes only; false: refuse CDI strategies",
         group="kubelet",
         default=False,
+        flag=False,
     ),
-    option(
-        "nvidia-ctk-program",
-        "path of nvidia-ctk in this container; default: on PATH, else below `--driver-root-ctr-path`",
-        group="kubelet",
-        metavar="FILE",
-    ),
-    # Google's device plugin has them under the aliases' names; for --device-list-strategy driver-directory.
+    # Google's device plugin has it under the alias's name; for --device-list-strategy driver-directory.
     option(
         "driver-directory",
         "host path of the driver on [nodes prepared Google's way](devices/google.md), for `--device-list-strategy "
         "driver-directory`",
         group="kubelet",
-        default=_DIRECTORY.path,
+        default=driver_directory.DEFAULT,
         aliases=("host-path",),
-        metavar="DIR",
-    ),
-    option(
-        "driver-directory-ctr-path",
-        "path of the driver in containers",
-        group="kubelet",
-        default=_DIRECTORY.container_path,
-        aliases=("container-path",),
-        metavar="DIR",
-    ),
-    option(
-        "vulkan-icd-directory",
-        "host path of the Vulkan ICD; empty: none",
-        group="kubelet",
-        default=_DIRECTORY.vulkan_icd,
-        aliases=("host-vulkan-icd-path",),
-        metavar="DIR",
-    ),
-    option(
-        "vulkan-icd-ctr-path",
-        "path of the Vulkan ICD in containers",
-        group="kubelet",
-        default=_DIRECTORY.vulkan_icd_container_path,
-        aliases=("container-vulkan-icd-path",),
         metavar="DIR",
     ),
 )
@@ -274,8 +233,5 @@ FLAGS = VendorFlags(
             ),
         ),
     ),
-    absolute=(
-        *("driver-root", "dev-root", "nvidia-cdi-hook-path", "driver-directory", "driver-directory-ctr-path"),
-        *("vulkan-icd-directory", "vulkan-icd-ctr-path"),
-    ),
+    absolute=("driver-root", "dev-root", "nvidia-cdi-hook-path", "driver-directory"),
 )

@@ -66,7 +66,7 @@ def _one_of(values: Values, name: str, *known: str) -> str:
     said = values.text(name)
     found = next((value for value in known if value.lower() == said.lower()), None)
     if found is None:
-        raise PlanError(f"--{name}", said, f"give {' or '.join(known)}")
+        raise PlanError(values.options[name].place, said, f"give {' or '.join(known)}")
     return found
 
 
@@ -109,6 +109,7 @@ FLAGS = VendorFlags(
             group=GROUP,
             default=NEW_PREFIX,
             choices=(NEW_PREFIX, OLD_PREFIX),
+            flag=False,
         ),
         option(
             "u30-name-convention",
@@ -116,6 +117,7 @@ FLAGS = VendorFlags(
             group=GROUP,
             default=COMMON,
             variables=("U30NameConvention",),
+            flag=False,
         ),
         option(
             "u30-alloc-unit",
@@ -123,6 +125,7 @@ FLAGS = VendorFlags(
             group=GROUP,
             default=CARD,
             variables=("U30AllocUnit",),
+            flag=False,
         ),
         option(
             "fpga-management-nodes",
