@@ -91,8 +91,10 @@ class Local:
         group="node",
         metavar="DIR",
         read=_or_none,
-        formerly=tuple(f"{kind}-config-file" for kind in ("gpu", "generic", "rdma", "sriov", "onload", "remote"))
-        + ("gpu-config", "fpga-names-file"),
+        formerly=(
+            *("gpu-config", "gpu-config-file", "generic-config-file", "fpga-names-file", "rdma-config-file"),
+            *("sriov-config-file", "onload-config-file", "remote-config-file"),
+        ),
     )
     default_config: str = setting(
         "file in `--config-dir` for Nodes without that label",

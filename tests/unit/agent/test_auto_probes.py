@@ -19,12 +19,13 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.tasks import present
 from support.cases import cases
 from support.facts import gpu, gpu_id
+from support.local import at_once
 from support.patience import PATIENCE_SECONDS
 from support.probed_node import BROKEN, GPU, NICS, Node, nic, said
 from support.trees import Tree, mi300x
 
 AUTO = said("auto")
-FOLDER = parse(["--node-name=n1", "--operator-wait-seconds=0", "--config-file=/c", "--devices-dir=/d"], {})
+FOLDER = at_once(["--node-name=n1", "--config-file=/c", "--devices-dir=/d"], {})
 
 
 def of(*hardware: str) -> frozenset[str]:
