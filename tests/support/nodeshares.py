@@ -56,6 +56,9 @@ def gpu(
     return made | ({"holdersTruncated": truncated} if truncated else {})
 
 
+COUNTS = {"capacity": 0, "healthy": 0, "allocated": 0, "sharing": "memory", "managedBy": "plugin"}  # the CRD has them
+
+
 def node_devices(
     name: str,
     *devices: Mapping[str, Any],
@@ -76,7 +79,7 @@ def node_devices(
         "status": {
             "agent": {"version": "1", "bootID": "b", "startTime": EPOCH, "heartbeatTime": heartbeat},
             "devices": list(devices),
-            "resources": [{"name": name, "unit": "1Gi", "packing": packing} for name in named],
+            "resources": [{"name": name, "unit": "1Gi", "packing": packing, **COUNTS} for name in named],
             "conditions": conditions,
         },
     }
