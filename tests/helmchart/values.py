@@ -25,6 +25,7 @@ from nodedevices_plugin.settings.options import options as agents_options
 from nodedevices_plugin.settings.options import paths, vendors_flags
 from nodedevices_plugin.settings.options import variables as agents_variables
 from nodedevices_plugin.vendors.flags import FlagRule
+from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.nic.attributes import RDMA_NODES
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.simulated.profiles import MODELS
@@ -48,6 +49,7 @@ OF_THE_CHART = frozenset(
         "devices-dir",
     }
 )
+FILES_NOW = "components.deviceFiles"
 _HARDWARE, _FILES = "give components.allHardware", "give components.%sdeviceFiles with files: {%s: ...}"
 # Components that were values, and what does it now. The schema lets them pass, so that the chart can say so.
 REMOVED: Mapping[str, str] = {
@@ -126,8 +128,10 @@ def schema(text: str) -> dict[str, Any]:
         if parent is None:  # below something that is whole: resources.requests
             continue
         if key.flags:
-            flags = (each for each in FLAGS[key.flags]() if each.flag and each.name not in OF_THE_CHART)
+            known = tuple(FLAGS[key.flags]())
+            flags = (each for each in known if each.flag and each.name not in OF_THE_CHART)
             one = _object(key.about) | {"properties": {each.name: _of_flag(each) for each in flags}}
+            one["properties"] |= {name: {} for name in _moved(known)}
         elif isinstance(key.default, dict) and "additionalProperties" not in key.schema:
             one = made[key.path] = _object(key.about)
             if key.on_one_line:
@@ -245,9 +249,32 @@ def _given(options: Iterable[Option]) -> dict[str, Any]:
         "variables": {name: each.name for each in known for name in each.variables},
         "prefixes": {each.variable_prefix: each.name for each in known if each.variable_prefix},
         "lists": [each.name for each in known if each.kind == "list"],
-        "moved": {PREFIX + variable(name): each.variables[0] for each in known for name in each.formerly},
+        "moved": {
+            PREFIX + variable(name): FILES_NOW if each.name == DEVICES_DIR else each.variables[0]
+            for each in known
+            for name in each.formerly
+        },
+        "movedFlags": _moved(known),
         "choices": {option.name: option.choices for option in known if option.choices},
     }
+
+
+def _moved(known: Iterable[Option]) -> dict[str, str]:
+    """Return what does what a flag of before did. The schema lets such a flag pass, so that the chart can say so."""
+    found = {}
+    for option in known:
+        if option.name == DEVICES_DIR:
+            now = f"give {FILES_NOW}"
+        elif option.name in OF_THE_CHART and option.flag:
+            now = "leave it out, since the chart gives it"
+        elif option.flag:
+            now = f"give the flag {option.name}"
+        else:
+            now = f"give the variable {' or '.join(option.variables)} in env"
+        found |= dict.fromkeys(
+            (*option.formerly, *(() if option.flag or not option.variables else (option.name,))), now
+        )
+    return found
 
 
 def _terms(rules: Iterable[FlagRule]) -> list[dict[str, Any]]:

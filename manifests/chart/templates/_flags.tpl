@@ -93,18 +93,43 @@
   "moved": {
    "NODEDEVICES_ADD_PROBE": "NODEDEVICES_PROBE",
    "NODEDEVICES_CDI_DIR": "NODEDEVICES_CDI_SPEC_DIRS",
-   "NODEDEVICES_FPGA_NAMES_FILE": "NODEDEVICES_DEVICES_DIR",
-   "NODEDEVICES_GENERIC_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
-   "NODEDEVICES_GPU_CONFIG": "NODEDEVICES_DEVICES_DIR",
-   "NODEDEVICES_GPU_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_FPGA_NAMES_FILE": "components.deviceFiles",
+   "NODEDEVICES_GENERIC_CONFIG_FILE": "components.deviceFiles",
+   "NODEDEVICES_GPU_CONFIG": "components.deviceFiles",
+   "NODEDEVICES_GPU_CONFIG_FILE": "components.deviceFiles",
    "NODEDEVICES_METRICS_CERT_FILE": "NODEDEVICES_METRICS_TLS_DIR",
    "NODEDEVICES_METRICS_KEY_FILE": "NODEDEVICES_METRICS_TLS_DIR",
-   "NODEDEVICES_ONLOAD_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
-   "NODEDEVICES_RDMA_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
-   "NODEDEVICES_REMOTE_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR",
+   "NODEDEVICES_ONLOAD_CONFIG_FILE": "components.deviceFiles",
+   "NODEDEVICES_RDMA_CONFIG_FILE": "components.deviceFiles",
+   "NODEDEVICES_REMOTE_CONFIG_FILE": "components.deviceFiles",
    "NODEDEVICES_SIMULATED_FILE": "NODEDEVICES_SIMULATED",
    "NODEDEVICES_SIMULATED_PROFILE": "NODEDEVICES_SIMULATED",
-   "NODEDEVICES_SRIOV_CONFIG_FILE": "NODEDEVICES_DEVICES_DIR"
+   "NODEDEVICES_SRIOV_CONFIG_FILE": "components.deviceFiles"
+  },
+  "movedFlags": {
+   "add-probe": "give the flag probe",
+   "cdi-dir": "leave it out, since the chart gives it",
+   "cdi-without-libraries": "give the variable NODEDEVICES_CDI_WITHOUT_LIBRARIES in env",
+   "fpga-names-file": "give components.deviceFiles",
+   "fpga-resource-prefix": "give the variable NODEDEVICES_FPGA_RESOURCE_PREFIX in env",
+   "generic-config-file": "give components.deviceFiles",
+   "gpu-config": "give components.deviceFiles",
+   "gpu-config-file": "give components.deviceFiles",
+   "health-address": "give the variable NODEDEVICES_HEALTH_ADDRESS in env",
+   "log-format": "give the variable NODEDEVICES_LOG_FORMAT in env",
+   "metrics-cert-file": "give the flag metrics-tls-dir",
+   "metrics-key-file": "give the flag metrics-tls-dir",
+   "onload-config-file": "give components.deviceFiles",
+   "pod-name": "give the variable POD_NAME in env",
+   "pod-namespace": "give the variable POD_NAMESPACE in env",
+   "rdma-config-file": "give components.deviceFiles",
+   "rdma-required": "give the variable NODEDEVICES_RDMA_REQUIRED in env",
+   "remote-config-file": "give components.deviceFiles",
+   "simulated-file": "give the flag simulated",
+   "simulated-profile": "give the flag simulated",
+   "sriov-config-file": "give components.deviceFiles",
+   "u30-alloc-unit": "give the variable U30AllocUnit in env",
+   "u30-name-convention": "give the variable U30NameConvention in env"
   },
   "prefixes": {
    "NODEDEVICES_ADD_PROBE_": "added-probes"
@@ -297,6 +322,12 @@
   "moved": {
    "NODEDEVICES_METRICS_CERT_FILE": "NODEDEVICES_METRICS_TLS_DIR",
    "NODEDEVICES_METRICS_KEY_FILE": "NODEDEVICES_METRICS_TLS_DIR"
+  },
+  "movedFlags": {
+   "health-address": "give the variable NODEDEVICES_HEALTH_ADDRESS in env",
+   "log-format": "give the variable NODEDEVICES_LOG_FORMAT in env",
+   "metrics-cert-file": "give the flag metrics-tls-dir",
+   "metrics-key-file": "give the flag metrics-tls-dir"
   },
   "prefixes": {},
   "probeRules": [],

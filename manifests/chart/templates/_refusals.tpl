@@ -23,6 +23,9 @@ programs' own (_flags.tpl).
 {{- $parts := splitn "=" 2 (trimPrefix "--" .) }}
 {{- $_ := set $byFlag $parts._0 true }}
 {{- $given = append $given (dict "flag" $parts._0 "value" $parts._1 "place" (printf "%s.flags.%s" $program $parts._0)) }}
+{{- if hasKey $known.movedFlags $parts._0 }}
+{{- $problems = append $problems (printf "%s.flags.%s: no longer a flag; %s" $program $parts._0 (get $known.movedFlags $parts._0)) }}
+{{- end }}
 {{- end }}
 {{- range $container.env }}
 {{- $name := .name }}
