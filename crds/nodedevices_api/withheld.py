@@ -18,6 +18,8 @@ PODS_UNKNOWN: Final = "PodsUnknown"
 NO_FREE_CLIENTS: Final = "NoFreeClients"
 SERVED_BY_ANOTHER: Final = "ServedByAnother"
 EXCLUDED: Final = "Excluded"  # in status.summary.withheld alone: there are no ids
+# About the device itself, so that a claim (DRA) may tolerate it. Every other reason protects another pod.
+TOLERABLE: Final = frozenset({UNHEALTHY, CORDONED})
 
 MEANINGS: Final[Mapping[str, str]] = {
     UNHEALTHY: "see the health of the device or partition",

@@ -52,6 +52,21 @@ def to_bytes(text: str) -> int:
     return -(-int(whole + decimals) * _FACTORS[text[len(number) :]] // scale)
 
 
+def exact(value: object) -> tuple[int, int] | None:
+    """The amount of any quantity as mantissa and power of ten, the same for all ways to write it (`1024Mi`, `1Gi`);
+    None for what is no quantity."""
+    found = _ANY.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    decimals = found["decimals"] or ""
+    unit = found["unit"] or ""
+    mantissa = int((found["whole"] + decimals) or "0") * _FACTORS.get(unit, 1)
+    power = int(found["exponent"] or 0) - _SMALL.get(unit, 0) - len(decimals)
+    while mantissa and mantissa % 10 == 0:
+        mantissa, power = mantissa // 10, power + 1
+    return (-mantissa if found["sign"] == "-" else mantissa, power) if mantissa else (0, 0)
+
+
 def whole_units(value: object) -> int:
     """Whole units of a quantity in anybody's object, rounded up and at most MAX_UNITS, as apimachinery's
     resource.Quantity counts; 0 for what is negative or no quantity."""

@@ -1,25 +1,24 @@
-"""A ResourceSlice (resource.k8s.io/v1) as a pure function of a NodeDevices, and the API server's rules for it.
+"""The API server's rules for ResourceSlices (resource.k8s.io/v1), as tests hold what is published against them.
 
-Nothing serves DRA yet; that this function can be written, and never has to leave a device out, is what the contract
-promises. The rules are those of pkg/apis/resource/validation in Kubernetes 1.34.
+They are those of pkg/apis/resource/validation in Kubernetes 1.37.2, written again from there.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
-
-from nodedevices_api.nodedevices import Device, DeviceAttributes, NodeDevicesStatus, Partition
 
 Json = dict[str, Any]
 
-DRIVER = "nodedevices.io"
-STANDARD = "resource.kubernetes.io"  # domain of the attributes that Kubernetes itself knows
-MAX_DEVICES = 128  # of a slice
+MAX_DEVICES = 128  # of a slice, and half as many where one of them has a taint
+MAX_TAINTS = 16  # of a device
 MAX_ATTRIBUTES = 32  # and capacities, of a device
 MAX_TEXT = 64  # bytes
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}([.]{_LABEL})*")
+_KEY = re.compile(rf"{_LABEL}([.]{_LABEL})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUANTITY = re.compile(r"[0-9]+([.][0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?")
 _VERSION = re.compile(  # https://semver.org
@@ -29,93 +28,45 @@ _VERSION = re.compile(  # https://semver.org
 )
 
 
-def slices(node: str, status: NodeDevicesStatus) -> list[Json]:
-    """The slices of a node's pool: every device, and in the place of one that is cut its partitions."""
-    devices = [each for device in status.devices for each in _devices(device)]
-    pages = [devices[at : at + MAX_DEVICES] for at in range(0, len(devices), MAX_DEVICES)]
-    pool = {"name": node, "generation": 1, "resourceSliceCount": len(pages)}
-    return [
-        {
-            "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": page},
-            "metadata": {"name": f"{node}-{n}"},
-        }
-        for n, page in enumerate(pages)
-    ]
-
-
-def _devices(device: Device) -> list[Json]:
-    if not device.partitions:
-        return [_device(device.name, _attributes(device, None), device.capacity)]
-    return [_device(part.name, _attributes(device, part), part.capacity) for part in device.partitions]
-
-
-def _device(name: str, attributes: Json, capacity: dict[str, str]) -> Json:
-    return {
-        "name": name,
-        "attributes": attributes,
-        "capacity": {key: {"value": value} for key, value in capacity.items()},
-    }
-
-
-def _attributes(device: Device, part: Partition | None) -> Json:
-    it = device.attributes or DeviceAttributes()
-    found: Json = {
-        "type": _text(device.type),
-        "uuid": _text(it.uuid or device.id),
-        "vendor": _text(it.vendor),
-        "productName": _text(it.product_name),
-        "brand": _text(it.brand),
-        "architecture": _text(it.architecture),
-        "firmware": _text(it.firmware),
-        f"{STANDARD}/pciBusID": _text(it.pci_bus_id),
-        f"{STANDARD}/pcieRoot": _text(it.pcie_root),
-        f"{STANDARD}/numaNode": None if it.numa_node is None else {"int": it.numa_node},
-        "minor": None if it.minor is None else {"int": it.minor},
-    }
-    if part is not None:
-        found |= {"uuid": _text(part.id), "profile": _text(part.profile), "parent": _text(device.name)}
-    for name, value in it.extra.items():
-        typed = {"string": value.string, "int": value.integer, "bool": value.boolean, "version": value.version}
-        [(kind, said)] = [(kind, said) for kind, said in typed.items() if said is not None]
-        found.setdefault(name, _text(said) if kind == "string" else {kind: said})
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _text(value: object) -> Json | None:
-    """The text as an attribute: at most 64 bytes. Absent for an empty one."""
-    return {"string": str(value).encode()[:MAX_TEXT].decode(errors="ignore")} if value else None
-
-
-# --- the API server's rules -------------------------------------------------------------------------------------------
-def problems(pool: list[Json]) -> list[str]:
+def problems(specs: Sequence[Json]) -> list[str]:
     """What the API server, or the scheduler that joins a pool's slices, would not take."""
-    devices = [device for each in pool for device in each["spec"]["devices"]]
+    devices = [device for spec in specs for device in spec["devices"]]
     names = [device["name"] for device in devices]
     found = [f"{name} is given twice" for name in set(names) if names.count(name) > 1]
-    counts = [len(each["spec"]["devices"]) for each in pool]
-    found += [f"{count} devices in one slice" for count in counts if count > MAX_DEVICES]
-    for device in devices:
-        found += [f"{device['name']}: {what}" for what in _of_device(device)]
-    return found
+    for spec in specs:
+        most = MAX_DEVICES // 2 if any("taints" in device for device in spec["devices"]) else MAX_DEVICES
+        found += [f"{len(spec['devices'])} devices in one slice"] if len(spec["devices"]) > most else []
+        found += ["pool"] if spec["pool"]["resourceSliceCount"] != len(specs) or spec["pool"]["generation"] < 0 else []
+    return found + [f"{device['name']}: {what}" for device in devices for what in _of_device(device)]
 
 
 def _of_device(device: Json) -> list[str]:
     found = []
     if re.fullmatch(_LABEL, device["name"]) is None or len(device["name"]) > 63:
         found.append("the name is no DNS label")
-    if len(device["attributes"]) + len(device["capacity"]) > MAX_ATTRIBUTES:
-        found.append(f"{len(device['attributes'])} attributes and {len(device['capacity'])} capacities")
-    for name in (*device["attributes"], *device["capacity"]):
+    attributes, capacity = device["attributes"], device.get("capacity", {})
+    if len(attributes) + len(capacity) > MAX_ATTRIBUTES:
+        found.append(f"{len(attributes)} attributes and {len(capacity)} capacities")
+    for name in (*attributes, *capacity):
         domain, slash, identifier = name.rpartition("/")
         if slash and (_DOMAIN.fullmatch(domain) is None or len(domain) > 63):
             found.append(f"{name}: the domain is no DNS subdomain of at most 63 characters")
         if _IDENTIFIER.fullmatch(identifier) is None or len(identifier) > 32:
             found.append(f"{name}: no C identifier of at most 32 characters")
-    found += [f"{name}: {value}" for name, value in device["attributes"].items() if not _is_legal(value)]
+    found += [f"{name}: {value}" for name, value in attributes.items() if not _is_legal(value)]
     found += [
         f"{name}: {value['value']} is no quantity"
-        for name, value in device["capacity"].items()
+        for name, value in capacity.items()
         if _QUANTITY.fullmatch(value["value"]) is None
+    ]
+    taints = device.get("taints", [])
+    found += [f"{len(taints)} taints"] if len(taints) > MAX_TAINTS else []
+    found += [
+        f"taint {taint}"
+        for taint in taints
+        if _KEY.fullmatch(taint["key"]) is None
+        or _VALUE.fullmatch(taint["value"]) is None
+        or taint["effect"] not in {"NoSchedule", "NoExecute", "None"}
     ]
     return found
 

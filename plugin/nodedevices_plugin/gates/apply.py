@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
+from nodedevices_api.withheld import TOLERABLE
 
 from nodedevices_plugin.gates.base import Check, Gate, GateFacts
 from nodedevices_plugin.gates.counted import counted
 from nodedevices_plugin.gates.devices import unfit
 from nodedevices_plugin.gates.registry import GATES
-from nodedevices_plugin.model import Blocked, InventoryDevice, ListedAs, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import Api, Blocked, InventoryDevice, ListedAs, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.offering.occupancy import not_in
 
 Devices = Mapping[str, InventoryDevice]
@@ -50,7 +51,8 @@ def _gated(
         for check in checks if schedulable.device_id else ():
             blocked = check(resource, schedulable)
             if blocked is not None:
-                first = first or blocked
+                if first is None or (resource.api is Api.DRA and first.reason in TOLERABLE):
+                    first = blocked  # a claim that tolerates one reason is not to pass by another
                 listed_as = max(listed_as, blocked.listed_as)
         if first is None:
             ids.append(schedulable)

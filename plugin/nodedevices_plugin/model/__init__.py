@@ -51,6 +51,7 @@ from nodedevices_plugin.model.inventory import (
 from nodedevices_plugin.model.plan import (
     NOT_SHARED,
     AllocationError,
+    Api,
     Blocked,
     ContainerEdits,
     DeviceNode,
@@ -75,6 +76,7 @@ from nodedevices_plugin.model.registration import (
 __all__ = [
     "NOT_SHARED",
     "AllocationError",
+    "Api",
     "Blocked",
     "ContainerEdits",
     "Cordon",

@@ -6,7 +6,7 @@ How a resource is shared, as its sharing mode decided.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -131,10 +131,18 @@ class SchedulableId(Struct, frozen=True, kw_only=True):
         return self.partition_id or self.device_id
 
 
+class Api(StrEnum):
+    """How a node's devices reach pods."""
+
+    DEVICE_PLUGIN = "DevicePlugin"  # v1beta1: the kubelet counts ids, and allocates them
+    DRA = "DRA"  # resource.k8s.io/v1: the scheduler allocates devices to claims, the kubelet has them prepared
+
+
 class OfferedResource(Struct, frozen=True, kw_only=True):
     """One extended resource that this node's agent serves to the kubelet."""
 
     name: str  # nvidia.com/gpu
+    api: Api = Api.DEVICE_PLUGIN
     ids: tuple[SchedulableId, ...]  # sorted by (device index, partition index, replica): a stable order
     sharing: SharingFacts = NOT_SHARED
     per_device: int | None = None  # how many ids a device has that one container gets all of (cores.ids)

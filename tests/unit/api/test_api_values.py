@@ -129,6 +129,14 @@ def test_an_amount_may_be_written_in_any_way(value: object, count: int) -> None:
     assert quantity.whole_units(value) == count
 
 
+@cases(
+    "same", [("1024Mi", "1Gi", "1073741824"), ("1e4", "10e3", "10k", "10000000m"), ("0.5", ".5", "500m"), ("0", "-0Ki")]
+)
+def test_one_amount_is_the_same_however_it_is_written(same: tuple[str, ...]) -> None:
+    assert len({quantity.exact(text) for text in same}) == 1
+    assert quantity.exact(same[0]) not in {None, quantity.exact("7"), quantity.exact(f"-{same[0]}1")}
+
+
 # With the invalid cases of the same test.
 @cases(
     "value",
@@ -139,6 +147,7 @@ def test_an_amount_may_be_written_in_any_way(value: object, count: int) -> None:
 )
 def test_what_is_no_amount_counts_as_none(value: object) -> None:
     assert quantity.whole_units(value) == 0
+    assert quantity.exact(value) is None
 
 
 @given(st.integers(min_value=0, max_value=(1 << 63) - 1))

@@ -15,6 +15,7 @@ from nodedevices_plugin.gates.devices import unfit
 from nodedevices_plugin.gates.held import counts_containers
 from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.model import (
+    Api,
     Blocked,
     Cordon,
     HealthState,
@@ -75,6 +76,19 @@ def said(plan: Plan, id_: str) -> Blocked:
     [found] = [each.blocked for of in plan.resources for each in of.ids if each.id == id_]
     assert found is not None
     return found
+
+
+def test_a_reason_that_a_claim_may_tolerate_hides_none_that_protects_another_pod() -> None:
+    """In a ResourceSlice the first would be a taint."""
+    bad = Verdict(state=HealthState.UNHEALTHY, reason="Xid79", message="", since=START, offered=False)
+    verdicts, elsewhere = {**WELL, gpu_id(1): bad}, (held(gpu_id(1), 1, resource="example.com/other"),)
+    [resource] = whole(0, 1).resources
+    by_api = {
+        api: why(gated(Plan(resources=(replace(resource, api=api),)), BOTH, verdicts, held_otherwise=elsewhere))
+        for api in Api
+    }
+    assert by_api[Api.DEVICE_PLUGIN][gpu_id(1)] == reasons.UNHEALTHY
+    assert by_api[Api.DRA] == {gpu_id(0): "", gpu_id(1): reasons.HELD_IN_ANOTHER_SHAPE}
 
 
 def test_where_nothing_is_in_the_way_the_plan_is_the_shape_itself() -> None:

@@ -16,12 +16,16 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, SEMANTIC_VERSION_PATTERN
 from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_common.quantity import QUANTITY_PATTERN
+from nodedevices_plugin.claims import DRIVER
+from nodedevices_plugin.claims.slices import Json, publish, writes
 from nodedevices_plugin.inputs.reader import MAX_VALUES, ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.server import snapshot as encoded
-from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, OfferedResource, SchedulableId, Unit
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.vendors.base import partitions
 from nodedevices_probe import protocol
 from nodedevices_probe.protocol import MAX_LINE_PARTITIONS, PLAIN_TEXT, Attribute, Bounds, DeviceFact, Snapshot, encode
 from pydantic import TypeAdapter
@@ -90,8 +94,8 @@ def objects(kind: Any, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any
 LINES = objects(Snapshot, protocol=st.just(protocol.PROTOCOL))
 
 
-def follow(*lines: Snapshot) -> NodeDevicesStatus:
-    """The lines taken one after the other, by an agent on whose node everything is held; its last report."""
+def follow(*lines: Snapshot) -> tuple[Inventory, NodeDevicesStatus]:
+    """The lines taken one after the other, by an agent on whose node everything is held; its inventory and report."""
     world = begin(State(), LOCAL, now=START, monotonic=0.0)
     status = NodeDevicesStatus()
     for number, line in enumerate(lines, start=1):
@@ -106,7 +110,21 @@ def follow(*lines: Snapshot) -> NodeDevicesStatus:
             encoded(resource)
         status = report_of(world, now)
         to_dict(status)
-    return status
+    return world.inventory, status
+
+
+def slices(inventory: Inventory) -> list[Json]:
+    """The specs of the node's slices, of every device, and in the place of one that is cut of its partitions."""
+    units = [unit for device in inventory.devices for unit in (partitions(device) or (Unit(device),))]
+    ids = tuple(
+        SchedulableId(
+            id=unit.id, device_id=unit.device.fact.id, partition_id=unit.partition.id if unit.partition else None
+        )
+        for unit in units
+    )
+    resource = OfferedResource(name="nvidia.com/gpu", ids=ids)
+    published = publish([resource], inventory, {}, device_names(inventory), driver=DRIVER)
+    return list(writes("n1", DRIVER, published.devices, ()).creates.values())
 
 
 @settings(
@@ -123,20 +141,21 @@ def test_whatever_the_reader_accepts_can_be_reported_and_is_legal_in_a_resource_
         except ProbeLineError as error:
             assume("already taken" not in error.problem and "another device's" not in error.problem)
             raise
-    status = follow(*lines)
-    pool = resourceslice.slices("n1", status)
-    assert resourceslice.problems(pool) == []
-    listed = [device["name"] for each in pool for device in each["spec"]["devices"]]
+    inventory, status = follow(*lines)
+    specs = slices(inventory)
+    assert resourceslice.problems(specs) == []
+    listed = [device["name"] for spec in specs for device in spec["devices"]]
     assert len(listed) == sum(len(device.partitions) or 1 for device in status.devices)
 
 
 def test_a_partition_in_a_resource_slice_has_its_devices_attributes_and_its_own_capacity() -> None:
     cut = gpu(0, compute_capability="9.0", mig_enabled=True, pci_bus_id="0000:1b:00.0", partitions=(partition(0, 0),))
-    [pool] = resourceslice.slices("n1", follow(snapshot(cut)))
-    assert pool["spec"]["devices"] == [
+    [spec] = slices(follow(snapshot(cut))[0])
+    assert spec["devices"] == [
         {
             "name": "gpu-0-1g10gb-0",
             "attributes": {
+                "resource": {"string": "nvidia.com/gpu"},
                 "type": {"string": "gpu"},
                 "uuid": {"string": partition(0, 0).id},
                 "parent": {"string": "gpu-0"},
@@ -157,11 +176,11 @@ def test_a_partition_in_a_resource_slice_has_its_devices_attributes_and_its_own_
 def test_devices_that_would_be_called_the_same_have_names_of_their_own() -> None:
     amd = gpu(1, id="amd-1", minor=0, vendor="amd", partitions=(partition(1, 0, id="xcp-0", gi=None, ci=None),))
     same = gpu(0, partitions=(partition(0, 0, name="gpu-0"),))
-    status = follow(snapshot(same, amd))
+    inventory, status = follow(snapshot(same, amd))
     names = [name for device in status.devices for name in (device.name, *(part.name for part in device.partitions))]
     assert len(set(names)) == 4
     assert names[0] == "gpu-0"
-    assert resourceslice.problems(resourceslice.slices("n1", status)) == []
+    assert resourceslice.problems(slices(inventory)) == []
 
 
 @settings(max_examples=scaled(60, share=6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -222,7 +241,7 @@ def test_a_mig_device_that_moves_to_another_gpu_while_it_is_held_is_there_once()
     for first in (gpu(0), gpu(0, readings=well(lost=True)), None):
         lines = [snapshot(gpu(0, partitions=(moved,)), gpu(1))]
         lines += [snapshot(*filter(None, (first, gpu(1, partitions=(moved,)))))]
-        status = follow(*lines)
+        status = follow(*lines)[1]
         assert [[part.id for part in device.partitions] for device in status.devices] == [[], ["MIG-x"]]
 
 
@@ -231,7 +250,7 @@ def test_held_mig_devices_that_have_gone_leave_room_for_those_that_are_there() -
         parts = tuple(partition(0, part, id=f"MIG-{generation}-{part}") for part in range(64))
         return snapshot(gpu(0, partitions=parts))
 
-    [device] = follow(cut(1), cut(2)).devices
+    [device] = follow(cut(1), cut(2))[1].devices
     assert [part.id for part in device.partitions] == [f"MIG-2-{part}" for part in range(64)]
 
 
@@ -242,7 +261,7 @@ def test_times_of_the_year_one_are_times_of_long_ago() -> None:
         replace(xid(79, sequence=2), time=may_have_expired),
     )
     raw = encode(snapshot(gpu(0), events=events)).replace(b"1000-01-01", b"0001-01-01")
-    [device] = follow(parse_line(raw)).devices
+    [device] = follow(parse_line(raw))[1].devices
     assert device.health.reason == "Xid79"
 
 

@@ -1,0 +1,9 @@
+"""Dynamic Resource Allocation (DRA, `resource.k8s.io/v1`): what a node publishes, and what a claim gets. No I/O.
+
+A device that DRA serves is in a ResourceSlice instead of the device plugin's list. The scheduler allocates it to a
+ResourceClaim, and the kubelet has the driver prepare the claim before a container starts. These modules decide:
+`attributes` and `taints` of a device, the `slices` of a node, what a claim says (`request`), what was prepared
+(`records`), and what a claim gets (`decide`).
+"""
+
+DRIVER = "nodedevices.io"

@@ -1,0 +1,107 @@
+"""The attributes and capacities of a device in a ResourceSlice.
+
+The API server refuses a whole slice for one attribute (pkg/apis/resource/validation of Kubernetes 1.37.2). So an
+attribute that it would refuse is left out here, and named: it costs only itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN
+from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
+
+STANDARD = "resource.kubernetes.io"  # the domain of attributes that Kubernetes defines
+RESOURCE = "resource"  # the extended resource that the device is offered as; DeviceClasses select by it
+MAX_ATTRIBUTES = 32  # attributes and capacities of a device together
+MAX_BYTES = 64  # of a string
+MAX_DOMAIN = 63
+
+Value = Mapping[str, str | int | bool]  # {"string": ...}, {"int": ...}, {"bool": ...} or {"version": ...}
+
+_NAME = re.compile(ATTRIBUTE_NAME_PATTERN)
+
+
+class Described(Struct, frozen=True, kw_only=True):
+    """`capacity`: quantities by name. `problems`: what was left out, and why, for people."""
+
+    attributes: Mapping[str, Value]
+    capacity: Mapping[str, str]
+    problems: tuple[str, ...] = ()
+
+
+def describe(
+    fact: DeviceFact, part: Partition | None, *, name: str, parent: str, resource: str, driver: str
+) -> Described:
+    """Describe a device, or a partition of it.
+
+    Args:
+        name: the device's name in the slice, for problems.
+        parent: the name of the whole device.
+        resource: the extended resource that offers it.
+        driver: its domain is that of attributes without one.
+    """
+    own: dict[str, Value | None] = {
+        RESOURCE: _text(resource),
+        "type": _text(fact.type),
+        "uuid": _text(part.id if part is not None else fact.uuid or fact.id),
+        "vendor": _text(fact.vendor),
+        "productName": _text(fact.product_name),
+        "brand": _text(fact.brand),
+        "architecture": _text(fact.architecture),
+        "firmware": _text(fact.firmware),
+        f"{STANDARD}/pciBusID": _text(fact.pci_bus_id),
+        f"{STANDARD}/pcieRoot": _text(fact.pcie_root),
+        f"{STANDARD}/numaNode": _number(fact.numa_node),
+        "minor": _number(fact.minor),
+        "profile": _text(part.profile) if part is not None else None,
+        "parent": _text(parent) if part is not None else None,
+    }
+    extra = {key.removeprefix(f"{driver}/"): _value(fact.extra[key]) for key in sorted(fact.extra)}
+    capacity = dict(part.capacity if part is not None else fact.capacity)
+    found: dict[str, Value] = {}
+    problems = [f"{name}: capacity {key}: {_WRONG_NAME}" for key in capacity if not _is_name(key)]
+    kept = {key: value for key, value in capacity.items() if _is_name(key)}
+    for key, value in {**own, **{key: value for key, value in extra.items() if key not in own}}.items():
+        if value is None:
+            continue
+        if why := _wrong(key, value):
+            problems.append(f"{name}: attribute {key}: {why}")
+        elif len(found) + len(kept) == MAX_ATTRIBUTES:
+            problems.append(f"{name}: attribute {key}: a device has at most {MAX_ATTRIBUTES} attributes and capacities")
+        else:
+            found[key] = value
+    return Described(attributes=found, capacity=kept, problems=tuple(problems))
+
+
+_WRONG_NAME = "not a C identifier of at most 32 characters, with or without a domain of at most 63"
+
+
+def _is_name(key: str) -> bool:
+    return _NAME.fullmatch(key) is not None and len(key.rpartition("/")[0]) <= MAX_DOMAIN
+
+
+def _wrong(key: str, value: Value) -> str:
+    """Return why the API server would refuse the attribute; empty: it takes it."""
+    if not _is_name(key):
+        return _WRONG_NAME
+    size = max((len(said.encode()) for said in value.values() if isinstance(said, str)), default=0)
+    return f"{size} bytes; a value has at most {MAX_BYTES}" if size > MAX_BYTES else ""
+
+
+def _value(given: Attribute) -> Value | None:
+    if given.version is not None:
+        return {"version": given.version}
+    if given.boolean is not None:
+        return {"bool": given.boolean}
+    return _number(given.integer) if given.integer is not None else _text(given.string or "")
+
+
+def _text(value: str) -> Value | None:
+    return {"string": value} if value else None
+
+
+def _number(value: int | None) -> Value | None:
+    return None if value is None else {"int": value}

@@ -1,0 +1,119 @@
+"""What a claim gets when the kubelet prepares it, and which records are of claims that have ended.
+
+The kubelet calls again whenever it makes a sandbox, after its own restart too: a claim that is prepared already gets
+the same devices. Nothing is ever given in the place of a device that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any
+
+from msgspec import Struct
+from nodedevices_common.raw import mapping, mappings, text
+
+from nodedevices_plugin.claims.records import Prepared, Record
+from nodedevices_plugin.claims.request import Claim, ClaimError, Result
+from nodedevices_plugin.claims.taints import is_left_out
+from nodedevices_plugin.model import Blocked
+
+
+class Available(Struct, frozen=True, kw_only=True):
+    """A device of the node's plan for DRA. `blocked`: why it goes to no new pod; where that is a taint, a claim may
+    tolerate it."""
+
+    part_id: str
+    resource: str
+    blocked: Blocked | None = None
+
+
+class Prepare(Struct, frozen=True, kw_only=True):
+    """`replaces`: a record of the same claim with other devices, which are released first."""
+
+    record: Record
+    is_new: bool
+    replaces: Record | None = None
+
+
+def prepare(
+    claim: Claim,
+    devices: Mapping[str, Available],
+    records: Mapping[str, Record],
+    *,
+    present: Set[str],
+    leaving: Collection[str] = (),
+) -> Prepare:
+    """Decide what the claim gets. Call it under the lock under which Allocate grants.
+
+    Args:
+        devices: of the plan in effect, by their names in the slices.
+        records: of all claims, by uid.
+        present: ids of all devices and partitions that the node has.
+        leaving: ids that the next plan takes away.
+
+    Raises:
+        ClaimError: a device is gone, is not offered or is another claim's.
+    """
+    before = records.get(claim.uid)
+    if before is not None and before.is_of(claim):
+        for entry in before.prepared:
+            if entry.part_id not in present:
+                raise ClaimError(
+                    f"device {entry.result.device} ({entry.part_id}), which the claim was given, is not on this node "
+                    "now; the claim gets no other device. Delete the pod, or wait until the device is back"
+                )
+        return Prepare(record=before, is_new=False)
+    held = {
+        part: f"{record.namespace}/{record.name}"
+        for uid, record in records.items()
+        if uid != claim.uid
+        for part in record.held
+    }
+    prepared: list[Prepared] = []
+    for result in claim.results:
+        entry = _prepared(result, devices, held, present, leaving)
+        if not result.admin and any(it.part_id == entry.part_id and not it.result.admin for it in prepared):
+            raise ClaimError(f"the claim has the device {result.device} twice")
+        prepared.append(entry)
+    record = Record(uid=claim.uid, namespace=claim.namespace, name=claim.name, prepared=tuple(prepared))
+    return Prepare(record=record, is_new=True, replaces=before)
+
+
+def _prepared(
+    result: Result,
+    devices: Mapping[str, Available],
+    held: Mapping[str, str],
+    present: Set[str],
+    leaving: Collection[str],
+) -> Prepared:
+    again = "Delete the pod, so that it is scheduled again"
+    device = devices.get(result.device)
+    if device is None:
+        raise ClaimError(f"this node does not offer the device {result.device[:64]} (any more). {again}")
+    if device.part_id not in present:
+        raise ClaimError(f"the device {result.device} ({device.part_id}) is not on this node now. {again}")
+    if device.part_id in leaving:
+        raise ClaimError(f"this node is about to stop offering the device {result.device}. {again}")
+    if is_left_out(device.blocked) and device.blocked is not None:
+        why = f"{device.blocked.reason}: {device.blocked.message}"
+        raise ClaimError(f"the device {result.device} goes to no new pod ({why}). {again}")
+    if not result.admin and device.part_id in held:
+        raise ClaimError(f"the device {result.device} is prepared for the claim {held[device.part_id]}. {again}")
+    return Prepared(result=result, part_id=device.part_id, resource=device.resource)
+
+
+def ended(record: Record, shown: Collection[tuple[str, str]] | None, answer: Any, *, driver: str, pool: str) -> bool:
+    """True when two proofs say that the claim has ended, although the kubelet has never unprepared it.
+
+    Args:
+        shown: namespace and name of the claims in a complete List of PodResources; None: there is none.
+        answer: the claim, as the API server has it; {}: it is gone; None: the server has not answered.
+    """
+    if shown is None or answer is None or (record.namespace, record.name) in shown:
+        return False
+    claim = mapping(answer)
+    if not claim or text(mapping(claim.get("metadata")).get("uid")) != record.uid:
+        return True
+    devices = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices"))
+    results: Sequence[Mapping[str, Any]] = mappings(devices.get("results"))
+    return not any((text(it.get("driver")), text(it.get("pool"))) == (driver, pool) for it in results)

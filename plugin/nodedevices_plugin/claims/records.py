@@ -1,0 +1,74 @@
+"""What was prepared, one record for each claim: the agent's memory of DRA, which survives it.
+
+A record has the id of each device, not its name or its device nodes: after a reboot the same minor number can be
+another GPU, and a claim gets the device that it was given, or an error. One file for each claim, so that a bad byte
+costs one claim and not the node.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec import Struct
+from nodedevices_common.errors import RefusedError
+
+from nodedevices_plugin.claims.request import Claim, Result
+
+VERSION = 1
+UID = re.compile(r"[A-Za-z0-9-]{1,64}")  # it becomes a file's name
+
+
+class RecordError(RefusedError):
+    """A file that is not a record; the text says why."""
+
+
+class Prepared(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`part_id`: of the device or partition. `resource`: that offered it."""
+
+    result: Result
+    part_id: str
+    resource: str
+
+
+class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: int = VERSION
+    uid: str
+    namespace: str
+    name: str
+    prepared: tuple[Prepared, ...]
+
+    def is_of(self, claim: Claim) -> bool:
+        """True when the claim has the same results. A claim that people created may be allocated again."""
+        return self.uid == claim.uid and tuple(entry.result for entry in self.prepared) == claim.results
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Return the parts that no other claim may get: not those of administrators."""
+        return frozenset(entry.part_id for entry in self.prepared if not entry.result.admin)
+
+
+def file_name(uid: str) -> str:
+    """Raises RecordError for what is not a UID, such as a path."""
+    if UID.fullmatch(uid) is None:
+        raise RecordError(f"{uid[:64]!r} is not the UID of a ResourceClaim")
+    return f"{uid}.json"
+
+
+def encode(record: Record) -> bytes:
+    return msgspec.json.encode(record) + b"\n"
+
+
+def decode(content: bytes, *, uid: str) -> Record:
+    """Return the record of a file that is named by this uid. Raises RecordError."""
+    if not content.endswith(b"\n"):
+        raise RecordError(f"{len(content)} bytes without their end")
+    try:
+        record = msgspec.json.decode(content, type=Record)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RecordError(str(error)) from error
+    if record.version != VERSION:
+        raise RecordError(f"version {record.version} is not known; {VERSION} is")
+    if record.uid != uid or not record.prepared:
+        raise RecordError("it is of another claim" if record.uid != uid else "it has no device")
+    return record

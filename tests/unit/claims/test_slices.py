@@ -1,0 +1,261 @@
+"""What a node publishes in ResourceSlices, and the writes that make the API server's copy so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_api.withheld import CORDONED, MEANINGS, TOLERABLE, UNHEALTHY
+from nodedevices_plugin.claims import DRIVER
+from nodedevices_plugin.claims.attributes import describe
+from nodedevices_plugin.claims.slices import (
+    MAX_DEVICES,
+    Json,
+    Published,
+    Stored,
+    Writes,
+    dropped,
+    not_carried,
+    publish,
+    slice_name,
+    writes,
+)
+from nodedevices_plugin.claims.taints import KEYS
+from nodedevices_plugin.model import Blocked, OfferedResource, SchedulableId
+from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_probe.protocol import Attribute, DeviceFact
+from support import resourceslice
+from support.cases import cases
+from support.facts import gpu, healthy, inventory_of
+
+NODE = "n1"
+
+
+def offered(*facts: DeviceFact, blocked: Blocked | None = None) -> OfferedResource:
+    ids = tuple(SchedulableId(id=fact.id, device_id=fact.id, blocked=blocked) for fact in facts)
+    return OfferedResource(name="nvidia.com/gpu", ids=ids)
+
+
+def published(*facts: DeviceFact, blocked: Blocked | None = None) -> Published:
+    inventory = inventory_of(*facts)
+    resource = offered(*facts, blocked=blocked)
+    return publish([resource], inventory, healthy(*facts), device_names(inventory), driver=DRIVER)
+
+
+def devices(count: int) -> list[Json]:
+    return [{"name": f"gpu-{number}", "attributes": {"type": {"string": "gpu"}}} for number in range(count)]
+
+
+def tainted(device: Json, value: str = "Xid79") -> Json:
+    return device | {"taints": [{"key": "nodedevices.io/unhealthy", "value": value, "effect": "NoSchedule"}]}
+
+
+class Server:
+    """As the API server stores slices: with times of taints, its own quantities, and without what is empty."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, Stored] = {}
+        self.clock = 0
+
+    def store(self, name: str, spec: Json) -> None:
+        self.clock += 1
+        spec = deepcopy(spec)
+        for device in spec["devices"]:
+            for amount in device.get("capacity", {}).values():
+                amount["value"] = {"81920Mi": "80Gi"}.get(amount["value"], amount["value"])
+            for taint in device.get("taints", ()):
+                taint.setdefault("timeAdded", f"2026-11-29T00:00:{self.clock:02}Z")
+                if not taint["value"]:
+                    del taint["value"]
+        self.slices[name] = Stored(name=name, resource_version=str(self.clock), spec=spec)
+
+    def apply(self, wanted: Writes) -> None:
+        for name in wanted.deletes:
+            del self.slices[name]
+        for (name, version), spec in wanted.updates.items():
+            assert self.slices[name].resource_version == version
+            self.store(name, spec)
+        for name, spec in wanted.creates.items():
+            assert name not in self.slices
+            self.store(name, spec)
+
+    def follow(self, listed: Sequence[Json]) -> Writes:
+        wanted = writes(NODE, DRIVER, listed, tuple(self.slices.values()))
+        self.apply(wanted)
+        assert writes(NODE, DRIVER, listed, tuple(self.slices.values())) == Writes()
+        return wanted
+
+    def generations(self) -> set[int]:
+        return {piece.spec["pool"]["generation"] for piece in self.slices.values()}
+
+
+def test_an_empty_pool_is_one_empty_slice_that_says_that_the_driver_lives() -> None:
+    server = Server()
+    wanted = server.follow([])
+    [(name, spec)] = wanted.creates.items()
+    assert name == "00000-nodedevices.io-n1"
+    assert spec["devices"] == []
+    assert spec["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+
+
+def test_nothing_is_written_where_nothing_changed_although_the_server_spells_it_otherwise() -> None:
+    server = Server()
+    big = devices(1)[0] | {"capacity": {"memory": {"value": "81920Mi"}}}
+    server.follow([tainted(big, ""), *devices(70)[1:]])
+    assert len(server.slices) == 2
+
+
+def test_a_taint_changes_one_slice_in_place_and_keeps_its_time_while_it_stays() -> None:
+    server = Server()
+    many = devices(200)
+    server.follow(many)
+    many[100] = tainted(many[100])
+    assert [name for name, _ in server.follow(many).updates] == ["00001-nodedevices.io-n1"]
+    assert server.generations() == {1}
+    then = server.slices["00001-nodedevices.io-n1"].spec["devices"][36]["taints"][0]["timeAdded"]
+    many[101] = tainted(many[101], "Xid48")
+    server.follow(many)
+    now = [
+        device["taints"][0]["timeAdded"] for device in server.slices["00001-nodedevices.io-n1"].spec["devices"][36:38]
+    ]
+    assert now[0] == then != now[1]
+
+
+def test_a_change_of_several_slices_or_of_their_number_is_a_new_generation_of_all() -> None:
+    server = Server()
+    server.follow(devices(130))
+    both = devices(130)
+    both[0], both[64] = tainted(both[0]), tainted(both[64])
+    server.follow(both)
+    assert server.generations() == {2}
+    fewer = server.follow(both[:64])
+    assert fewer.deletes == ("00001-nodedevices.io-n1", "00002-nodedevices.io-n1")
+    assert server.generations() == {3}
+
+
+def test_what_others_delete_comes_back() -> None:
+    server = Server()
+    server.follow(devices(130))
+    del server.slices["00001-nodedevices.io-n1"]
+    wanted = server.follow(devices(130))
+    assert list(wanted.creates) == ["00001-nodedevices.io-n1"]
+    assert server.generations() == {2}
+    server.slices.clear()
+    server.follow(devices(130))
+    assert server.generations() == {1}
+
+
+def test_a_slice_that_somebody_edited_is_as_it_should_be_again() -> None:
+    server = Server()
+    server.follow(devices(3))
+    [stored] = server.slices.values()
+    edits: list[Any] = [{"generation": "x"}, None, {"name": "n1", "generation": 9, "resourceSliceCount": 4}]
+    for pool in edits:
+        server.slices[stored.name] = Stored(name=stored.name, resource_version="9", spec=stored.spec | {"pool": pool})
+        server.follow(devices(3))
+    server.slices[stored.name] = Stored(name=stored.name, resource_version="9", spec={"devices": "?"})
+    server.follow(devices(3))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3 * MAX_DEVICES), st.sets(st.integers(0, 3 * MAX_DEVICES), max_size=3)), max_size=6
+    )
+)
+def test_whatever_comes_and_goes_the_pool_is_whole_and_legal(steps: list[tuple[int, set[int]]]) -> None:
+    server = Server()
+    for count, unhealthy in steps:
+        listed = [tainted(device) if number in unhealthy else device for number, device in enumerate(devices(count))]
+        server.follow(listed)
+        assert len(server.generations()) == 1
+        specs = [server.slices[name].spec for name in sorted(server.slices)]
+        assert [device["name"] for spec in specs for device in spec["devices"]] == [it["name"] for it in listed]
+        assert resourceslice.problems(specs) == []
+
+
+def test_a_long_node_name_gives_a_name_that_is_still_one() -> None:
+    names = {slice_name(0, DRIVER, f"{'n' * 252}{end}") for end in "ab"} | {slice_name(1, DRIVER, "n" * 253)}
+    assert len(names) == 3
+    assert max(map(len, names)) <= 253
+
+
+@cases("reason", sorted(MEANINGS))
+def test_what_protects_other_pods_leaves_a_device_out_and_nothing_else_does(reason: str) -> None:
+    found = published(gpu(0), blocked=Blocked(reason=reason, message="why"))
+    advice = reason in {UNHEALTHY, CORDONED}
+    assert [device["name"] for device in found.devices] == (["gpu-0"] if advice else [])
+    assert found.left_out == ({} if advice else {"gpu-0": f"{reason}: why"})
+
+
+def test_every_reason_that_a_claim_may_tolerate_has_a_taint() -> None:
+    assert set(KEYS) == TOLERABLE
+
+
+def test_a_reason_that_is_not_known_leaves_the_device_out() -> None:
+    assert published(gpu(0), blocked=Blocked(reason="OfALaterVersion", message="")).devices == ()
+
+
+def test_an_unhealthy_device_has_a_taint_that_says_why_and_never_evicts() -> None:
+    fact, verdicts = gpu(0), healthy(gpu(0))
+    verdicts[fact.id] = replace(verdicts[fact.id], reason="Xid79")
+    inventory = inventory_of(fact)
+    blocked = offered(fact, blocked=Blocked(reason=UNHEALTHY, message="Xid79"))
+    found = publish([blocked], inventory, verdicts, device_names(inventory), driver=DRIVER)
+    assert found.devices[0]["taints"] == [{"key": "nodedevices.io/unhealthy", "value": "Xid79", "effect": "NoSchedule"}]
+    assert found.ids == {"gpu-0": fact.id}
+    cordoned = published(fact, blocked=Blocked(reason=CORDONED, message="repair"))
+    assert cordoned.devices[0]["taints"] == [
+        {"key": "nodedevices.io/unschedulable", "value": "", "effect": "NoSchedule"}
+    ]
+
+
+def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
+    fact = gpu(
+        0,
+        product_name="é" * 40,
+        extra={
+            "uuid": Attribute(string="ours wins"),
+            "nodedevices.io/slot": Attribute(integer=0),
+            "not-a-name": Attribute(boolean=True),
+            **{f"extra{number:02}": Attribute(boolean=True) for number in range(30)},
+        },
+    )
+    described = describe(fact, None, name="gpu-0", parent="gpu-0", resource="nvidia.com/gpu", driver=DRIVER)
+    assert len(described.attributes) + len(described.capacity) == 32
+    assert described.attributes["uuid"] == {"string": fact.id}
+    assert "productName" not in described.attributes
+    named = " ".join(described.problems)
+    for part in ("productName: 80 bytes", "not-a-name: not a C identifier", "slot: a device has at most 32"):
+        assert part in named
+    assert len(described.problems) == 3 + sum(f"extra{number:02}" in named for number in range(30))
+
+
+def test_devices_that_the_server_stored_without_their_taint_are_named() -> None:
+    sent = {"devices": [tainted(devices(1)[0]), *devices(3)[1:]]}
+    kept = {"devices": [{**sent["devices"][0], "taints": []}, *sent["devices"][1:]]}
+    assert dropped(sent, kept) == {"gpu-0"}
+    assert dropped(sent, sent) == frozenset()
+    assert dropped(sent, {"devices": None}) == frozenset()
+
+
+@cases(
+    ("resource", "why"),
+    [
+        (offered(gpu(0)), ""),
+        (OfferedResource(name="a/b", ids=(), together=True), "a container gets all of its devices"),
+        (OfferedResource(name="a/b", ids=(), counts=("x",)), "it shares computing power"),
+        (OfferedResource(name=f"a/{'b' * 63}", ids=()), "its name has 65 bytes; an attribute has at most 64"),
+    ],
+)
+def test_what_dra_cannot_carry_stays_with_the_device_plugin_and_says_why(resource: OfferedResource, why: str) -> None:
+    assert not_carried(resource) == why
+
+
+def test_a_device_that_is_in_none_of_the_drivers_lists_is_in_no_slice() -> None:
+    inventory = inventory_of(gpu(0))
+    found = publish([offered(gpu(0), gpu(1))], inventory, {}, device_names(inventory), driver=DRIVER)
+    assert list(found.ids) == ["gpu-0"]
