@@ -261,7 +261,7 @@ def _given(options: Iterable[Option]) -> dict[str, Any]:
 
 def _moved(known: Iterable[Option]) -> dict[str, str]:
     """Return what does what a flag of before did. The schema lets such a flag pass, so that the chart can say so."""
-    found = {}
+    found: dict[str, str] = {}
     for option in known:
         if option.name == DEVICES_DIR:
             now = f"give {FILES_NOW}"
