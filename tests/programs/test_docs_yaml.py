@@ -203,7 +203,7 @@ def policy(document: dict[str, Any]) -> None:
 
 def kustomization(document: dict[str, Any]) -> None:
     assert set(document) <= KUSTOMIZATION
-    for path in [*document.get("resources", []), *document.get("components", [])]:
+    for path in [*document.get("resources", []), *(document.get("components") or [])]:
         assert path.startswith(CLONE)
         assert (ROOT / path.removeprefix(CLONE) / "kustomization.yaml").is_file(), path
     components = [path.rpartition("/")[2] for path in document.get("components", [])]
