@@ -206,7 +206,7 @@ def kustomization(document: dict[str, Any]) -> None:
     for path in [*document.get("resources", []), *(document.get("components") or [])]:
         assert path.startswith(CLONE)
         assert (ROOT / path.removeprefix(CLONE) / "kustomization.yaml").is_file(), path
-    components = [path.rpartition("/")[2] for path in document.get("components", [])]
+    components = [path.rpartition("/")[2] for path in document.get("components") or []]
     if any("group" in patch.get("target", {}) for patch in document.get("patches", [])):
         return  # what it leaves is for test_manifests.py
     for patch in document.get("patches", []):
