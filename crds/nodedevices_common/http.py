@@ -205,7 +205,6 @@ class HttpServer:
             await asyncio.gather(*open_, return_exceptions=True)
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         window, taken = time.monotonic(), 0
         while True:
             if taken >= self._per_second:
@@ -213,14 +212,14 @@ class HttpServer:
             now = time.monotonic()
             if now - window >= 1.0:
                 window, taken = now, 0
-            accepted, address = await loop.sock_accept(listening)
+            accepted, address = await _next(listening)
             taken += 1
             connection = Connection(peer_of(address[0]), time.monotonic())
             self._make_room(connection.peer)
-            task = loop.create_task(self._serve(accepted, connection))
+            task = asyncio.create_task(self._serve(accepted, connection))
             self._open[task] = connection
             task.add_done_callback(lambda done: self._open.pop(done, None))
-            await asyncio.sleep(0)  # sock_accept does not wait while there are connections
+            await asyncio.sleep(0)  # _next does not wait while there are connections
 
     def _make_room(self, peer: str) -> None:
         leaving = makes_room(self._open.values(), peer)
@@ -292,6 +291,23 @@ def servers(
     if probes is not None:
         made.append(HttpServer("the kubelet's probes", probes, checks, per_second=PROBES_PER_SECOND))
     return made
+
+
+async def _next(listening: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+    """Return the next connection and its peer, at once where there is one. Not loop.sock_accept: Python 3.11's logs an
+    InvalidStateError where a connection comes in the moment in which the wait is cancelled."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    while True:
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            accepted, address = listening.accept()
+            accepted.setblocking(False)  # noqa: FBT003
+            return accepted, address[:2]
+        readable.clear()
+        loop.add_reader(listening, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(listening)
 
 
 async def _read_head(stream: _Stream) -> bytes | None:

@@ -15,27 +15,18 @@ import shutil
 import sys
 import tarfile
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from cluster.rig.images import Image
+from cluster.rig.images import IMAGES as OF_NOW
 
 COMMIT = "615a275"
 ROOT = Path(__file__).parents[2]
 ARCHIVE = ROOT / "tests" / "previous" / f"{COMMIT}.tar.xz"
-# As its own tests build them.
-IMAGES = (
-    Image(
-        "nodedevices-agent",
-        "plugin",
-        ("plugin/nodedevices_plugin", "plugin/nodedevices_probe"),
-        "agent.lock",
-        tag="previous",
-    ),
-    Image("nodedevices-operator", "operator", ("operator/nodedevices_operator",), "operator.lock", tag="previous"),
-)
+IMAGES = tuple(replace(image, tag="previous") for image in OF_NOW)  # built from the same folders
 
 Json = dict[str, Any]
 

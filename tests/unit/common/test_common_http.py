@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -186,3 +187,17 @@ async def test_every_address_of_the_machine_is_served() -> None:
     assert b"200 OK" in await send(server.port, b"GET /healthz HTTP/1.1\r\n\r\n")
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_a_connection_that_comes_in_the_moment_of_the_end_is_no_error() -> None:
+    """loop.sock_accept of Python 3.11 logs an InvalidStateError then, in this order of one turn of the loop."""
+    loop, errors = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    server = HttpServer("answers", Address("127.0.0.1", 0), {}, per_second=PROBES_PER_SECOND)
+    task = asyncio.create_task(server.run())
+    while server.port is None:  # noqa: ASYNC110  a test's patience
+        await asyncio.sleep(0.005)
+    with socket.create_connection(("127.0.0.1", server.port)):
+        loop.call_soon(task.cancel)
+        await asyncio.wait([task])
+    assert errors == []
