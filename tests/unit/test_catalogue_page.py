@@ -96,3 +96,17 @@ def test_each_difference_from_ekss_list_has_its_reason_and_nothing_else_has_one(
     assert [each.xid for each in EKS_DIFFERENT] == [each.xid for each in EKS if each.why] == [48, 63, 74, 142]
     assert all(each.fatal for each in EKS)  # "and no other XID is"
     assert f"{len(EKS) - len(EKS_DIFFERENT)} of the 21 are Unhealthy" in " ".join(page().split())
+
+
+def test_the_table_of_frequent_xids_says_what_the_code_does() -> None:
+    [table] = re.findall(r"^\| XID \| meaning \| state \|.*\n.*\n((?:\|.*\n)+)", page(), re.MULTILINE)
+    found = {}
+    for line in table.splitlines():
+        numbers, _, state, action, _ = (cell.strip() for cell in line.strip("|").split(" | "))
+        xids = [int(number) for number in numbers.split(", ")]
+        states = re.sub(r"\[(\w+)\]\(.*?\)|, alone \w+", r"\1", state).split(", ")
+        actions = action.split(", ")
+        for at, xid in enumerate(xids):
+            found[xid] = (states[at % len(states)], actions[at % len(actions)])
+    assert len(found) >= 10
+    assert found == {xid: (our_meaning(xid).effect, our_meaning(xid).action) for xid in found}
