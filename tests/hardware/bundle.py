@@ -25,7 +25,7 @@ UV = ROOT / ".tools" / "bin" / "uv"
 ARCHIVE = "packages.zip"
 MOST_BYTES = 30 << 20
 NAMED = 5  # of the largest files
-SUPPORT = ("fakestore", "kubelet", "patience", "preloaded", "running_agent")  # of tests/support, as they are
+SUPPORT = ("fakestore", "kubelet", "local", "patience", "preloaded", "running_agent")  # of tests/support, as they are
 OF_BUILDER = ("__main__.py", "bundle.py", "run.py")
 LIBC = "manylinux_2_28"  # glibc of 2018
 

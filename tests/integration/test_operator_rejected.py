@@ -91,6 +91,7 @@ def test_rejected_pods_are_deleted_after_an_event_and_all_others_stay(
     begin = audit.end(apiserver.audit_log)
     with OperatorProcess(tmp_path, rights, "--delete-rejected-pods", relist_seconds=3) as operator:
         wait_until("deleted", lambda: not get_pod(kubectl, "web-1"))
+        wait_until("said", lambda: events(kubectl, uid))  # on its way since before, and by itself
         [event] = events(kubectl, uid)
         assert event["reason"] == "DeletingRejectedPod"
         assert "node n1 rejected it" in event["message"]
