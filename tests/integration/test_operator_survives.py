@@ -281,7 +281,9 @@ class Lying:
 
 
 @pytest.fixture
-async def lying(apiserver: ApiServer) -> AsyncIterator[Lying]:
+async def lying(apiserver: ApiServer, _operator: OperatorProcess) -> AsyncIterator[Lying]:
+    """Without the operator of the other tests, which would write what a test's own has just taken away."""
+    _operator.kill()
     client = await KubeClient.connect(str(apiserver.kubeconfig))
     yield Lying(client)
     await client.close()
