@@ -33,21 +33,22 @@ FIRST_READ_SECONDS = 1.0  # a file system that hangs must not keep the node's de
 MAX_FILES = 256
 MAX_FOLDER_BYTES = 1 << 20  # a ConfigMap has no more, all its files together
 
-
 UNKNOWN = "unknown file"
 NOTHING = b"null"  # a device file that says that there is none, on purpose
 
 T = TypeVar("T")
 
 
-class _Followed(Periodic, ABC):
-    """Reads one path: at the start, every second, and on request."""
+class _FollowedFiles(Periodic, ABC, Generic[T]):
+    """Reads the file or the files of one path, each by its name: at the start, every second, and on request. A file is
+    parsed when its content has changed."""
 
     def __init__(self, path: Path, *, worker: Worker) -> None:
         super().__init__(self._check, seconds=POLL_SECONDS, patience_seconds=FIRST_READ_SECONDS)
         self._path = path
         self._worker = worker
         self._problem: str | None = None
+        self._known: dict[str, tuple[bytes | str, T]] | None = None  # digest, or why it cannot be read
 
     async def first(self) -> bool:
         in_time = await super().first()
@@ -59,54 +60,6 @@ class _Followed(Periodic, ABC):
         if problem != self._problem:
             self._problem = problem
             self._report(problem)
-
-    @abstractmethod
-    async def _check(self) -> None: ...
-
-    @abstractmethod
-    def _report(self, problem: str) -> None: ...
-
-
-class ConfigFile(_Followed):
-    """Follows the configuration file. `on_change` is called on the loop with every new outcome."""
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        worker: Worker,
-        on_change: Callable[[FileOutcome], None],
-        vendors: Vendors = VENDORS,
-    ) -> None:
-        super().__init__(path, worker=worker)
-        self._vendors = vendors
-        self._on_change = on_change
-        self._digest: bytes | None = None
-
-    async def _check(self) -> None:
-        try:
-            raw = await self._worker.run(lambda: _read(self._path))
-        except OSError as error:
-            self._digest = None
-            self._failed(error.strerror or str(error))
-            return
-        digest = hashlib.sha256(raw).digest()
-        if digest == self._digest:
-            return
-        outcome = await self._worker.run(lambda: _parsed(self._vendors, raw))
-        self._digest, self._problem = digest, None
-        self._on_change(outcome)
-
-    def _report(self, problem: str) -> None:
-        self._on_change(FileOutcome(error=problem))
-
-
-class _FollowedFolder(_Followed, Generic[T]):
-    """The files of one folder, each by its name. A file is parsed when its content has changed."""
-
-    def __init__(self, path: Path, *, worker: Worker) -> None:
-        super().__init__(path, worker=worker)
-        self._known: dict[str, tuple[bytes | str, T]] | None = None  # digest, or why it cannot be read
 
     async def _check(self) -> None:
         try:
@@ -135,6 +88,9 @@ class _FollowedFolder(_Followed, Generic[T]):
         return now
 
     @abstractmethod
+    def _report(self, problem: str) -> None: ...
+
+    @abstractmethod
     def _read(self) -> Mapping[str, bytes | str]:
         """Return contents by name, or why one cannot be read. Raises OSError where the folder cannot be. On a worker's
         thread, as `_outcome` is."""
@@ -146,7 +102,35 @@ class _FollowedFolder(_Followed, Generic[T]):
     def _changed(self, files: Mapping[str, T]) -> None: ...
 
 
-class ConfigFolder(_FollowedFolder[FileOutcome]):
+class ConfigFile(_FollowedFiles[FileOutcome]):
+    """Follows the configuration file. `on_change` is called on the loop with every new outcome."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        worker: Worker,
+        on_change: Callable[[FileOutcome], None],
+        vendors: Vendors = VENDORS,
+    ) -> None:
+        super().__init__(path, worker=worker)
+        self._vendors = vendors
+        self._on_change = on_change
+
+    def _read(self) -> Mapping[str, bytes | str]:
+        return {self._path.name: _read(self._path)}
+
+    def _outcome(self, _name: str, content: bytes | str) -> FileOutcome:
+        return _outcome_of(self._vendors, content)
+
+    def _changed(self, files: Mapping[str, FileOutcome]) -> None:
+        self._on_change(files[self._path.name])
+
+    def _report(self, problem: str) -> None:
+        self._on_change(FileOutcome(error=problem))
+
+
+class ConfigFolder(_FollowedFiles[FileOutcome]):
     """Follows a folder of configuration files. `on_change` is called on the loop when any of them changed.
 
     Left out are folders and what begins with two dots, which a ConfigMap's mount has for its own use.
@@ -168,7 +152,7 @@ class ConfigFolder(_FollowedFolder[FileOutcome]):
         return _read_folder(self._path)
 
     def _outcome(self, name: str, content: bytes | str) -> FileOutcome:
-        return FileOutcome(error=content) if isinstance(content, str) else _parsed(self._vendors, content)
+        return _outcome_of(self._vendors, content)
 
     def _changed(self, files: Mapping[str, FileOutcome]) -> None:
         self._on_change(NamedFiles(folder=str(self._path), files=files))
@@ -177,7 +161,7 @@ class ConfigFolder(_FollowedFolder[FileOutcome]):
         self._on_change(NamedFiles(folder=str(self._path), error=problem))
 
 
-class DeviceFolder(_FollowedFolder[DeviceFileOutcome]):
+class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
     """Follows the folder of device files. A file with this node's name before its own, `NODE.sriov.json`, is read in
     the place of `sriov.json`; those of other nodes are not read: the folder may be one ConfigMap for all. `on_change`
     is called on the loop with what is there."""
@@ -229,9 +213,12 @@ class DeviceFolder(_FollowedFolder[DeviceFileOutcome]):
         self._on_change({FOLDER: DeviceFileOutcome(error=problem)})
 
 
-def _parsed(vendors: Vendors, raw: bytes) -> FileOutcome:
+def _outcome_of(vendors: Vendors, content: bytes | str) -> FileOutcome:
+    """`content`: of a configuration file, or why it cannot be read."""
+    if isinstance(content, str):
+        return FileOutcome(error=content)
     try:
-        return FileOutcome(config=file.parse(raw, vendors))
+        return FileOutcome(config=file.parse(content, vendors))
     except ConfigError as error:
         return FileOutcome(error=str(error), field=error.field)
     except Exception as error:
