@@ -139,8 +139,12 @@ def to_saved(effective: Effective) -> dict[str, Any]:
 
 def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> Effective:
     """Read what `to_saved` wrote, but for the parts that `unread` names. Raises ConfigError for anything else."""
+    said = saved.get("sections")
     try:
-        sections = parse(Sections, _known(saved.get("sections")), "sections", strategies=modes.names)
+        try:
+            sections = parse(Sections, said, "sections", strategies=modes.names)
+        except InputError:  # perhaps of another version
+            sections = parse(Sections, _known(said), "sections", strategies=modes.names)
         return Effective(
             sections=with_defaults(sections),
             resource_prefix=str(saved["resourcePrefix"]),
