@@ -17,6 +17,7 @@ EVERY: Final = "*"  # all devices that are not on the node
 MAX_ENTRIES: Final = 128
 MAX_SHOWN = 120  # characters of an entry in a message; a device's id has 96 at most
 MAX_WHAT = 64  # characters: a hash
+NAMED: Final = 3  # entries that are wrong, in one message
 _DEVICE = "<device id>"
 
 

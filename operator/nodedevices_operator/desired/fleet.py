@@ -28,7 +28,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 from nodedevices_api import conditions as names
-from nodedevices_common.confirming import CONFIRM, OF_RECORD, Entry, read
+from nodedevices_common.confirming import CONFIRM, NAMED, OF_RECORD, Entry, read
 from nodedevices_common.text import some
 from nodedevices_common.times import rfc3339, zoned_time
 
@@ -41,7 +41,6 @@ HOUR = timedelta(hours=1)
 CLOCKS_DIFFER = timedelta(minutes=1)  # how far ahead of ours the clock of a person who resumes may be
 MASS = 2  # nodes that fail together at least; one alone is no mass fault, however small the fleet
 MAX_NAMES = 5  # of nodes, in a reason
-NAMED = 3  # entries that are refused
 HOW = "kubectl nodedevices confirm actions resumed"  # a person closes the breaker
 
 T = TypeVar("T")

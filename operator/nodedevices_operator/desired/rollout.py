@@ -28,7 +28,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.devicepolicy import Rollout
-from nodedevices_common.confirming import CONFIG_ACCEPTED, CONFIRM, OF_POLICY, ROLLOUT_RESUMED, read, says
+from nodedevices_common.confirming import CONFIG_ACCEPTED, CONFIRM, NAMED, OF_POLICY, ROLLOUT_RESUMED, read, says
 from nodedevices_common.text import some
 from nodedevices_common.times import seconds_between
 
@@ -42,7 +42,6 @@ SETTLE_SECONDS = 10.0  # an agent's next status comes within 5 s (its token buck
 STARTING_SECONDS = 15.0  # after which an agent gives up what a probe of before found, and waits no more for a new one
 LOSS_SECONDS = 30.0  # names register, probes start and other plugins take over within seconds
 REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
-NAMED = 3  # entries that are wrong, in a message
 USUAL = Rollout()
 
 

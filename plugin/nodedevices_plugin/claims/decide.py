@@ -6,14 +6,14 @@ the same devices. Nothing is ever given in the place of a device that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 from msgspec import Struct
-from nodedevices_common.raw import mapping, mappings, text
+from nodedevices_common.raw import mapping, text
 
 from nodedevices_plugin.claims.records import Prepared, Record
-from nodedevices_plugin.claims.request import Claim, ClaimError, Result
+from nodedevices_plugin.claims.request import Claim, ClaimError, Result, results_of
 from nodedevices_plugin.claims.taints import is_left_out
 from nodedevices_plugin.model import Blocked
 
@@ -114,6 +114,4 @@ def ended(record: Record, shown: Collection[tuple[str, str]] | None, answer: Any
     claim = mapping(answer)
     if not claim or text(mapping(claim.get("metadata")).get("uid")) != record.uid:
         return True
-    devices = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices"))
-    results: Sequence[Mapping[str, Any]] = mappings(devices.get("results"))
-    return not any((text(it.get("driver")), text(it.get("pool"))) == (driver, pool) for it in results)
+    return not results_of(claim, driver=driver, pool=pool)

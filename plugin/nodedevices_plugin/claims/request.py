@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 from nodedevices_common.errors import RefusedError
-from nodedevices_common.raw import mapping, mappings, text
+from nodedevices_common.raw import Raw, mapping, mappings, text
 
 MAX_RESULTS = 32  # of a claim (resource.k8s.io/v1)
 SHOWN = 128
@@ -57,17 +57,12 @@ def read(claim: Any, *, uid: str, driver: str, pool: str) -> Claim:
     shown = f"ResourceClaim {namespace}/{name}"[:SHOWN]
     if text(metadata.get("uid")) != uid:
         raise ClaimError(f"{shown} was deleted, and another of the same name was created: delete the pod")
-    allocated = mapping(mapping(mapping(mapping(claim).get("status")).get("allocation")).get("devices"))
-    for config in mappings(allocated.get("config")):
+    for config in mappings(_allocated(claim).get("config")):
         if text(mapping(config.get("opaque")).get("driver")) == driver:
             raise ClaimError(
                 f"{shown}: config[].opaque for {driver} is not supported; a DevicePolicy sets how devices are shared"
             )
-    found = [
-        result
-        for result in mappings(allocated.get("results"))
-        if (text(result.get("driver")), text(result.get("pool"))) == (driver, pool)
-    ]
+    found = results_of(claim, driver=driver, pool=pool)
     if not found:
         raise ClaimError(f"{shown} has no device of {driver} allocated on node {pool}")
     if len(found) > MAX_RESULTS:
@@ -75,7 +70,20 @@ def read(claim: Any, *, uid: str, driver: str, pool: str) -> Claim:
     return Claim(uid=uid, namespace=namespace, name=name, results=tuple(_result(shown, result) for result in found))
 
 
-def _result(shown: str, result: Mapping[str, Any]) -> Result:
+def results_of(claim: Any, *, driver: str, pool: str) -> list[Raw]:
+    """Return the results of the claim's allocation that are of this driver and pool, as they stand."""
+    return [
+        result
+        for result in mappings(_allocated(claim).get("results"))
+        if (text(result.get("driver")), text(result.get("pool"))) == (driver, pool)
+    ]
+
+
+def _allocated(claim: Any) -> Raw:
+    return mapping(mapping(mapping(mapping(claim).get("status")).get("allocation")).get("devices"))
+
+
+def _result(shown: str, result: Raw) -> Result:
     request, device = text(result.get("request")), text(result.get("device"))
     if not request or not device:
         raise ClaimError(f"{shown}: a result of its allocation has no request or no device")
