@@ -1,7 +1,7 @@
 """The port of a kind of hardware: a command of `nodedevices-probe`, which the agent has by its name (`--probe NAME`).
 
-A kind is a folder with a `kind.py`, and a line of `registry`. The agent and all other kinds import that file, so what
-reads the hardware is another module, which is loaded in the probe's process alone. Whether the hardware is there at all
+A kind is a package, and a line of `registry`. The agent and all other kinds import the package itself, so what reads
+the hardware is a module in it, which is loaded in the probe's process alone. Whether the hardware is there at all
 (`auto`) is checked without that module (presence).
 """
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodedevices_probe.amd.attributes import AMD
-from nodedevices_probe.fpga.attributes import FPGA_PROBE
-from nodedevices_probe.generic.attributes import GENERIC
-from nodedevices_probe.intel.attributes import INTEL
+from nodedevices_probe.amd import AMD
+from nodedevices_probe.fpga import FPGA_PROBE
+from nodedevices_probe.generic import GENERIC
+from nodedevices_probe.intel import INTEL
 from nodedevices_probe.kind import ProbeKind
-from nodedevices_probe.kmsg.attributes import KMSG
-from nodedevices_probe.nic.attributes import NIC
-from nodedevices_probe.nvidia.attributes import NVML
-from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
+from nodedevices_probe.kmsg import KMSG
+from nodedevices_probe.nic import NIC
+from nodedevices_probe.nvidia import NVIDIA_CTK, NVML
 from nodedevices_probe.programs import Program
-from nodedevices_probe.remote.attributes import REMOTE
-from nodedevices_probe.simulated.kind import SIMULATED
+from nodedevices_probe.remote import REMOTE
+from nodedevices_probe.simulated import SIMULATED
 
 KINDS: Mapping[str, ProbeKind] = {
     kind.name: kind

@@ -16,7 +16,7 @@ import pytest
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_plugin.inputs.probe_server import ProbeServed
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe import nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Readings, Snapshot
 from nodedevices_probe.serving.requests import INTERVAL
 from nodedevices_probe.wanted import Wanted

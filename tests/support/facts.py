@@ -16,7 +16,7 @@ from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.state import State, to_save
 from nodedevices_plugin.vendors.faults import FaultSources
 from nodedevices_plugin.vendors.registry import VENDORS
-from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe import nvidia
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Partition, ProbeEvent, Readings, Snapshot
 
 REGISTERED = VENDORS.fault_sources()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nodedevices_probe.nic import attributes
+from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import Attribute, DeviceFact, Readings
 
 MELLANOX, INTEL = "15b3", "8086"

@@ -16,7 +16,7 @@ from typing import Any, Self
 from nodedevices_plugin.agent import Agent
 from nodedevices_plugin.settings.local import OPERATOR_WAIT_SECONDS, Local
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
-from nodedevices_probe.simulated.kind import SIMULATED as KIND
+from nodedevices_probe.simulated import SIMULATED as KIND
 from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
 from support.local import at_once

@@ -16,7 +16,7 @@ from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Given, Option, Parser, defaults, options_of, setting, settings_of
 from nodedevices_common.text import show
-from nodedevices_probe.simulated import kind as simulated
+from nodedevices_probe import simulated
 
 from nodedevices_plugin.check.output import FORMS, TABLE
 from nodedevices_plugin.settings import flags

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from nodedevices_api.withheld import CHANGE_WAITS, HELD_IN_ANOTHER_SHAPE, NO_FREE_CLIENTS
-from nodedevices_probe.nvidia.attributes import compute_capability
+from nodedevices_probe.nvidia import compute_capability
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId

@@ -15,8 +15,8 @@ from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import PREFIX, Given, Parser, Value, from_environment, settings_of, values_of
 from nodedevices_common.text import show
+from nodedevices_probe import simulated
 from nodedevices_probe.kind import DEVICES_DIR
-from nodedevices_probe.simulated import kind as simulated
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.file import ConfigError

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from nodedevices_common.options import Option, Value, Values, option, options_of, with_flag_variables
-from nodedevices_probe.nic.attributes import FLAG as RDMA_REQUIRED_OPTION
-from nodedevices_probe.nic.attributes import RDMA_NODES, RDMA_REQUIRED
+from nodedevices_probe.nic import FLAG as RDMA_REQUIRED_OPTION
+from nodedevices_probe.nic import RDMA_NODES, RDMA_REQUIRED
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.model import PlanError

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 from nodedevices_common.quantity import MEBIBYTE
-from nodedevices_probe.nvidia.attributes import compute_capability
+from nodedevices_probe.nvidia import compute_capability
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import (

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
-from nodedevices_probe.kmsg.attributes import PCIE_FATAL, PCIE_NON_FATAL
+from nodedevices_probe.kmsg import PCIE_FATAL, PCIE_NON_FATAL
 from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
 
-from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
+from nodedevices_probe.amd import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
 from nodedevices_probe.amd.exporter import Exporter
 from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_id, gpu_nodes, memory_of_processes, partition_numbers
 from nodedevices_probe.amd.readings import read, with_use

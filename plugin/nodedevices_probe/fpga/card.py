@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from nodedevices_probe.fpga.attributes import FIREWALL, NO_SHELL
+from nodedevices_probe.fpga import FIREWALL, NO_SHELL
 from nodedevices_probe.fpga.functions import FpgaFunctions, instance
 from nodedevices_probe.node.drm import drm, hwmon, missing, sensors
 from nodedevices_probe.node.roots import Roots

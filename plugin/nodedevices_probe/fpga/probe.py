@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from nodedevices_probe.files.bounded import BoundedReads
-from nodedevices_probe.fpga import card, media
-from nodedevices_probe.fpga.attributes import (
+from nodedevices_probe.fpga import (
     DEVICE_ID,
     DEVICE_TYPE,
     FPGA,
@@ -33,6 +32,8 @@ from nodedevices_probe.fpga.attributes import (
     TIMESTAMP,
     U30,
     VENDOR,
+    card,
+    media,
 )
 from nodedevices_probe.fpga.card import Fpga
 from nodedevices_probe.fpga.functions import MAKERS, U30_IDS, OnBus, on_bus, slot

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
 
-from nodedevices_probe.generic import attributes, usb
+from nodedevices_probe import generic as attributes
+from nodedevices_probe.generic import usb
 from nodedevices_probe.generic.config import ConfigEntry, DeviceGroup, GenericConfig, PathPart, UsbPart, needed, shape
 from nodedevices_probe.generic.glob import is_pattern, match_text, matches
 from nodedevices_probe.generic.sets import Match, Set, sets

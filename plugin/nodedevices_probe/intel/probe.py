@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDOR
+from nodedevices_probe.intel import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node import pcie
 from nodedevices_probe.node.drm import drm, hwmon, missing, sensors

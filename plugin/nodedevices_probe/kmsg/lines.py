@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.kmsg.log import seconds
 from nodedevices_probe.protocol import normal_bus_id, text
 

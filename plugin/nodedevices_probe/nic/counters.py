@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nodedevices_probe.nic import attributes as names
+from nodedevices_probe import nic as names
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import MAX_INTEGER, within
 

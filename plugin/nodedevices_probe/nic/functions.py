@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodedevices_probe.nic.attributes import ONLOAD_MISSING, ONLOAD_NODES
+from nodedevices_probe.nic import ONLOAD_MISSING, ONLOAD_NODES
 from nodedevices_probe.nic.interfaces import SUB_FUNCTION, SysfsOwner, auxiliary_type, owner
 from nodedevices_probe.nic.models import SOLARFLARE
 from nodedevices_probe.node.roots import Roots

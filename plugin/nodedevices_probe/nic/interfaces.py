@@ -22,7 +22,7 @@ import re
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
+from nodedevices_probe.nic import ETHER, INFINIBAND
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICE
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, text, within

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nodedevices_probe.nic.attributes import INFINIBAND, LINK_DOWN, NO_LINK
+from nodedevices_probe.nic import INFINIBAND, LINK_DOWN, NO_LINK
 from nodedevices_probe.nic.interfaces import Interface
 from nodedevices_probe.nic.rdma import PhysicalState, PortState, RdmaDevice
 

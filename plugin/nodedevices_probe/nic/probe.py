@@ -16,9 +16,9 @@ from pathlib import Path
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.text import some
 
+from nodedevices_probe import nic as names
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.nic import attributes as names
-from nodedevices_probe.nic.attributes import required_nodes
+from nodedevices_probe.nic import required_nodes
 from nodedevices_probe.nic.functions import Function, functions, onload_conditions, onload_missing
 from nodedevices_probe.nic.interfaces import (
     NET,

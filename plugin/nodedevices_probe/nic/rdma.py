@@ -16,7 +16,7 @@ from enum import IntEnum
 from functools import partial
 
 from nodedevices_probe.files.bounded import BoundedReads
-from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
+from nodedevices_probe.nic import ETHER, INFINIBAND
 from nodedevices_probe.nic.counters import CounterFiles, counter_files, read_counters
 from nodedevices_probe.nic.interfaces import NET, SysfsOwner, owner
 from nodedevices_probe.node import drm

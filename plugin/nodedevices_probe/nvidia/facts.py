@@ -15,8 +15,8 @@ import pynvml
 from nodedevices_api.bounds import MAX_MINOR
 from nodedevices_common.quantity import from_bytes
 
+from nodedevices_probe import nvidia
 from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.nvidia.slow import TEMPERATURES, SlowFacts
 from nodedevices_probe.protocol import (

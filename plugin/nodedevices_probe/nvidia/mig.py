@@ -17,8 +17,8 @@ import pynvml
 from nodedevices_api.bounds import MAX_PARTITIONS
 from nodedevices_common.quantity import MEBIBYTE
 
+from nodedevices_probe import nvidia
 from nodedevices_probe.node.sysfs import System, mig_device_nodes
-from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.nvidia.facts import memory_capacity
 from nodedevices_probe.protocol import (

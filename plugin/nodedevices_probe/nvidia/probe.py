@@ -20,11 +20,11 @@ from typing import Any
 import pynvml
 from nodedevices_api.bounds import MAX_DEVICES
 
+from nodedevices_probe import nvidia
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.pcie import NO_LINK
 from nodedevices_probe.node.sysfs import System, unbound
-from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import DriverGoneError, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
 from nodedevices_probe.nvidia.fabric import COMPLETED, read_fabric

@@ -28,7 +28,7 @@ from nodedevices_probe.protocol import (
     Readings,
     text,
 )
-from nodedevices_probe.remote.attributes import CONTROLLER, POOL, TYPE, UNCHECKED, UNREACHABLE, VENDOR
+from nodedevices_probe.remote import CONTROLLER, POOL, TYPE, UNCHECKED, UNREACHABLE, VENDOR
 from nodedevices_probe.remote.checks import Checker
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, RemotePool, parse
 

@@ -12,13 +12,12 @@ from typing import Any
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.quantity import MEBIBYTE, from_bytes
 
+from nodedevices_probe import nic, nvidia
 from nodedevices_probe.events import EventKey
 from nodedevices_probe.files import document
 from nodedevices_probe.files.check import CheckError, wrong
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.nic import attributes as nic
 from nodedevices_probe.node.sysfs import parse_mig_minors, unbound
-from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import (
     MAX_OWN,
     DeviceFact,

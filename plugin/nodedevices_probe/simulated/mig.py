@@ -13,9 +13,9 @@ from typing import Any
 
 from nodedevices_common.quantity import from_bytes
 
+from nodedevices_probe import nvidia
 from nodedevices_probe.files.check import CheckError, shown
 from nodedevices_probe.node.sysfs import mig_device_nodes
-from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import Partition
 from nodedevices_probe.simulated.boards.board import identity
 

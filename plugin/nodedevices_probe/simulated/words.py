@@ -10,17 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from nodedevices_probe.amd import attributes as amd
+from nodedevices_probe import amd, fpga, generic, intel, nic, nvidia, remote
 from nodedevices_probe.files.check import CheckError, shown
-from nodedevices_probe.fpga import attributes as fpga
-from nodedevices_probe.generic import attributes as generic
-from nodedevices_probe.intel import attributes as intel
-from nodedevices_probe.nic import attributes as nic
 from nodedevices_probe.nic.counters import COUNTERS
 from nodedevices_probe.nic.models import MAKERS
 from nodedevices_probe.node.drm import NODE_MISSING
-from nodedevices_probe.nvidia import attributes as nvidia
-from nodedevices_probe.remote import attributes as remote
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from nodedevices_plugin.inputs.probe_server import BACKOFF, ProbeServed
 from nodedevices_plugin.inputs.probes import of_server
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.options import by_name
-from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
+from nodedevices_probe.nvidia import NVIDIA_CTK
 from nodedevices_probe.programs import ProgramError
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.registry import KINDS, PROGRAMS

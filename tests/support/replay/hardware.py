@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from nodedevices_probe import nic as nic_names
 from nodedevices_probe.events import EventKey, EventLog
-from nodedevices_probe.nic import attributes as nic_names
 from nodedevices_probe.protocol import Attribute, DeviceFact, Driver, DriverState, Readings, Snapshot
 from support.facts import START, gpu, well
 from support.replay.kinds import GPUS, Away, Cure, Kind, Severity, Symptom

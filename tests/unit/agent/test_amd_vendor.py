@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import Holder, InventoryDevice, PlanError
 from nodedevices_plugin.vendors.amd.vendor import Amd
-from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY
+from nodedevices_probe.amd import EXPORTER_UNHEALTHY
 from nodedevices_probe.amd.probe import COMPUTE, MEMORY, AmdSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, Link, Readings

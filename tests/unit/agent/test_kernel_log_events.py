@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.routing import routed
-from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.protocol import SWITCH, DeviceFact, Driver, DriverState, Link, ProbeEvent, Problem
 from support.cases import cases
 from support.facts import CONFIRMED, START, gpu, gpu_id, inventory_of, old

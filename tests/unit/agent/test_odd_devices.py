@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.sharing.daemons import MpsFacts
-from nodedevices_probe.amd.attributes import PROFILE
+from nodedevices_probe.amd import PROFILE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
 from support.cases import cases
 from support.daemons import answers

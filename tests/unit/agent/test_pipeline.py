@@ -30,7 +30,7 @@ from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
-from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe import nvidia
 from support.cases import cases
 from support.contract import INVALID_SHARING
 from support.daemons import facts

@@ -15,7 +15,7 @@ from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.xilinx.names import parse as parse_names
-from nodedevices_probe.fpga.attributes import NAMES_FILE
+from nodedevices_probe.fpga import NAMES_FILE
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Attribute, DeviceFact

@@ -9,7 +9,7 @@ from nodedevices_plugin.vendors.faults import Effect, Meaning, meaning_of
 from nodedevices_plugin.vendors.nic import kernel_log as nic
 from nodedevices_plugin.vendors.nvidia import kernel_log as nvidia
 from nodedevices_plugin.vendors.nvidia.sxids import SXIDS, Reach
-from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.kmsg.lines import ROWS
 from nodedevices_probe.protocol import SWITCH_KINDS, ProbeEvent
 from support.cases import cases

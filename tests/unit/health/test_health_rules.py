@@ -11,7 +11,7 @@ from nodedevices_plugin.health.events import logged_events
 from nodedevices_plugin.health.notices import follow
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import facts_by_id
-from nodedevices_probe.nic.attributes import LINK_DOWN
+from nodedevices_probe.nic import LINK_DOWN
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import (

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from nodedevices_plugin.vendors.amd.faults import read
-from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY
+from nodedevices_probe.amd import EXPORTER_UNHEALTHY
 from nodedevices_probe.amd.exporter import METHOD, SOCKET, Exporter
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.node.roots import Roots

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from nodedevices_probe.amd.attributes import KFD_NODE
+from nodedevices_probe.amd import KFD_NODE
 from nodedevices_probe.amd.kfd import gfx_name
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.loop import SourceFacts

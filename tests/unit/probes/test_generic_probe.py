@@ -12,8 +12,8 @@ from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount,
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_probe import generic as attributes
 from nodedevices_probe.files.document import WatchedFile
-from nodedevices_probe.generic import attributes
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
 from nodedevices_probe.loop import LineLoop, SourceFacts

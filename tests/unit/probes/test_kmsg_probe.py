@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.kmsg.lines import MAX_LINES
 from nodedevices_probe.kmsg.log import SIZES, Follower, file_tail
 from nodedevices_probe.kmsg.probe import BOOTED_SECONDS, LOST_SHOWN_SECONDS, KernelLogSource

@@ -19,10 +19,10 @@ from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_probe import remote as attributes
 from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.remote import attributes
 from nodedevices_probe.remote.checks import Checker, attempt
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse
 from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource

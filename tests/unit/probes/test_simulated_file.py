@@ -11,8 +11,8 @@ import yaml
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.vendors.amd.faults import read as read_amd
 from nodedevices_plugin.vendors.nvidia.conditions import read
+from nodedevices_probe import nvidia
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
 from nodedevices_probe.simulated.boards.nvidia import BOARDS as NVIDIA
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_probe.amd.probe import AmdSource
-from nodedevices_probe.fpga.attributes import MANAGEMENT_NODES
+from nodedevices_probe.fpga import MANAGEMENT_NODES
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.intel.probe import IntelSource
 from nodedevices_probe.nic.probe import NicSource

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY
+from nodedevices_probe.amd import EXPORTER_UNHEALTHY
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from nodedevices_probe.amd.attributes import PROFILE, VENDOR
+from nodedevices_probe.amd import PROFILE, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, PlanError, Unit, resource_names

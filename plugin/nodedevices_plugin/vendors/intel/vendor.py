@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDOR
+from nodedevices_probe.intel import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, Unit

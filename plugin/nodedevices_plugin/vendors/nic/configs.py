@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
-from nodedevices_probe.nic.attributes import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
+from nodedevices_probe.nic import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.vendors.nic import onload

@@ -22,7 +22,7 @@ at their greatest value.
 from __future__ import annotations
 
 from msgspec.structs import replace
-from nodedevices_probe.nic import attributes
+from nodedevices_probe import nic as attributes
 
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import CounterLimit

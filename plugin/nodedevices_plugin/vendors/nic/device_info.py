@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodedevices_probe.nic import attributes
+from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import OfferedResource, SchedulableId

@@ -7,7 +7,7 @@ or a driver is Unhealthy only while a resource offers the NIC, and shown as Degr
 from __future__ import annotations
 
 from msgspec.structs import replace
-from nodedevices_probe.nic import attributes
+from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nodedevices_common.options import Values, option
-from nodedevices_probe.nic.attributes import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
+from nodedevices_probe.nic import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
 
 from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.vendors.files import DeviceFile

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe import kmsg as kinds
 
 from nodedevices_plugin.vendors.faults import Effect, Meaning, pcie_meanings
 

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from nodedevices_api.fields import Flag
-from nodedevices_probe.nic.attributes import DRIVER, ONLOAD_MISSING, ONLOAD_NODES, PHYSICAL
+from nodedevices_probe.nic import DRIVER, ONLOAD_MISSING, ONLOAD_NODES, PHYSICAL
 from nodedevices_probe.protocol import DeviceFact, Readings
 from pydantic import Field, model_validator
 

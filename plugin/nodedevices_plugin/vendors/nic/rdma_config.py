@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 from nodedevices_common.errors import InputError, InputProblem
-from nodedevices_probe.nic import attributes
+from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 from pydantic import Field, model_validator
 

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, Self
 from nodedevices_api.fields import Flag
 from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import show
-from nodedevices_probe.nic import attributes
+from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 from pydantic import (
     AfterValidator,

@@ -1,11 +1,11 @@
-"""What selectors ask of a NIC, from the attributes of its probe (nodedevices_probe.nic.attributes)."""
+"""What selectors ask of a NIC, from the attributes of its probe (nodedevices_probe.nic)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from nodedevices_probe.nic import attributes
+from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 
 _RDMA_NODE = re.compile(r"/dev/infiniband/[A-Za-z]+[0-9]+")

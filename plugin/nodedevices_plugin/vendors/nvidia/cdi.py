@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from msgspec import Struct, field
-from nodedevices_probe.nvidia.attributes import mig_enabled
+from nodedevices_probe.nvidia import mig_enabled
 
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.vendors.base import partitions

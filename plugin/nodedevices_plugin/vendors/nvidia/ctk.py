@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
+from nodedevices_probe.nvidia import NVIDIA_CTK
 from nodedevices_probe.programs import Program
 
 from nodedevices_plugin.vendors.cdi import CdiSpec

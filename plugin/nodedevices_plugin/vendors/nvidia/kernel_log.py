@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
-from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.vendors.faults import Effect, Meaning

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
-from nodedevices_probe.nvidia.attributes import DISPLAY_PRODUCTS, VENDOR, mig_enabled
+from nodedevices_probe.nvidia import DISPLAY_PRODUCTS, VENDOR, mig_enabled
 
 from nodedevices_plugin.model import InventoryDevice, PlanError, Unit
 from nodedevices_plugin.vendors.base import partitions, unlike_most

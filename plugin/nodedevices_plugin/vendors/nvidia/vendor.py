@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
 
-from nodedevices_probe.nvidia.attributes import VENDOR, fills_instance
+from nodedevices_probe.nvidia import VENDOR, fills_instance
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit

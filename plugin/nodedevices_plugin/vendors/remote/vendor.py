@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
+from nodedevices_probe import remote as attributes
 from nodedevices_probe.files.templates import rendered
 from nodedevices_probe.protocol import DeviceFact, Readings
-from nodedevices_probe.remote import attributes
 from nodedevices_probe.remote.config import RemoteConfig, RemotePool, parse
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, Unit

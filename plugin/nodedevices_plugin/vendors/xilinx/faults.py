@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodedevices_probe.fpga.attributes import FIREWALL, NO_SHELL
+from nodedevices_probe.fpga import FIREWALL, NO_SHELL
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from nodedevices_common.options import Values, option
-from nodedevices_probe.fpga.attributes import NAMES_FILE
+from nodedevices_probe.fpga import NAMES_FILE
 from nodedevices_probe.kind import DEVICES_DIR
 
 from nodedevices_plugin.model import PlanError

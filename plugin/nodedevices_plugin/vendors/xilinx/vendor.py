@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence, Set
 
-from nodedevices_probe.fpga.attributes import FPGA, MANAGEMENT_NODES, MEDIA, NAMES_FILE, NO_SHELL, VENDOR
+from nodedevices_probe.fpga import FPGA, MANAGEMENT_NODES, MEDIA, NAMES_FILE, NO_SHELL, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, Unit

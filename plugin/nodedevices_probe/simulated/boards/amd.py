@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nodedevices_probe.amd.attributes import PROFILE, VENDOR
+from nodedevices_probe.amd import PROFILE, VENDOR
 from nodedevices_probe.protocol import Driver, Partition
 from nodedevices_probe.simulated.boards.board import Board, Details, Seat, attribute, identity, loaded
 

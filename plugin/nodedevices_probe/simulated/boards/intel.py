@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodedevices_probe.intel.attributes import DRIVER, VENDOR
+from nodedevices_probe.intel import DRIVER, VENDOR
 from nodedevices_probe.simulated.boards.board import Board, loaded
 
 KERNEL = "6.8.0-45-generic"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from nodedevices_probe.nic import attributes as nic
+from nodedevices_probe import nic
 from nodedevices_probe.nic.models import SOLARFLARE, maker, model
 from nodedevices_probe.simulated.boards.board import Board, Seat, identity, loaded
 

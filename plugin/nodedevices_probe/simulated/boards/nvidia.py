@@ -12,7 +12,7 @@ from typing import Any
 
 from nodedevices_common.quantity import MEBIBYTE
 
-from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe import nvidia
 from nodedevices_probe.protocol import SWITCH, Driver, Link
 from nodedevices_probe.simulated.boards.board import Board, Details, Seat, identity, loaded
 from nodedevices_probe.simulated.mig import partitions

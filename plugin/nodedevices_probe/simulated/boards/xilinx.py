@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodedevices_probe.fpga import attributes as fpga
+from nodedevices_probe import fpga
 from nodedevices_probe.simulated.boards.board import Board, Seat, identity, loaded
 
 
