@@ -6,7 +6,7 @@ eighth. So nothing is concluded from these facts before they have led to what th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -110,49 +110,38 @@ def held(status: Raw) -> tuple[HeldId, ...]:
 
 
 def _held(status: Raw) -> Iterator[HeldId]:
-    for device, part, partition in _parts(status):
-        for holder in _holders(part):
-            pod = f"{holder['namespace']}/{holder['pod']}"
-            for id_ in _ids(holder, partition or device):
-                yield HeldId(
-                    resource=text(holder.get("resource")) or None,
-                    id=id_,
-                    device_id=device,
-                    partition_id=partition,
-                    replica=split(id_)[1],
-                    holder=pod,
-                )
+    for device, holder in _holders(status):
+        for id_ in _ids(device, holder):
+            yield HeldId(
+                resource=text(holder.get("resource")) or None,
+                id=id_,
+                device_id=device,
+                partition_id=text(holder.get("partition")) or None,
+                replica=split(id_)[1],
+                holder=f"{holder['namespace']}/{holder['pod']}",
+            )
 
 
-def _parts(status: Raw) -> Iterator[tuple[str, Raw, str | None]]:
-    """Return each device and each partition: the device's id, what there is of it, the partition's id."""
+def _holders(status: Raw) -> Iterator[tuple[str, Raw]]:
+    """Yield each holder, with the id of its device."""
     for device in mappings(status.get("devices")):
-        yield text(device.get("id")), device, None
-        for part in mappings(device.get("partitions")):
-            yield text(device.get("id")), part, text(part.get("id"))
+        for holder in mappings(device.get("holders")):
+            if is_pod(text(holder.get("namespace")), text(holder.get("pod"))):
+                yield text(device.get("id")), holder
 
 
-def _holders(part: Raw) -> Iterable[Raw]:
-    return (
-        holder
-        for holder in mappings(part.get("holders"))
-        if is_pod(text(holder.get("namespace")), text(holder.get("pod")))
-    )
-
-
-def _ids(holder: Raw, own: str) -> list[str]:
-    """Return what the holder has of this part: the part, or shares of it. What it has of other parts is theirs."""
-    given = holder.get("ids")
+def _ids(device: str, holder: Raw) -> list[str]:
+    """Return what the holder has of the device or partition: all of it, or shares. What it has of others is theirs."""
+    held, given = text(holder.get("partition")) or device, holder.get("ids")
     shares = [share for share in given if isinstance(share, str)] if isinstance(given, list) else []
-    return [share for share in shares if split(share)[0] == own] if shares else [own]
+    return [share for share in shares if split(share)[0] == held] if shares else [held]
 
 
 def holdings(status: Raw) -> Holdings:
     found: dict[tuple[str, str, str, str], list[str]] = {}
-    for device, part, partition in _parts(status):
-        for holder in _holders(part):
-            key = (holder["namespace"], holder["pod"], text(holder.get("container")), text(holder.get("resource")))
-            found.setdefault(key, []).extend(_ids(holder, partition or device))
+    for device, holder in _holders(status):
+        key = (holder["namespace"], holder["pod"], text(holder.get("container")), text(holder.get("resource")))
+        found.setdefault(key, []).extend(_ids(device, holder))
     known = next((it for it in mappings(status.get("conditions")) if it.get("type") == HOLDERS_KNOWN), {})
     synced = known.get("status") == "True"
     return Holdings(

@@ -64,7 +64,7 @@ MAX_DRIVERS = 8
 MAX_UNMATCHED = 32  # entries of a configuration
 MAX_REFUSALS = 8  # files and sections
 MAX_WAITING_FOR = 32  # pods
-MAX_HOLDERS = 64
+MAX_HOLDERS = 256  # of one device; a kubelet runs 110 pods by default
 MAX_HOLDER_IDS = 8
 MAX_XIDS = 16  # of one device
 MAX_REASONS = 16  # of one device, at one time
@@ -382,8 +382,9 @@ class Occurred(Loose):
 
 
 class Holder(Loose):
-    """A container that holds the device, as the kubelet reports it."""
+    """A container that holds the device or a partition of it, as the kubelet reports it."""
 
+    partition: DeviceId | None = Field(default=None, description="Held partition; absent: the device itself.")
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
     pod_uid: Uid | None = Field(default=None, description="The pod's uid, if known.")
@@ -465,9 +466,6 @@ class Partition(Loose):
     shares: Annotated[Shares, Atomic()] | None = Field(
         default=None, description="Only if the partition itself is shared."
     )
-    holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), ListType("atomic")] = Field(
-        default=(), description="Containers that hold the partition."
-    )
 
 
 class Device(Loose):
@@ -517,11 +515,9 @@ class Device(Loose):
         default=None, description="Only if the whole device is shared; shared partitions have their own."
     )
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), ListType("atomic")] = Field(
-        default=(), description="Containers that hold the device."
+        default=(), description="Containers that hold the device or its partitions."
     )
-    holders_truncated: Count | None = Field(
-        default=None, description="Holders left out, those of partitions included; their pods are not marked."
-    )
+    holders_truncated: Count | None = Field(default=None, description="Holders left out; their pods are not marked.")
 
 
 class Withheld(Loose):

@@ -458,10 +458,9 @@ def holders_are_true(node: NodeSeen, history: History, plan: NodePlan) -> list[s
     unlisted = condition(node.shown, "HoldersKnown").get("message", "")
     said: dict[str, set[Container]] = defaultdict(set)
     for device in node.shown["status"].get("devices", ()):
-        for one in (device, *device.get("partitions", ())):
-            listed.add(one["id"])
-            for holder in one.get("holders", ()):
-                said[one["id"]].add((holder["pod"], holder["container"]))
+        listed |= {device["id"], *(part["id"] for part in device.get("partitions", ()))}
+        for holder in device.get("holders", ()):
+            said[holder.get("partition", device["id"])].add((holder["pod"], holder["container"]))
     return [
         f"{node.name}: {part} is held by {sorted(real[part])}, and NodeDevices says {sorted(said[part])}"
         for part in sorted({*real, *said})
@@ -563,11 +562,13 @@ def marks_are_right(node: NodeSeen, pods: Mapping[str, PodSeen]) -> list[str]:
     ill: set[str] = set()
     lost: set[str] = set()
     for device in node.shown["status"].get("devices", ()):
-        for part in (device, *device.get("partitions", ())):
-            state = part.get("health", device["health"])["state"]
-            if state == "Unhealthy":
-                ill |= {holder["pod"] for holder in part.get("holders", ())}
-            lost |= {holder["pod"] for holder in part.get("holders", ()) if "health" in holder}
+        parts = {part["id"]: part for part in device.get("partitions", ())}
+        for holder in device.get("holders", ()):
+            part = parts.get(holder.get("partition"), device)
+            if part.get("health", device["health"])["state"] == "Unhealthy":
+                ill.add(holder["pod"])
+            if "health" in holder:
+                lost.add(holder["pod"])
     return [
         f"{node.name}: {pod.name} is marked {pod.healthy or 'not at all'}, and its devices are "
         + ("at fault" if pod.name in ill else "well")

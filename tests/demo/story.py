@@ -417,12 +417,7 @@ class Story:
     def break_one_of_each(self, node: str) -> None:
         def held() -> dict[str, int] | None:
             devices = self.status(node).get("devices", [])
-            found = {
-                one["pod"]: device["index"]
-                for device in devices
-                for part in (device, *device.get("partitions", []))
-                for one in part.get("holders", [])
-            }
+            found = {one["pod"]: device["index"] for device in devices for one in device.get("holders", [])}
             return found if found.keys() == PODS.keys() else None
 
         self.stage.step(

@@ -69,9 +69,10 @@ class Machine:
 
         def look() -> str | None:
             for device in self.rig.devices(self.rig.b).values():
-                for part in (device, *device.get("partitions", ())):
-                    if pod in [one["pod"] for one in part.get("holders", ())]:
-                        return str(part["name"])
+                parts = {part["id"]: part for part in device.get("partitions", ())}
+                for holder in device.get("holders", ()):
+                    if holder["pod"] == pod:
+                        return str(parts.get(holder.get("partition"), device)["name"])
             return None
 
         found: str = self.rig.until(f"NodeDevices names the holder {pod}", look)

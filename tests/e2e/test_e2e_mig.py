@@ -46,6 +46,11 @@ def of_gpu(cluster: Cluster, index: int) -> dict[str, dict[str, Any]]:
     return {one["id"]: one for one in cluster.device(cluster.a, index).get("partitions", [])}
 
 
+def held_of_gpu(cluster: Cluster, index: int) -> set[str]:
+    """Ids of the MIG devices that a pod holds, as NodeDevices shows them."""
+    return {one["partition"] for one in cluster.device(cluster.a, index).get("holders", []) if "partition" in one}
+
+
 def same_agent(cluster: Cluster, before: dict[str, Any]) -> bool:
     now = cluster.agent(cluster.a)
     count = now["status"]["containerStatuses"][0]["restartCount"]
@@ -74,10 +79,7 @@ def test_mixed_offers_whole_gpus_and_each_profile_and_one_container_gets_both(cl
     assert len(held & set(cluster.devices(cluster.a))) == 1
     cluster.until(
         "NodeDevices names the holder of each MIG device",
-        lambda: (
-            {id_ for gpu in (6, 7) for id_, one in of_gpu(cluster, gpu).items() if one.get("holders")}
-            == held - set(cluster.devices(cluster.a))
-        ),
+        lambda: held_of_gpu(cluster, 6) | held_of_gpu(cluster, 7) == held - set(cluster.devices(cluster.a)),
     )
     cluster.kubectl.delete("pod", "both", namespace=NAMESPACE)
     cluster.drop_policy("mig")
@@ -92,7 +94,7 @@ def test_a_live_mig_change_appears_and_what_a_pod_holds_of_the_old_one_stays_unh
     pod = cluster.pod("small", cluster.a, {SMALL: 1})
     [held] = cluster.held(cluster.a, "small")
     assert cluster.visible("small") == {held}
-    cluster.until("NodeDevices names the holder", lambda: of_gpu(cluster, 7)[held].get("holders"))
+    cluster.until("NodeDevices names the holder", lambda: held in held_of_gpu(cluster, 7))
 
     gone = of_gpu(cluster, 7)[held]["gi"]
     others = [one for one in LAST_TWO[7] if one["gi"] != gone]
@@ -152,7 +154,7 @@ def test_single_offers_mig_devices_as_gpus_and_a_fault_of_a_gpu_is_one_of_all_it
     assert held.startswith("MIG-")
     cluster.until("NodeDevices shows it", lambda: [gpu for gpu in range(8) if held in of_gpu(cluster, gpu)])
     [hit] = [gpu for gpu in range(8) if held in of_gpu(cluster, gpu)]
-    cluster.until("NodeDevices names the holder", lambda: of_gpu(cluster, hit)[held].get("holders"))
+    cluster.until("NodeDevices names the holder", lambda: held in held_of_gpu(cluster, hit))
     both = set(of_gpu(cluster, hit))
     cluster.hardware(cluster.a, simulated.cut_h100s(cut=ALL_ALIKE, lost=hit))
     offered(cluster, {GPU: 14})

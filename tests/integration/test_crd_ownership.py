@@ -192,7 +192,6 @@ def full_partition(index: int, number: int) -> dict[str, Any]:
             "decoders": "1",
             "jpegEngines": "1",
         },
-        "holders": [full_holder(100 * index + number)],
     }
 
 
@@ -221,7 +220,9 @@ def full_device(index: int, partitions: int) -> dict[str, Any]:
         probe="nvml",
         capacity={"memory": "81559Mi"},
         links=[{"kind": "NVLink", "to": "switch", "count": 18}],
-        **({"partitions": parts} if parts else {"holders": [full_holder(index)]}),
+        partitions=parts,
+        holders=[full_holder(100 * index + number) | {"partition": part["id"]} for number, part in enumerate(parts)]
+        or [full_holder(index)],
     )
 
 

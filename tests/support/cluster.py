@@ -181,7 +181,7 @@ class Cluster:
             shown: dict[str, set[str]] = {pod: set() for pod in pods}
             for id_, device in self.devices(node).items():
                 for holder in device.get("holders", ()):
-                    shown.get(holder["pod"], set()).add(id_)
+                    shown.get(holder["pod"], set()).add(holder.get("partition", id_))
             return shown == have
 
         self.until(f"NodeDevices names {have}", named)

@@ -104,7 +104,8 @@ class Unit:
 
     @property
     def holders(self) -> list[Raw]:
-        return mappings(self.raw.get("holders"))
+        partition = self.id if self.is_partition else ""
+        return [holder for holder in mappings(self.device.get("holders")) if text(holder.get("partition")) == partition]
 
     @property
     def out_of_service(self) -> str:

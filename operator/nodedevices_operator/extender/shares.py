@@ -108,7 +108,7 @@ def read(raw: Raw) -> NodeShares:
                 held=held,
                 free=free,
                 offered=usable and _usable(part) and free + held >= total,
-                holders=tuple(_holders(part, resource)),
+                holders=tuple(_holders(device, part, resource)),
                 truncated=truncated,
                 missing=_missing(device) or _missing(part),
                 cores_held=_count(shares["coresHeld"]) if "coresHeld" in shares else None,
@@ -153,9 +153,12 @@ def _usable(part: Raw) -> bool:
     return (state is None or state in OFFERED) and not part.get("excluded") and not part.get("unschedulable")
 
 
-def _holders(part: Raw, resource: str) -> Iterator[HeldShares]:
-    """Yield the holders of its shares under the resource's present name."""
-    for holder in mappings(part.get("holders")):
+def _holders(device: Raw, part: Raw, resource: str) -> Iterator[HeldShares]:
+    """Yield the holders of shares of the device or a part of it under the resource's present name."""
+    partition = None if part is device else part.get("id")
+    for holder in mappings(device.get("holders")):
+        if holder.get("partition") != partition:
+            continue
         if holder.get("resource") == resource and (shares := _count(holder.get("shares"))):
             yield HeldShares(
                 pod=pod_key(str(holder.get("namespace", "")), str(holder.get("pod", ""))),

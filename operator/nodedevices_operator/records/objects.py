@@ -8,7 +8,7 @@ resourceVersion and the heartbeat are carried but not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import hash_info, intern
 from typing import Annotated, Any
@@ -129,7 +129,7 @@ class DeviceRecord:
     parts: tuple[PartRecord, ...]  # the device itself first
     model: DeviceModel
     excluded: bool  # by resources.exclude, it or each of its partitions
-    unlisted: Annotated[int, At("holdersTruncated")] = 0  # holders that are left out of the parts
+    unlisted: Annotated[int, At("holdersTruncated")] = 0  # holders that are left out
     type: Interned = ""
     unschedulable: Present = False  # people took it out of service
     index: int = 0  # in the driver's order
@@ -447,26 +447,34 @@ def _device_record(raw: Raw, healths: dict[HealthRecord, HealthRecord]) -> Devic
     health = healths.setdefault(health, health)
     partitions = mappings(raw.get("partitions"))
     own = ((mapping(it.get("health")), it) for it in partitions)
-    whole = _part(raw, health=health, profile=None)
+    held: dict[str, list[HolderRecord]] = {}  # by partition; "": the device itself
+    idle = []
+    for said in mappings(raw.get("holders")):
+        holder = _holder(said)
+        held.setdefault(text(said.get("partition")), []).append(holder)
+        if since := text(said.get("idleSince")):
+            idle.append(IdleRecord(holder, intern(text(said.get("idle"))), since))
+    holders = {part: tuple(having) for part, having in held.items()}
     return _device(
         raw,
         memory_mib=known.memory_mib,
         health=health,
-        idle=tuple(_idle(mappings(raw.get("holders")), whole.holders)),
+        idle=tuple(idle),
         parts=(
-            whole,
-            *(_part(it, health=_health(its) if its else health, profile=profile(it)) for its, it in own),
+            _part(raw, health=health, profile=None, holders=holders.get("", ())),
+            *(
+                _part(
+                    it,
+                    health=_health(its) if its else health,
+                    profile=profile(it),
+                    holders=holders.get(text(it.get("id")), ()),
+                )
+                for its, it in own
+            ),
         ),
         excluded="excluded" in raw or (bool(partitions) and all("excluded" in it for it in partitions)),
         model=known,
     )
-
-
-def _idle(raw: Sequence[Raw], holders: Sequence[HolderRecord]) -> Iterator[IdleRecord]:
-    """Yield those that do not use what they hold: only these have a time."""
-    for said, holder in zip(raw, holders, strict=False):
-        if since := text(said.get("idleSince")):
-            yield IdleRecord(holder, intern(text(said.get("idle"))), since)
 
 
 def node_record(raw: Raw) -> NodeRecord:
@@ -577,7 +585,8 @@ _node_devices = reader(
 _entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
 _configuration = reader(ConfigurationRecord, given="refused_section")
 _device = reader(DeviceRecord, given="memory_mib health parts excluded model idle")
-_part = reader(PartRecord, given="health profile")
+_part = reader(PartRecord, given="health profile holders")
+_holder = reader(HolderRecord)
 _health = reader(HealthRecord)
 _taint = reader(TaintRecord)
 _node = reader(

@@ -277,8 +277,7 @@ def _consequences(device: api.Device, *, holders_known: bool) -> str:
     if health.state == "Unknown":
         return ""
     parts = [health.recovery_action] if health.recovery_action not in {None, "", "None"} else []
-    holders = (*device.holders, *(holder for part in device.partitions for holder in part.holders))
-    pods = sorted({f"{holder.namespace}/{holder.pod}" for holder in holders})
+    pods = sorted({f"{holder.namespace}/{holder.pod}" for holder in device.holders})
     if pods:
         parts.append(f"held by {some(pods, HOLDERS_NAMED)}")
     elif holders_known:

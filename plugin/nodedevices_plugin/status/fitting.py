@@ -1,6 +1,6 @@
 """Cuts a status that etcd would refuse to a size that it accepts.
 
-The schema bounds each list, not their sum: 256 devices of 64 partitions with 64 holders each are many MiB, and etcd
+The schema bounds each list, not their sum: 256 devices of 64 partitions with 256 holders each are many MiB, and etcd
 takes 1.5 MiB. A report that is refused as a whole would hide faults. So parts are left out in steps, healthy devices'
 first: holders, then partitions. A device says how many are missing (`holdersTruncated`, `partitionsTruncated`). No
 device is ever left out, nor its health.
@@ -9,7 +9,8 @@ device is ever left out, nor its health.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 MAX_STATUS_BYTES = 1_000_000  # etcd's 1.5 MiB without spec, managedFields and what the operator adds
@@ -30,23 +31,23 @@ def fitting(status: Mapping[str, Any], most_bytes: int = MAX_STATUS_BYTES) -> Ma
 
 
 def _holders(most: int, *, faulty: bool) -> Callable[[Device], Device]:
-    """Keep so many holders of each part that is healthy, or `faulty`: the oldest, as elsewhere."""
+    """Keep so many holders of the device and of each partition that is healthy, or `faulty`: the oldest, as
+    elsewhere."""
 
     def cut(device: Device) -> Device:
-        dropped = 0
-        parts = []
-        for part in (device, *map(dict, device.get("partitions", ()))):
-            holders = part.get("holders", ())
-            if len(holders) > most and (_state(part, device) != HEALTHY) == faulty:
-                oldest = sorted(range(len(holders)), key=lambda at: (str(holders[at].get("since", "")), at))[:most]
-                part["holders"] = [holders[at] for at in sorted(oldest)]
-                dropped += len(holders) - most
-            parts.append(part)
-        if len(parts) > 1:
-            device["partitions"] = parts[1:]
-        if dropped:
-            device["holdersTruncated"] = device.get("holdersTruncated", 0) + dropped
-        return device
+        parts = {part.get("id"): part for part in device.get("partitions", ())}
+        concerned = [
+            holder
+            for holder in device.get("holders", ())
+            if (_state(parts.get(holder.get("partition"), device), device) != HEALTHY) == faulty
+        ]
+        seen: Counter[str] = Counter()
+        gone = []
+        for holder in sorted(concerned, key=lambda holder: str(holder.get("since", ""))):
+            seen[holder.get("partition", "")] += 1
+            if seen[holder.get("partition", "")] > most:
+                gone.append(holder)
+        return _without_holders(device, gone)
 
     return cut
 
@@ -56,16 +57,23 @@ def _partitions(most: int, *, faulty: bool) -> Callable[[Device], Device]:
 
     def cut(device: Device) -> Device:
         parts = device.get("partitions", ())
-        concerned = [at for at, part in enumerate(parts) if (_state(part, device) != HEALTHY) == faulty]
-        gone = set(sorted(concerned, key=lambda at: (not parts[at].get("holders"), at))[most:])
+        held = {holder.get("partition") for holder in device.get("holders", ())}
+        concerned = [part["id"] for part in parts if (_state(part, device) != HEALTHY) == faulty]
+        gone = set(sorted(concerned, key=lambda id_: id_ not in held)[most:])
         if gone:
-            device["partitions"] = [part for at, part in enumerate(parts) if at not in gone]
+            device["partitions"] = [part for part in parts if part["id"] not in gone]
             device["partitionsTruncated"] = device.get("partitionsTruncated", 0) + len(gone)
-            if lost := sum(len(parts[at].get("holders", ())) for at in gone):
-                device["holdersTruncated"] = device.get("holdersTruncated", 0) + lost
-        return device
+        return _without_holders(device, [it for it in device.get("holders", ()) if it.get("partition") in gone])
 
     return cut
+
+
+def _without_holders(device: Device, gone: Sequence[Mapping[str, Any]]) -> Device:
+    if gone:
+        left_out = set(map(id, gone))
+        device["holders"] = [holder for holder in device["holders"] if id(holder) not in left_out]
+        device["holdersTruncated"] = device.get("holdersTruncated", 0) + len(gone)
+    return device
 
 
 def _details(device: Device) -> Device:

@@ -41,7 +41,6 @@ from nodedevices_plugin.model import (
     RegistrationState,
     SchedulableId,
     Verdict,
-    facts_by_id,
     served_by_others,
 )
 from nodedevices_plugin.model.ids import is_core, physical_id
@@ -107,7 +106,7 @@ class _Odd:
 def report(facts: NodeFacts) -> api.NodeDevicesStatus:
     """Return the agent's whole part of `status`."""
     odd = _Odd()
-    held = _holders_by_part(facts, odd)
+    held = _holders_by_device(facts, odd)
     counts = odd.made("shares", lambda: share_counts(facts)) or ()
     known = holders_were_known(facts)
     shares = odd.made("shares", lambda: of_parts(counts, holders_known=known, cores=facts.cores.devices)) or {}
@@ -203,9 +202,7 @@ def _device(
     odd: _Odd,
 ) -> api.Device:
     fact = device.fact
-    dropped = sum(
-        max(0, len(held.get(id_, ())) - api.MAX_HOLDERS) for id_ in (fact.id, *(part.id for part in fact.partitions))
-    )
+    holders = held.get(fact.id, ())
     return api.Device(
         id=fact.id,
         name=names[fact.id],
@@ -231,11 +228,11 @@ def _device(
         partitions=odd.all(
             fact.partitions,
             lambda part: f"partition {part.id}",
-            lambda part: _partition(part, device, facts, held, shares, names=names),
+            lambda part: _partition(part, device, facts, shares, names=names),
         ),
         shares=shares.get(fact.id),
-        holders=_shown(held.get(fact.id, ())),
-        holders_truncated=dropped or None,
+        holders=_shown(holders),
+        holders_truncated=max(0, len(holders) - api.MAX_HOLDERS) or None,
     )
 
 
@@ -362,7 +359,6 @@ def _partition(
     part: Partition,
     device: InventoryDevice,
     facts: NodeFacts,
-    held: Mapping[str, list[api.Holder]],
     shares: Mapping[str, api.Shares],
     *,
     names: Mapping[str, str],
@@ -389,7 +385,6 @@ def _partition(
         excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
         unschedulable=facts.unschedulable.get(part.id),
         shares=shares.get(part.id),
-        holders=_shown(held.get(part.id, ())),
     )
 
 
@@ -399,14 +394,15 @@ def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:
     return tuple(sorted(oldest[: api.MAX_HOLDERS], key=_holder_order))
 
 
-def _holder_order(holder: api.Holder) -> tuple[str, str, str, str, str]:
-    return (holder.namespace, holder.pod, holder.container, holder.resource or "", holder.claim or "")
+def _holder_order(holder: api.Holder) -> tuple[str, ...]:
+    where = (holder.partition or "", holder.namespace, holder.pod, holder.container)
+    return (*where, holder.resource or "", holder.claim or "")
 
 
-def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]:
-    """Return the holders by device or partition id. The replicas that a container has of one device are one entry."""
-    parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
-    parts |= {device.fact.id for device in facts.inventory.devices}
+def _holders_by_device(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]:
+    """Return the holders by device id. The replicas that a container has of one device or partition are one entry."""
+    device_of = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
+    device_of |= {device.fact.id: device.fact.id for device in facts.inventory.devices}
     found: dict[tuple[str, str, str, str, str | None, str | None], tuple[datetime, set[str]]] = {}
     lost: dict[tuple[str, str, str, str | None], Verdict] = {}
     without_share: set[tuple[str, str, str, str, str | None, str | None]] = set()
@@ -416,7 +412,7 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
             lost[holder.namespace, holder.pod, holder.container, holder.resource] = verdict
         own: dict[str, set[str]] = {}
         for id_ in holder.ids:
-            if (part := physical_id(id_)) in parts:
+            if (part := physical_id(id_)) in device_of:
                 shares = own.setdefault(part, set())
                 if id_ != part and not is_core(id_):
                     shares.add(id_)
@@ -424,16 +420,15 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
             since, before = found.get(key, (holder.since, set()))
             found[key] = (max(since, holder.since), before | ids)
-        for part in set(holder.also) & parts:  # the ids that the kubelet shows for it are shares of other devices
+        for part in device_of.keys() & holder.also:  # the ids that the kubelet shows for it are shares of other devices
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
             found.setdefault(key, (holder.since, set(holder.ids)))
             without_share.add(key)
     result: dict[str, list[api.Holder]] = defaultdict(list)
     uses = uses_by_part(facts)
-    by_id = facts_by_id(facts.inventory)
     for key, (since, ids) in found.items():
         part, namespace, pod, container, resource, claim = key
-        device = by_id[part].id if part in by_id else part
+        device = device_of[part]
         verdict = lost.get((namespace, pod, container, resource))
         judged = facts.verdicts.get(device)
         if verdict is None and (judged is None or judged.state is not HealthState.UNHEALTHY):
@@ -443,6 +438,7 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
         memory = None if key in without_share else memory_of(ids)
         make = partial(
             api.Holder,
+            partition=part if part != device else None,
             namespace=namespace,
             pod=pod,
             container=container,
@@ -458,7 +454,7 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
             health=_own_health(verdict) if verdict is not None else None,
         )
         if (made := odd.made(f"holder {namespace}/{pod} of {part}", make)) is not None:
-            result[part].append(made)
+            result[device].append(made)
     return result
 
 
@@ -500,7 +496,7 @@ def _summary(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...
         degraded=states.count("Degraded"),
         unhealthy=states.count("Unhealthy"),
         unknown=states.count("Unknown"),
-        held=sum(1 for device in devices if device.holders or any(part.holders for part in device.partitions)),
+        held=sum(bool(device.holders) for device in devices),
         unschedulable=sum(1 for it in devices if it.unschedulable or any(part.unschedulable for part in it.partitions)),
         offered=offered_devices(facts),
         excluded=excluded,

@@ -29,7 +29,7 @@ def said(node: Node) -> dict[tuple[str, str | None], str]:
     return {
         (holder.pod, holder.resource): f"{holder.health.state} {holder.health.fault_domain} {holder.health.message}"
         for device in report_of(node.world, node.time).devices
-        for holder in (*device.holders, *(held for part in device.partitions for held in part.holders))
+        for holder in device.holders
         if holder.health is not None and holder.health.reason == REASON
     }
 

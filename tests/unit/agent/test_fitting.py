@@ -28,23 +28,23 @@ def holders(count: int, name: str = "train") -> list[dict[str, Any]]:
 
 def device(index: int, *, held: int = 0, partitions: int = 0, state: str = "Healthy") -> dict[str, Any]:
     reason = {} if state == "Healthy" else {"reason": "Xid79"}
+    parts = [
+        {
+            "id": f"MIG-{index:04x}{number:04x}-2dcb-50f8-9ab7-d92d6f9c0e82",
+            "name": f"gpu-{index}-mig-{number}",
+            "profile": "1g.10gb",
+            "capacity": {"memory": "10Gi"},
+        }
+        for number in range(partitions)
+    ]
     return {
         "id": f"GPU-{index:08x}-2dcb-50f8-9ab7-d92d6f9c0e82",
         "name": f"gpu-{index}",
         "type": "gpu",
         "index": index,
         "health": {"state": state, "since": "2026-11-21T11:00:00Z"} | reason,
-        "holders": [] if partitions else holders(held),
-        "partitions": [
-            {
-                "id": f"MIG-{index:04x}{number:04x}-2dcb-50f8-9ab7-d92d6f9c0e82",
-                "name": f"gpu-{index}-mig-{number}",
-                "profile": "1g.10gb",
-                "capacity": {"memory": "10Gi"},
-                "holders": holders(held),
-            }
-            for number in range(partitions)
-        ],
+        "holders": [each | {"partition": part["id"]} for part in parts for each in holders(held)] or holders(held),
+        "partitions": parts,
     }
 
 
@@ -59,7 +59,7 @@ def test_what_fits_stays_and_where_everything_is_at_fault_each_device_still_show
     found = fitting(status, MOST)
     assert size(found) <= MOST
     assert {each["health"]["state"] for each in found["devices"]} == {"Unhealthy"}
-    assert all(each["partitions"][0]["holders"] for each in found["devices"])
+    assert all(each["holders"][0]["partition"] == each["partitions"][0]["id"] for each in found["devices"])
 
 
 def test_healthy_devices_lose_holders_first_and_say_how_many() -> None:
@@ -84,5 +84,6 @@ def test_healthy_partitions_go_before_faulty_ones_and_no_device_is_left_out() ->
     assert ill in found["devices"][9]["partitions"]
     for each in found["devices"]:
         assert len(each["partitions"]) + each["partitionsTruncated"] == 64
-        assert sum(len(part["holders"]) for part in each["partitions"]) + each["holdersTruncated"] == 64
+        assert len(each["holders"]) + each["holdersTruncated"] == 64
+        assert {holder["partition"] for holder in each["holders"]} <= {part["id"] for part in each["partitions"]}
     NodeDevicesStatus.model_validate(found)

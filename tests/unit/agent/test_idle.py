@@ -224,7 +224,7 @@ def test_a_partition_is_unknown_and_so_is_its_device() -> None:
     node = Node(gpu(0, mig_enabled=True, partitions=(part,), readings=reading(None)))
     node.given(seen=SeenObject(exists=True, generation=1, config=ASKS)).line().line()
     held(node, holder(node, part.id)).line()
-    assert report_of(node.world, node.time).devices[0].partitions[0].holders[0].idle == "Unknown"
+    assert report_of(node.world, node.time).devices[0].holders[0].idle == "Unknown"
 
 
 def test_a_nic_has_no_word() -> None:

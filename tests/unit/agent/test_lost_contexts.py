@@ -34,7 +34,7 @@ def shown(node: Node) -> dict[str, tuple[str, str | None]]:
     return {
         each.pod: (each.health.reason, each.health.recovery_action)
         for device in report_of(node.world, node.time).devices
-        for each in (*device.holders, *(one for part in device.partitions for one in part.holders))
+        for each in device.holders
         if each.health is not None
     }
 

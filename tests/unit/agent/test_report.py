@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition, find
+from nodedevices_api.nodedevices import MAX_HOLDERS
 from nodedevices_plugin.granting.twice import DoubleAllocation
 from nodedevices_plugin.model import (
     Blocked,
@@ -387,22 +388,22 @@ def test_a_gpu_that_is_free_and_that_the_scheduler_does_not_see_is_said(
 
 
 def test_more_holders_than_the_object_may_have_are_counted() -> None:
-    many = [holder(f"{gpu_id(0)}::{number}", pod=f"pod-{number:03d}") for number in range(70)]
+    many = [holder(f"{gpu_id(0)}::{number}", pod=f"pod-{number:03d}") for number in range(MAX_HOLDERS + 6)]
     device = report(facts(holdings=holding(*many))).devices[0]
-    assert (len(device.holders), device.holders_truncated) == (64, 6)
+    assert (len(device.holders), device.holders_truncated) == (MAX_HOLDERS, 6)
     assert [each.pod for each in device.holders] == sorted(each.pod for each in device.holders)
 
 
 def test_of_too_many_holders_the_oldest_are_listed_so_that_a_new_pod_pushes_out_none() -> None:
-    many = [holder(f"{gpu_id(0)}::{number}", pod=f"pod-{number:03d}") for number in range(64)]
-    newcomer = replace(holder(f"{gpu_id(0)}::64", pod="aaa"), since=many[0].since + timedelta(seconds=1))
+    many = [holder(f"{gpu_id(0)}::{number}", pod=f"pod-{number:03d}") for number in range(MAX_HOLDERS)]
+    newcomer = replace(holder(f"{gpu_id(0)}::{MAX_HOLDERS}", pod="aaa"), since=many[0].since + timedelta(seconds=1))
     before = report(facts(holdings=holding(*many))).devices[0]
     after = report(facts(holdings=holding(newcomer, *many))).devices[0]
     assert [each.pod for each in after.holders] == [each.pod for each in before.holders]
     assert after.holders_truncated == 1
 
 
-def test_a_migs_holder_and_health_are_at_the_partition() -> None:
+def test_a_migs_holder_names_the_partition_which_has_its_own_health() -> None:
     device = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
     made = facts(
         1,
@@ -411,9 +412,8 @@ def test_a_migs_holder_and_health_are_at_the_partition() -> None:
         holdings=holding(holder(mig_id(0, 0))),
     )
     [shown] = report(made).devices
-    assert [len(part.holders) for part in shown.partitions] == [1, 0]
+    assert [each.partition for each in shown.holders] == [mig_id(0, 0)]
     assert [part.health and part.health.reason for part in shown.partitions] == [None, "Xid94"]
-    assert shown.holders == ()
 
 
 def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:

@@ -218,7 +218,7 @@ def test_mig_devices_shared_by_memory_have_shares_of_their_own() -> None:
         (MEMORY, 0, 0),
         (MEMORY, 2, 2),
     ]
-    assert [[each.memory for each in part.holders] for part in device.partitions] == [[], ["2Gi"]]
+    assert [(each.partition, each.memory) for each in device.holders] == [(mig_id(0, 1), "2Gi")]
 
 
 def test_before_it_is_known_who_holds_what_nothing_is_called_free() -> None:

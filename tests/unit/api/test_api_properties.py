@@ -27,6 +27,7 @@ holders = st.builds(
     Holder,
     namespace=NAMES,
     pod=NAMES,
+    partition=st.none() | IDS,
     container=NAMES,
     pod_uid=st.none() | st.uuids().map(str),
     resource=st.none() | st.just("nvidia.com/gpu"),

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from nodedevices_api import conditions as names
 from nodedevices_kubectl.views import explain, facts
-from support.command_line import CommandLine, JsonObject, action, condition, failed, gpu, node
+from support.command_line import CommandLine, action, condition, failed, gpu, node
 from support.recorded_api import EVENTS, NODE_DEVICES, RecordedApi
 
 ESCAPE = "\033"
 NODES_TABLE = """\
 NAME   STATUS     MODEL                   DEVICES   HEALTHY   HELD     REASON                 AGE
-n1     Ready      NVIDIA-H100-80GB-HBM3   4         3         2        Xid79                  5d3h
+n1     Ready      NVIDIA-H100-80GB-HBM3   4         3         3        Xid79                  5d3h
 n2     NotReady   NVIDIA-H100-80GB-HBM3   1         1         1        DriverNotLoaded        5d3h
 n3     Stale      NVIDIA-H100-80GB-HBM3   2         2         0        AgentLost              5d3h
 n4     Unknown    <none>                  <none>    <none>    <none>   <none>                 5d3h
@@ -23,7 +23,7 @@ n10    Ready      NVIDIA-H100-80GB-HBM3   1         1         0        Temperatu
 """
 NODES_WIDE = """\
 NAME   ACTION     CONFIG          WITHHELD      FREE                      MEM-FREE   DRIVER       AGENT
-n1     ResetBus   ConfigInvalid   Unhealthy=1   nvidia.com/gpu=1          <none>     570.148.08   0.1.0
+n1     ResetBus   ConfigInvalid   Unhealthy=1   nvidia.com/gpu=0          <none>     570.148.08   0.1.0
 n2     <none>     Applied         <none>        nvidia.com/gpu=31         31Gi       570.148.08   0.1.0
 """
 DEVICES_TABLE = """\
@@ -46,14 +46,12 @@ def squeezed(table: str) -> list[list[str]]:
     return [line.split() for line in table.splitlines()]
 
 
-def partition(*pods: str) -> JsonObject:
-    holders = gpu(0, *pods)["holders"]
-    return {"id": "MIG-1", "name": "gpu-3-mig-1g10gb", "profile": "1g.10gb", "holders": holders}
-
-
 @pytest.fixture
 def fleet(api: RecordedApi) -> RecordedApi:
-    sharing = gpu(3, unschedulable="RMA 4711", partitions=[partition("a/p0", "a/p1", "a/p2", "a/p3", "a/p4")])
+    partition = {"id": "MIG-1", "name": "gpu-3-mig-1g10gb", "profile": "1g.10gb"}
+    sharing = gpu(3, *(f"a/p{number}" for number in range(5)), unschedulable="RMA 4711", partitions=[partition])
+    for holder in sharing["holders"]:
+        holder["partition"] = "MIG-1"
     by_memory = node("n2", gpu(0, "ml/train-1"), conditions=[condition("Ready", "False", "DriverNotLoaded")])
     by_memory["status"]["resources"][0] |= {"unit": "1Gi", "free": 31}
     bare = {"metadata": {"name": "n4", "creationTimestamp": "2026-11-18T09:00:00Z"}}

@@ -139,5 +139,7 @@ def test_where_the_nodes_own_flags_have_a_part_no_number_is_given() -> None:
 
 
 def test_an_object_of_odd_parts_is_read_without_a_word() -> None:
-    raw = {"status": {"devices": [{}, {"id": 3, "capacity": {"memory": []}, "partitions": [{"holders": [{}]}]}, None]}}
+    raw = {
+        "status": {"devices": [{}, {"id": 3, "capacity": {"memory": []}, "partitions": [{}], "holders": [{}]}, None]}
+    }
     assert id_effect(raw, node_devices_record(raw), {}, shared()).resources == ()

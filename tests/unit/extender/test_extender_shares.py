@@ -32,7 +32,8 @@ def test_a_report_is_read_with_every_field() -> None:
     held = holder("train", 10, container="main", cores=40) | {"podUID": "u-1"}
     one = gpu(0, 24, held, cores_held=40, truncated=2)
     part = gpu(1, 10, held=4) | {"id": "MIG-1"}
-    whole = {"id": "GPU-1", "index": 1, "health": {"state": "Healthy"}, "partitions": [part]}
+    of_part = holder("serve", 4) | {"partition": "MIG-1"}
+    whole = {"id": "GPU-1", "index": 1, "health": {"state": "Healthy"}, "partitions": [part], "holders": [of_part]}
     raw = node_devices("n1", {"id": "GPU-9", "index": 9}, one, whole, stale=True)
     raw["status"]["resources"] = [
         {
@@ -67,7 +68,15 @@ def test_a_report_is_read_with_every_field() -> None:
                         missing=False,
                         cores_held=40,
                     ),
-                    SharedDevice(id="MIG-1", index=1, total=10, held=4, free=6, offered=True),
+                    SharedDevice(
+                        id="MIG-1",
+                        index=1,
+                        total=10,
+                        held=4,
+                        free=6,
+                        offered=True,
+                        holders=(HeldShares("default/serve", "main", 4, "", 0),),
+                    ),
                 ),
             )
         },

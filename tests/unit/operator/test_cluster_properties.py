@@ -33,8 +33,8 @@ def test_devices_of_all_nodes_are_counted_by_product() -> None:
 
 
 def test_a_device_is_counted_as_what_it_is_and_held_or_gone() -> None:
-    cut = {"id": "MIG-0", "profile": "1g.10gb", "holders": [holder()]}
-    [counts] = shown(record(product(0, H100, partitions=[cut]))).values()
+    cut = {"id": "MIG-0", "profile": "1g.10gb"}
+    [counts] = shown(record(product(0, H100, partitions=[cut], holders=[holder(partition="MIG-0")]))).values()
     assert counts == {"total": 1, "healthy": 1, "held": 1}
     assert shown(record(product(0, H100, "Unhealthy", "Missing"))) == {}
     silent = record(product(0, H100), conditions={"Stale": ("True", "HeartbeatOverdue")})

@@ -98,8 +98,8 @@ FULL = node_devices(
     device(
         0,
         attributes={"vendor": "nvidia", "pcieRoot": "pci0", "extra": {"mig": {"bool": True}}},
-        partitions=[{"id": "MIG-0", "profile": "1g.10gb", "health": health(xids=[13]), "holders": [holder()]}],
-        holders=[holder(ids=["GPU-0"], health=health("Unhealthy"))],
+        partitions=[{"id": "MIG-0", "profile": "1g.10gb", "health": health(xids=[13])}],
+        holders=[holder(ids=["GPU-0"], health=health("Unhealthy")), holder(partition="MIG-0")],
         notices=[{"code": "Xid13", "count": 1}],
         shares={"total": 80, "resource": MEMORY},
         excluded={"by": "x"},
@@ -145,8 +145,8 @@ def test_whatever_stands_at_any_place_of_an_object_reading_it_does_not_fail(
 def test_an_odd_part_of_a_device_reads_as_absent_and_leaves_the_rest() -> None:
     odd = device(
         0,
-        holders=[7, holder(ids=7), holder("other", health="x")],
-        partitions=[{"id": "MIG-0", "health": "x", "holders": None}, None],
+        holders=[7, holder(ids=7), holder("other", health="x", partition=None), holder(partition="MIG-1")],
+        partitions=[{"id": "MIG-0", "health": "x"}, None],
     )
     [found] = node_devices_record(node_devices(odd)).devices
     whole, part = found.parts

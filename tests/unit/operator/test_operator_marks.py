@@ -203,14 +203,16 @@ async def test_a_pod_that_came_after_it_and_one_of_another_partition_get_nothing
     for name in ("before", "after", "beside"):
         cluster.pod(name, "n1")
     parts = [
-        {"id": "MIG-1", "name": "mig-1", "profile": "1g", "holders": [holder("before")]},
-        {"id": "MIG-2", "name": "mig-2", "profile": "1g", "holders": [holder("beside")]},
+        {"id": "MIG-1", "name": "mig-1", "profile": "1g"},
+        {"id": "MIG-2", "name": "mig-2", "profile": "1g"},
     ]
-    late = holder("after") | {"since": LATER}
+    held = [
+        holder("before") | {"partition": "MIG-1"},
+        holder("beside") | {"partition": "MIG-2"},
+        holder("after") | {"partition": "MIG-1", "since": LATER},
+    ]
     await cluster.start(n1=[well(0)])
-    cut = struck(0, partition="MIG-1") | {"partitions": parts}
-    cut["partitions"][0]["holders"].append(late)
-    await cluster.report("n1", cut)
+    await cluster.report("n1", struck(0, partition="MIG-1") | {"partitions": parts, "holders": held})
     assert [uid for uid, _ in notices(cluster)] == ["uid-before"]
 
 
