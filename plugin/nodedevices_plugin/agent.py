@@ -394,16 +394,16 @@ class Agent:
         assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
         if assessment.uses_cdi:
             await self._cdi.ready()
-            requests = assessment.program_requests(inputs.existing, self._cdi.environments)
+            requests = assessment.with_cdi(self._cdi.environments).program_requests()
             await self._cdi.request(requests, first=self._world.plan is None)
-            inputs = replace(inputs, cdi=self._cdi.environments)
-        outcome = decide(assessment, inputs, self._local)
+            assessment = assessment.with_cdi(self._cdi.environments)
+        outcome = decide(assessment)
         while (plan := outcome.world.plan) is not None and not self._answers.withdraw(
-            plan, outcome.world.inventory, known=inputs.recent
+            plan, outcome.world.inventory, known=assessment.inputs.recent
         ):
-            inputs = replace(inputs, recent=self._recent.entries())
+            inputs = replace(assessment.inputs, recent=self._recent.entries())
             assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
-            outcome = decide(assessment, inputs, self._local)
+            outcome = decide(assessment)
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)

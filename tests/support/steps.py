@@ -17,5 +17,5 @@ def step(
     """`inputs` has what CDI finds from the start; the agent asks for it between the halves, as is done here."""
     assessment = assess(world, inputs, local, now=now, monotonic=monotonic, vendors=vendors)
     if assessment.uses_cdi:
-        assessment.program_requests(inputs.existing, inputs.cdi)
-    return decide(assessment, inputs, local)
+        assessment.program_requests()
+    return decide(assessment)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_probe.protocol import ProbeEvent, Problem
 
+from nodedevices_plugin.gates import GateFacts
 from nodedevices_plugin.health import history as stage_history
 from nodedevices_plugin.health import lasting, rates
 from nodedevices_plugin.health.events import EventCursor, fresh_events
@@ -21,16 +22,18 @@ from nodedevices_plugin.model import (
     Given,
     Inventory,
     Plan,
-    RecentAllocate,
     Verdict,
+    served_by_others,
 )
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import drained as stage_drained
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
+from nodedevices_plugin.pipeline.config_status import ActiveConfig
 from nodedevices_plugin.pipeline.confirm import Confirm, read_confirm
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.foreign import held
 from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of, in_use
 from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
@@ -55,9 +58,11 @@ from nodedevices_plugin.vendors.registry import Vendors
 
 
 class Assessment(Struct, frozen=True, kw_only=True):
-    """Devices, verdicts and the wanted configuration."""
+    """The node as it is, and the wanted configuration: the input of every decision."""
 
     world: World  # before
+    inputs: Inputs
+    local: Local
     now: datetime
     monotonic: float
     rules: HealthRules
@@ -73,10 +78,8 @@ class Assessment(Struct, frozen=True, kw_only=True):
     cordons: tuple[Cordon, ...]  # what people took out of service, also entries that are over
     drained: Mapping[str, datetime]  # of these, what can be taken out of the machine
     given_up: frozenset[str]  # ids of devices that people confirmed as removed, or took out of service
-    removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
-    places: Mapping[str, str]  # devices and partitions at the place of another one -> why they go to no new pod
     spec: SeenSpec | None
-    unconfirmed: tuple[RecentAllocate, ...]  # Allocates that no List has shown: their ids may be held unseen
+    facts: GateFacts  # without what only the decision about the configuration brings
 
     @property
     def active(self) -> Effective | None:
@@ -84,21 +87,43 @@ class Assessment(Struct, frozen=True, kw_only=True):
         return self.world.active.effective if self.world.active.applied_once else None
 
     @property
-    def cordons_now(self) -> tuple[Cordon, ...]:
-        """What people took out of service, as far as that holds now."""
-        return tuple(cordon for cordon in self.cordons if cordon.holds(self.now))
+    def inventory(self) -> Inventory:
+        return self.known.inventory
+
+    @property
+    def last_plan(self) -> Plan:
+        return self.world.plan or Plan()
+
+    @property
+    def not_ours(self) -> frozenset[str]:
+        """Names of the plan that another plugin serves to the kubelet; the ids that pods hold of them are not ours, and
+        no change of ours takes them away."""
+        return served_by_others(self.inputs.registrations)
+
+    @property
+    def devices(self) -> access.Devices:
+        """The input for how containers get devices."""
+        return access.Devices(
+            inventory=self.inventory,
+            existing=self.inputs.existing,
+            cdi=self.inputs.cdi,
+            mount_dirs=self.local.container_mount_dirs,
+        )
+
+    def with_cdi(self, environments: Mapping[str, CdiEnvironment]) -> Assessment:
+        """Return the same with what CDI finds now, by vendor."""
+        return replace(self, inputs=replace(self.inputs, cdi=environments))
 
     @property
     def uses_cdi(self) -> bool:
         """True when containers get devices by CDI name, or are to."""
         return access.uses_cdi(self.active) or access.uses_cdi(self.known.requested.effective)
 
-    def program_requests(self, existing: Set[str], cdi: Mapping[str, CdiEnvironment]) -> Mapping[str, SpecRequest]:
+    def program_requests(self) -> Mapping[str, SpecRequest]:
         """Return what vendors' programs have to make, so that nothing is refused or withheld because it is missing."""
-        if self.known.inventory.line_monotonic is None:
+        if self.inventory.line_monotonic is None:
             return {}
-        devices = access.Devices(inventory=self.known.inventory, existing=existing, cdi=cdi)
-        return access.program_requests(self.active, self.known.requested.effective, devices)
+        return access.program_requests(self.active, self.known.requested.effective, self.devices)
 
 
 def assess(
@@ -169,8 +194,25 @@ def assess(
         requested=requested,
         requested_from=requested_from,
     )
+    cordons_now = tuple(cordon for cordon in cordons if cordon.holds(now))
+    facts = GateFacts(
+        inventory=inventory,
+        verdicts=judged.verdicts,
+        cordons=cordons_now,
+        removed_probes=removed_probes,
+        places=places.withheld,
+        held=held(inputs.holdings, holding.unconfirmed, _index(world.active, requested, known.index), given),
+        holdings=inputs.holdings,
+        unconfirmed=holding.unconfirmed,
+        statuses=inputs.mps.statuses,
+        taken=inputs.mps.taken,
+        shown=frozenset(resource.name for resource in (world.plan or Plan()).resources if resource.ids),
+        pods=inputs.pods,
+    )
     return Assessment(
         world=world,
+        inputs=inputs,
+        local=local,
         now=now,
         monotonic=monotonic,
         rules=judged.rules,
@@ -186,10 +228,8 @@ def assess(
         cordons=cordons,
         drained=drained,
         given_up=given_up,
-        removed_probes=removed_probes,
-        places=places.withheld,
         spec=spec,
-        unconfirmed=holding.unconfirmed,
+        facts=facts,
     )
 
 
@@ -374,6 +414,11 @@ def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: da
     return tuple(
         dataclasses.replace(cordon, since=cordon.since or known.get(cordon.id) or now) for cordon in seen.unschedulable
     )
+
+
+def _index(active: ActiveConfig, requested: RequestedConfig, index: DeviceIndex) -> DeviceIndex:
+    effective = active.effective if active.applied_once else requested.effective or active.effective
+    return index.under(effective.index_prefix)
 
 
 def _on_offer(plan: Plan | None) -> frozenset[str]:

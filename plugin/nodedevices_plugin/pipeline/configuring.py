@@ -24,7 +24,6 @@ from nodedevices_plugin import gates
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
     HoldersState,
-    Inventory,
     Plan,
     PlanError,
     Refused,
@@ -48,59 +47,11 @@ from nodedevices_plugin.pipeline.config_status import (
 )
 from nodedevices_plugin.pipeline.foreign import take_over
 from nodedevices_plugin.pipeline.requesting import RequestedConfig
-from nodedevices_plugin.pipeline.world import Inputs
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import mode_of
 from nodedevices_plugin.sharing.daemons import announced, client_ids, kept_text, still_used
 from nodedevices_plugin.sharing.mps import MpsDaemon
-
-
-class Node(Struct, frozen=True, kw_only=True):
-    """The node as the input of the decision."""
-
-    assessed: Assessment
-    inputs: Inputs
-    held: Sequence[HeldId]  # all ids of our devices that are held, or may be (foreign.held)
-    awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
-    # Names of the plan that another plugin serves to the kubelet; the ids that pods hold of them are not ours, and no
-    # change of ours takes them away.
-    not_ours: Set[str]
-    local: Local
-
-    @property
-    def inventory(self) -> Inventory:
-        return self.assessed.known.inventory
-
-    @property
-    def last_plan(self) -> Plan:
-        return self.assessed.world.plan or Plan()
-
-    @property
-    def last_daemons(self) -> tuple[MpsDaemon, ...]:
-        """Those that were wanted last, in this run or the one before."""
-        wanted = self.assessed.world.daemons
-        return self.inputs.mps.before if wanted is None else wanted
-
-    def uses(self, daemon: MpsDaemon) -> bool:
-        """True when containers are the daemon's clients, or may be: they hold shares of its devices under its name."""
-        return not self.inputs.holdings.known or any(
-            held_id.resource == daemon.resource
-            and held_id.replica is not None
-            and held_id.device_id in daemon.device_ids
-            for held_id in self.held
-        )
-
-    @property
-    def devices(self) -> access.Devices:
-        """The input for how containers get devices."""
-        return access.Devices(
-            inventory=self.inventory,
-            existing=self.inputs.existing,
-            cdi=self.inputs.cdi,
-            mount_dirs=self.local.container_mount_dirs,
-        )
 
 
 class Configured(Struct, frozen=True, kw_only=True):
@@ -136,15 +87,15 @@ class _Change(Struct, frozen=True, kw_only=True):
     daemons: tuple[MpsDaemon, ...] = ()
 
 
-def configure(node: Node) -> Configured:
+def configure(assessed: Assessment) -> Configured:
     """The configuration and the plan from now on."""
-    before, requested, spec = node.assessed.world.active, node.assessed.known.requested, node.assessed.spec
-    seen = node.inputs.seen
-    wanted = _wanted(before, requested, node)
+    before, requested, spec = assessed.world.active, assessed.known.requested, assessed.spec
+    seen = assessed.inputs.seen
+    wanted = _wanted(before, requested, assessed)
     if before.applied_once and isinstance(wanted, _Change):  # what has no ids waits for nothing
         before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
-    running = _running(before, node, wanted)
-    change = wanted if isinstance(wanted, ConfigProblem) else _change(before, wanted, running, node)
+    running = _running(before, assessed, wanted)
+    change = wanted if isinstance(wanted, ConfigProblem) else _change(before, wanted, running, assessed)
     new_hash = spec.config_hash if spec is not None else None
     after, shape, daemons, problem = before, running.shape, running.daemons, running.problem
     match change:
@@ -157,7 +108,7 @@ def configure(node: Node) -> Configured:
             after = replace(before, applied_hash=new_hash)
     if problem is not None and problem.coming is not None:
         named = {daemon.resource for daemon in problem.coming}
-        coming = announced(problem.coming, node.inputs.mps.taken) if before.applied_once else problem.coming
+        coming = announced(problem.coming, assessed.inputs.mps.taken) if before.applied_once else problem.coming
         daemons = (*coming, *(daemon for daemon in daemons or () if daemon.resource not in named))
     status = ConfigStatus(
         reason=names.APPLIED,
@@ -165,7 +116,9 @@ def configure(node: Node) -> Configured:
         applied_hash=after.applied_hash,
         sources=requested.sources,
     )
-    running_on = still_used(node.last_daemons, daemons, node.uses) if daemons is not None else ()
+    running_on = (
+        still_used(_last_daemons(assessed), daemons, partial(_is_used, assessed)) if daemons is not None else ()
+    )
     if running_on and shape is not None and daemons is not None:
         named = {daemon.resource for daemon in running_on}
         daemons = (*running_on, *(daemon for daemon in daemons if daemon.resource not in named))
@@ -173,15 +126,21 @@ def configure(node: Node) -> Configured:
     libraries: tuple[gates.MissingLibraries, ...] = ()
     plan = None
     if shape is not None:
-        libraries = access.without_libraries(after.effective, node.devices) if after.applied_once else ()
-        others = () if after.effective.observing else held_otherwise(shape, node.held, node.inventory)
-        facts = _facts(node, others=others, libraries=libraries, staying=running_on, problem=problem)
-        plan = gates.apply(shape, facts, ours=() if after.effective.observing else node.assessed.world.state.offered)
+        libraries = access.without_libraries(after.effective, assessed.devices) if after.applied_once else ()
+        others = () if after.effective.observing else held_otherwise(shape, assessed.facts.held, assessed.inventory)
+        facts = replace(
+            assessed.facts,
+            held_otherwise=others,
+            change=_waiting_change(problem),
+            staying=running_on,
+            libraries=libraries,
+        )
+        plan = gates.apply(shape, facts, ours=() if after.effective.observing else assessed.world.state.offered)
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
-    elif shape is not None and plan is not None and (ours := _ours(others, shape, node)):
-        status = of_holders(status, ours, node.inventory, plan)
-    elif not node.local.standalone and (seen is None or seen.config is None):
+    elif shape is not None and plan is not None and (ours := _ours(others, shape, assessed)):
+        status = of_holders(status, ours, assessed.inventory, plan)
+    elif not assessed.local.standalone and (seen is None or seen.config is None):
         kept = "its last configuration is" if spec is not None else "the node's own settings are"
         message = f"the operator has not resolved this node: {kept} in effect"
         status = replace(status, reason=names.NO_CONFIG, message=message)
@@ -191,7 +150,7 @@ def configure(node: Node) -> Configured:
         message = "; ".join(filter(None, (status.message, kept_text(running_on))))
         status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=message)
     if problem is None:
-        status = replace(status, unmatched=_unmatched(after.effective, node, requested.from_file))
+        status = replace(status, unmatched=_unmatched(after.effective, assessed, requested.from_file))
     to_save = problem.to_save if problem is not None else None
     configured = Configured(
         active=after,
@@ -199,37 +158,42 @@ def configure(node: Node) -> Configured:
         plan=plan,
         status=status,
         refused="" if problem is None or problem.waits else problem.source,
-        saving=to_save is not None and not node.inputs.unsaved_because,
+        saving=to_save is not None and not assessed.inputs.unsaved_because,
         daemons=daemons,
     )
-    return _with_others(_with_pods(_with_cdi(configured, node, libraries), node), requested)
+    return _with_others(_with_pods(_with_cdi(configured, assessed, libraries), assessed), requested)
 
 
-def _facts(
-    node: Node,
-    *,
-    others: tuple[HeldId, ...],
-    libraries: tuple[gates.MissingLibraries, ...],
-    staying: tuple[MpsDaemon, ...],
-    problem: ConfigProblem | None,
-) -> gates.GateFacts:
-    return gates.GateFacts(
-        inventory=node.inventory,
-        verdicts=node.assessed.known.verdicts,
-        cordons=node.assessed.cordons_now,
-        removed_probes=node.assessed.removed_probes,
-        places=node.assessed.places,
-        held=node.held,
-        held_otherwise=others,
-        holdings=node.inputs.holdings,
-        unconfirmed=node.assessed.unconfirmed,
-        change=_waiting_change(problem),
-        staying=staying,
-        statuses=node.inputs.mps.statuses,
-        taken=node.inputs.mps.taken,
-        shown=frozenset(resource.name for resource in node.last_plan.resources if resource.ids),
-        libraries=libraries,
-        pods=node.inputs.pods,
+def awaits(assessed: Assessment) -> str:
+    """Return why a node that remembers no configuration must not register yet; empty: it may.
+
+    Its first pods would hold the ids that they are offered first: ids of local settings before the policy has come, or
+    ids beside those that pods of a forgotten configuration hold.
+    """
+    world, local, holdings = assessed.world, assessed.local, assessed.inputs.holdings
+    seconds = local.operator_wait_seconds
+    if world.active.applied_once or assessed.monotonic >= world.started + seconds:
+        return ""
+    if not local.standalone and assessed.spec is None:
+        what = "the operator's configuration of this node"
+    elif holdings.state is not HoldersState.SYNCED and holdings.possible is None:
+        what = "the kubelet's list of pods that hold devices"
+    else:
+        return ""
+    return f"no saved configuration: the first registration waits for {what}, {seconds:.0f} s at most"
+
+
+def _last_daemons(assessed: Assessment) -> tuple[MpsDaemon, ...]:
+    """Return those that were wanted last, in this run or the one before."""
+    wanted = assessed.world.daemons
+    return assessed.inputs.mps.before if wanted is None else wanted
+
+
+def _is_used(assessed: Assessment, daemon: MpsDaemon) -> bool:
+    """True when containers are the daemon's clients, or may be: they hold shares of its devices under its name."""
+    return not assessed.inputs.holdings.known or any(
+        held_id.resource == daemon.resource and held_id.replica is not None and held_id.device_id in daemon.device_ids
+        for held_id in assessed.facts.held
     )
 
 
@@ -256,54 +220,54 @@ def _with_others(configured: Configured, requested: RequestedConfig) -> Configur
     return replace(configured, status=replace(status, others=others), refused=configured.refused or "file")
 
 
-def _ours(others: Sequence[HeldId], shape: Plan, node: Node) -> list[HeldId]:
+def _ours(others: Sequence[HeldId], shape: Plan, assessed: Assessment) -> list[HeldId]:
     """Return what is held in another shape of the devices that are withheld for it.
 
     Without devices that are not to be offered at all (excluded), and those that another plugin serves: its pods do not
     concern our configuration.
     """
-    theirs = {held_id.device_id for held_id in node.held if held_id.resource in node.not_ours}
+    theirs = {held_id.device_id for held_id in assessed.facts.held if held_id.resource in assessed.not_ours}
     offered = {schedulable.device_id for resource in shape.resources for schedulable in resource.ids}
     return [held_id for held_id in others if held_id.device_id in offered - theirs]
 
 
-def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Change | ConfigProblem:
+def _wanted(before: ActiveConfig, requested: RequestedConfig, assessed: Assessment) -> _Change | ConfigProblem:
     """The wanted configuration with its plan, or why it cannot be."""
     if requested.effective is None:
         return ConfigProblem(source=requested.source, field=requested.field, message=requested.error or "")
-    if why := access.refusal(before.effective if before.applied_once else None, requested.effective, node.devices):
-        return ConfigProblem(source="cdi", field=why.field, message=str(why))
-    if not before.applied_once and node.awaits and not requested.effective.observing:
-        return ConfigProblem(source="operator", message=node.awaits, waits=True)
-    shape, error = _made(requested.effective, node)
+    if refused := access.refusal(assessed.active, requested.effective, assessed.devices):
+        return ConfigProblem(source="cdi", field=refused.field, message=str(refused))
+    if not before.applied_once and (why := awaits(assessed)) and not requested.effective.observing:
+        return ConfigProblem(source="operator", message=why, waits=True)
+    shape, error = _made(requested.effective, assessed)
     if error is None and shape is not None:
-        settings = access.mode_settings(requested.effective, node.devices)
+        settings = access.mode_settings(requested.effective, assessed.devices)
         modes = ((mode, resource) for resource in shape.resources if (mode := mode_of(resource)) is not None)
-        refused = (mode.refusal(resource, settings) for mode, resource in modes)
-        error = next((why for why in refused if why is not None), None)
+        refusals = (mode.refusal(resource, settings) for mode, resource in modes)
+        error = next((why for why in refusals if why is not None), None)
     if shape is not None and error is None:
         return _Change(effective=requested.effective, shape=shape)
     return ConfigProblem(source="plan", field=error.field if error else "", message=str(error or ""))
 
 
-def _running(before: ActiveConfig, node: Node, wanted: _Change | ConfigProblem) -> _Running:
+def _running(before: ActiveConfig, assessed: Assessment, wanted: _Change | ConfigProblem) -> _Running:
     """Return the configuration in effect where one was applied before; nothing at a first start."""
     if not before.applied_once:
         return _Running()
     if isinstance(wanted, _Change) and wanted.effective == before.effective:  # as a rule: made once
         shape, why = wanted.shape, None
     else:
-        shape, why = _shape(before.effective, node)
-    clients, needs = client_ids(shape), _awaited(shape, node)
+        shape, why = _shape(before.effective, assessed)
+    clients, needs = client_ids(shape), _awaited(shape, assessed)
     daemons = needs.daemons if shape.resources or not why else None
     if why:
         problem = ConfigProblem(source="plan", field=why.field, message=str(why))
         return _Running(shape=shape, daemons=daemons, clients=clients, problem=problem)
     if not needs.why:
         return _Running(shape=shape, daemons=daemons, clients=clients)
-    index = node.assessed.known.index.under(before.effective.index_prefix)
-    start = may_start(needs.unanswered, node.inputs.holdings, index, clients=clients)
-    if not start.apply and node.inputs.holdings.known:  # else not known: after a restart daemons are wanted at once
+    index = assessed.known.index.under(before.effective.index_prefix)
+    start = may_start(needs.unanswered, assessed.inputs.holdings, index, clients=clients)
+    if not start.apply and assessed.inputs.holdings.known:  # else not known: after a restart daemons are wanted at once
         problem = replace(_daemons_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
         return _Running(shape=shape, clients=clients, problem=problem)
     return _Running(shape=shape, daemons=daemons, clients=clients, problem=_daemons_await(needs))
@@ -315,15 +279,17 @@ def _daemons_await(needs: Awaited) -> ConfigProblem:
     return ConfigProblem(source=mps.NAME, field=needs.field, message=needs.why, waits=needs.starting, awaits=count)
 
 
-def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | ConfigProblem | None:
+def _change(
+    before: ActiveConfig, wanted: _Change, running: _Running, assessed: Assessment
+) -> _Change | ConfigProblem | None:
     """The wanted configuration, or why it cannot take effect; None: it is in effect."""
     requested, shape = wanted.effective, wanted.shape
     if before.applied_once and requested.shape == before.effective.shape:
         return None
-    needs = _awaited(shape, node)
-    decision = _may(before, requested, shape, needs=needs, running=running, node=node)
+    needs = _awaited(shape, assessed)
+    decision = _may(before, requested, shape, needs=needs, running=running, assessed=assessed)
     if not decision.apply:
-        known = node.inputs.holdings.state is HoldersState.SYNCED
+        known = assessed.inputs.holdings.state is HoldersState.SYNCED
         shown = shape if known and not requested.observing else None
         waiting_for = decision.waiting_for
         return ConfigProblem(
@@ -331,9 +297,9 @@ def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node
         )
     if needs.why:
         return replace(_daemons_await(needs), coming=needs.daemons)
-    if before.applied_once and (node.inputs.saved is None or node.inputs.saved.shape != requested.shape):
+    if before.applied_once and (assessed.inputs.saved is None or assessed.inputs.saved.shape != requested.shape):
         what = ", ".join(sorted(changed_ids(running.shape or Plan(), shape))) or "what is offered"
-        why = node.inputs.unsaved_because or "it is being written"
+        why = assessed.inputs.unsaved_because or "it is being written"
         message = f"the change of {what} waits until the state file is written: {why}"
         return ConfigProblem(source="state", message=message, waits=True, to_save=requested, coming=needs.daemons)
     return replace(wanted, daemons=needs.daemons)
@@ -346,30 +312,30 @@ def _may(
     *,
     needs: Awaited,
     running: _Running,
-    node: Node,
+    assessed: Assessment,
 ) -> ChangeDecision:
     """True when it may take effect at once, except for the devices that pods hold."""
-    index = node.assessed.known.index.under((before.effective if before.applied_once else requested).index_prefix)
+    index = assessed.known.index.under((before.effective if before.applied_once else requested).index_prefix)
     clients = running.clients
     if not before.applied_once:
-        decision = may_begin(needs.unanswered, wanted, node.inputs.holdings, index)
-        clients = known_clients(wanted, node.inventory, node.inputs.mps)
+        decision = may_begin(needs.unanswered, wanted, assessed.inputs.holdings, index)
+        clients = known_clients(wanted, assessed.inventory, assessed.inputs.mps)
     elif before.effective.observing and not requested.observing:
-        decision = take_over(wanted, node.inputs.holdings, index)
+        decision = take_over(wanted, assessed.inputs.holdings, index)
     else:
         resources = running.shape.resources if running.shape is not None else ()
-        current = Plan(resources=tuple(resource for resource in resources if resource.name not in node.not_ours))
+        current = Plan(resources=tuple(resource for resource in resources if resource.name not in assessed.not_ours))
         decision = decide_change(
-            current, wanted, node.inputs.holdings, node.assessed.unconfirmed, whole=requested.observing
+            current, wanted, assessed.inputs.holdings, assessed.facts.unconfirmed, whole=requested.observing
         )
-    return may_start(needs.unanswered, node.inputs.holdings, index, clients=clients) if decision.apply else decision
+    return may_start(needs.unanswered, assessed.inputs.holdings, index, clients=clients) if decision.apply else decision
 
 
-def _awaited(plan: Plan, node: Node) -> Awaited:
-    return awaited(plan, node.inventory, node.inputs.holdings, node.inputs.mps, node.not_ours)
+def _awaited(plan: Plan, assessed: Assessment) -> Awaited:
+    return awaited(plan, assessed.inventory, assessed.inputs.holdings, assessed.inputs.mps, assessed.not_ours)
 
 
-def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.MissingLibraries]) -> Configured:
+def _with_cdi(configured: Configured, assessed: Assessment, libraries: Sequence[gates.MissingLibraries]) -> Configured:
     """Add what is wrong with CDI: devices that containers would get without the driver's libraries are not offered, and
     a broken source of these is named while the last good one is used."""
     status = configured.status
@@ -378,16 +344,16 @@ def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.Miss
         return configured
     why = "; ".join(missing.why for missing in libraries)
     if not why:
-        return replace(configured, status=replace(status, cdi_problem=access.stale(active, node.devices)))
+        return replace(configured, status=replace(status, cdi_problem=access.stale(active, assessed.devices)))
     status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")
     if status.reason in {names.APPLIED, names.NO_CONFIG}:
         status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_problem))
     return replace(configured, status=status, refused=configured.refused or "cdi")
 
 
-def _with_pods(configured: Configured, node: Node) -> Configured:
+def _with_pods(configured: Configured, assessed: Assessment) -> Configured:
     """Add why shares of computing power are not offered (gates.pods)."""
-    plan, status, pods = configured.plan, configured.status, node.inputs.pods
+    plan, status, pods = configured.plan, configured.status, assessed.inputs.pods
     if plan is None or not (by_pods := [resource.name for resource in plan.resources if resource.sharing.cores]):
         return configured
     if pods.pods is not None:
@@ -402,33 +368,33 @@ def _with_pods(configured: Configured, node: Node) -> Configured:
     return replace(configured, status=status)
 
 
-def _made(effective: Effective, node: Node) -> tuple[Plan | None, PlanError | None]:
+def _made(effective: Effective, assessed: Assessment) -> tuple[Plan | None, PlanError | None]:
     """As offering.shape.fitting."""
     if not effective.observing:
         try:
-            access.check(effective, node.devices)
+            access.check(effective, assessed.devices)
         except PlanError as error:
             return None, error
-    return fitting(node.inventory, partial(make_shape, settings=plan_settings(effective)))
+    return fitting(assessed.inventory, partial(make_shape, settings=plan_settings(effective)))
 
 
-def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[Unmatched, ...]:
+def _unmatched(effective: Effective, assessed: Assessment, from_file: Set[str]) -> tuple[Unmatched, ...]:
     """Return the notes on entries that match nothing, for a configuration that is in effect and so has a plan."""
     sections = effective.sections
     return (
-        *unmatched(node.inventory, plan_settings(effective), from_file),
-        *reasons.unmatched(sections.health.rules, node.assessed.vendors),
-        *reasons.unmatched_faults(sections.faults.rules, node.assessed.vendors),
-        *unmatched_rules(node.inventory, sections),
-        *unmatched_capacity(node.inventory, sections.capacity),
+        *unmatched(assessed.inventory, plan_settings(effective), from_file),
+        *reasons.unmatched(sections.health.rules, assessed.vendors),
+        *reasons.unmatched_faults(sections.faults.rules, assessed.vendors),
+        *unmatched_rules(assessed.inventory, sections),
+        *unmatched_capacity(assessed.inventory, sections.capacity),
         *unmatched_cordons(
-            node.inventory, frozenset(cordon.id for cordon in node.assessed.cordons_now), effective.vendors
+            assessed.inventory, frozenset(cordon.id for cordon in assessed.facts.cordons), effective.vendors
         ),
     )
 
 
-def _shape(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
+def _shape(effective: Effective, assessed: Assessment) -> tuple[Plan, PlanError | None]:
     """The shape of what is in effect; where it makes no sense with the devices of now, why, and the shape of those with
     which it does, which a restart does not change; or else the last one."""
-    shape, error = _made(effective, node)
-    return shape if shape is not None else shape_of(node.last_plan), error
+    shape, error = _made(effective, assessed)
+    return shape if shape is not None else shape_of(assessed.last_plan), error

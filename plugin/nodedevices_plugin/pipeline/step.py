@@ -32,7 +32,6 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     Uses,
     facts_by_id,
-    served_by_others,
     tenure_key,
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
@@ -42,17 +41,15 @@ from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.assess import Assessment
 from nodedevices_plugin.pipeline.config_status import ActiveConfig, refusal
-from nodedevices_plugin.pipeline.configuring import Configured, Node, configure
+from nodedevices_plugin.pipeline.configuring import Configured, awaits, configure
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held, named, observe, remembered
 from nodedevices_plugin.pipeline.lost import lost_devices
 from nodedevices_plugin.pipeline.most_seen import lacking
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
-from nodedevices_plugin.pipeline.requesting import RequestedConfig
-from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
-from nodedevices_plugin.pipeline.world import Inputs, Known, World
+from nodedevices_plugin.pipeline.state import State, to_save
+from nodedevices_plugin.pipeline.world import Known, World
 from nodedevices_plugin.settings.effective import Effective, to_saved
-from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.clients import follow
 from nodedevices_plugin.sharing.plain import SHARED
 from nodedevices_plugin.vendors.faults import CODED
@@ -80,22 +77,21 @@ class Step(Struct, frozen=True, kw_only=True):
         return bool(self.silent)
 
 
-def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
+def decide(assessed: Assessment) -> Step:
     """Return what follows from the assessment: configuration, plan, access for containers, state to save, facts to
     report."""
-    world, known, now, monotonic = assessed.world, assessed.known, assessed.now, assessed.monotonic
-    inventory = known.inventory
-    awaits = _awaits(world, inputs, local, assessed.spec, monotonic)
-    first_offer_from = _first_offer_from(world, inputs)
-    configured = _configured(assessed, inputs, local, awaits=awaits)
+    world, inputs, known = assessed.world, assessed.inputs, assessed.known
+    inventory, now, monotonic = known.inventory, assessed.now, assessed.monotonic
+    first_offer_from = _first_offer_from(assessed)
+    configured = _configured(assessed)
     active = configured.active
     plan = configured.plan if inventory.line_monotonic is None or monotonic >= first_offer_from else None
+    index = known.index.under(active.effective.index_prefix)
     observed: Plan | None = None
     if active.applied_once and active.effective.observing:
-        others = known.index.under(active.effective.index_prefix)
-        observed = observe(world.state.observed, inputs.holdings, others, mode=active.effective.sharing_mode)
-    allocations = _compared(world, inputs, known.index.under(active.effective.index_prefix), observed or plan)
-    holdings = with_all(named(inputs.holdings, known.index.under(active.effective.index_prefix), known.given), plan)
+        observed = observe(world.state.observed, inputs.holdings, index, mode=active.effective.sharing_mode)
+    allocations = _compared(assessed, index, observed or plan)
+    holdings = with_all(named(inputs.holdings, index, known.given), plan)
     uses = idle.follow(
         world.uses,
         inventory,
@@ -108,8 +104,6 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     )
     state = _state(
         assessed,
-        inputs,
-        local,
         active=active,
         applied=configured.to_save,
         plan=plan,
@@ -117,11 +111,8 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         uses=uses,
         holdings=holdings,
     )
-    devices = access.Devices(
-        inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
-    )
     judged_from = expected.judged_from(known.probes, known.probe_set.since)
-    given = access.access(active.effective, devices, plan) if plan is not None else Access()
+    given = access.access(active.effective, assessed.devices, plan) if plan is not None else Access()
     expected_now = _expected(active, assessed, state.most_seen or (), judged_from)
     after = World(
         known=known,
@@ -136,7 +127,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         state=state,
         confirm_problems=assessed.confirm.problems,
         departed=_departed(world.departed, inventory, now),
-        lost=_lost(assessed, inputs),
+        lost=_lost(assessed),
         expected=expected_now,
         allocations=allocations,
         uses=uses,
@@ -148,7 +139,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     deadlines = (
         *silent_from.values(),
         *_judging_deadlines(assessed),
-        world.started + local.operator_wait_seconds if awaits else None,
+        world.started + assessed.local.operator_wait_seconds if awaits(assessed) else None,
         first_offer_from,
         judged_from,
         monotonic + UNSURE_SECONDS if allocations.unsure else None,
@@ -165,8 +156,8 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     )
 
 
-def _lost(assessed: Assessment, inputs: Inputs) -> dict[str, str]:
-    hardware = inputs.hardware or frozenset()
+def _lost(assessed: Assessment) -> dict[str, str]:
+    hardware = assessed.inputs.hardware or frozenset()
     return lost_devices(assessed.known.owned, hardware=hardware, given_up=assessed.given_up, left=assessed.world.left)
 
 
@@ -174,19 +165,11 @@ def _next(deadlines: Iterable[float | None], now: float) -> float | None:
     return min((deadline for deadline in deadlines if deadline is not None and deadline > now), default=None)
 
 
-def _configured(assessed: Assessment, inputs: Inputs, local: Local, *, awaits: str) -> Configured:
+def _configured(assessed: Assessment) -> Configured:
     """Return what is in effect from now on; before the first line of a probe that is what was."""
     world, known, requested = assessed.world, assessed.known, assessed.known.requested
     if known.inventory.line_monotonic is not None:
-        node = Node(
-            assessed=assessed,
-            inputs=inputs,
-            held=held(inputs.holdings, assessed.unconfirmed, _index(world.active, requested, known.index), known.given),
-            awaits=awaits,
-            not_ours=served_by_others(inputs.registrations),
-            local=local,
-        )
-        configured = configure(node)
+        configured = configure(assessed)
         generation = configured.status.generation
         return (
             replace(configured, status=replace(world.config, generation=generation))
@@ -216,8 +199,6 @@ def _configured(assessed: Assessment, inputs: Inputs, local: Local, *, awaits: s
 
 def _state(
     assessed: Assessment,
-    inputs: Inputs,
-    local: Local,
     *,
     active: ActiveConfig,
     applied: Effective | None,
@@ -227,13 +208,13 @@ def _state(
     holdings: Holdings,
 ) -> State:
     """Return the state to save. `applied`: the configuration that it is to have."""
-    world, known, now = assessed.world, assessed.known, assessed.now
+    world, known, inputs, now = assessed.world, assessed.known, assessed.inputs, assessed.now
     offered, retired = _offered(world.state, plan, observed, now)
     return dataclasses.replace(
         to_save(world.state, known.inventory, known.verdicts),
         applied=to_saved(applied) if applied is not None else world.state.applied,
         applied_hash=active.applied_hash,
-        spec=assessed.spec if not local.standalone else world.state.spec,
+        spec=assessed.spec if not assessed.local.standalone else world.state.spec,
         offered=offered,
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
         retired=retired,
@@ -244,7 +225,7 @@ def _state(
         probes=known.probe_set.texts if known.inventory.line_monotonic is not None else world.state.probes,
         auto_probes=known.probe_set.auto if known.inventory.line_monotonic is not None else world.state.auto_probes,
         retired_devices=known.probe_set.retired_devices,
-        most_seen=_most_seen(assessed, inputs, local),
+        most_seen=_most_seen(assessed),
         notices=notices.follow(
             world.state.notices, assessed.events, known.inventory, assessed.rules, assessed.vendors, now=now
         ),
@@ -259,7 +240,7 @@ def _state(
             plan if observed is None else Plan(),
             inputs.holdings,
             inputs.mps.processes,
-            not_ours=served_by_others(inputs.registrations),
+            not_ours=assessed.not_ours,
             now=now,
         ),
         lost_contexts=lost.follow(
@@ -283,9 +264,10 @@ def _held_since(before: Mapping[str, datetime], holdings: Holdings) -> Mapping[s
     return now if holdings.known else {**before, **now}
 
 
-def _compared(world: World, inputs: Inputs, index: DeviceIndex, plan: Plan | None) -> Comparison:
+def _compared(assessed: Assessment, index: DeviceIndex, plan: Plan | None) -> Comparison:
     """Compare the kubelet's allocations with the holders that it lists: each complete List once."""
-    holdings, before = inputs.holdings, world.allocations
+    world, holdings = assessed.world, assessed.inputs.holdings
+    before = world.allocations
     if holdings.state is not HoldersState.SYNCED or holdings.taken == before.taken:
         return before
     every = replace(holdings, holders=(*holdings.holders, *holdings.forgotten), possible=None)
@@ -309,12 +291,12 @@ def _expected(
     return lacking(remembered, known.inventory, known.owned.keys())
 
 
-def _most_seen(assessed: Assessment, inputs: Inputs, local: Local) -> tuple[MostSeen, ...] | None:
+def _most_seen(assessed: Assessment) -> tuple[MostSeen, ...] | None:
     """None: neither the state file nor the node's object has said yet what it had."""
     world, known, before = assessed.world, assessed.known, assessed.world.state.most_seen
-    if before is None and inputs.seen is not None:
-        before = inputs.seen.most_seen
-    if before is None and local.standalone:
+    if before is None and assessed.inputs.seen is not None:
+        before = assessed.inputs.seen.most_seen
+    if before is None and assessed.local.standalone:
         before = ()
     if before is None or known.inventory.line_monotonic is None:
         return world.state.most_seen
@@ -336,8 +318,8 @@ def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
     """Yield when the assessment may change without any news; time.monotonic()."""
     known, now, monotonic = assessed.known, assessed.now, assessed.monotonic
     yield probe_sets.next_change(known.probe_set, monotonic)
-    yield _recent_over(assessed.unconfirmed, monotonic)
-    for cordon in assessed.cordons_now:
+    yield _recent_over(assessed.facts.unconfirmed, monotonic)
+    for cordon in assessed.facts.cordons:
         if cordon.until is not None:
             yield monotonic + (cordon.until - now).total_seconds()
     for part in (*known.probes.values(), *(retired.inventory for retired in known.probe_set.retired)):
@@ -371,36 +353,13 @@ def _recent_over(unconfirmed: Sequence[RecentAllocate], monotonic: float) -> flo
     return over if over > monotonic else monotonic + LIST_AGAIN_SECONDS
 
 
-def _index(active: ActiveConfig, requested: RequestedConfig, index: DeviceIndex) -> DeviceIndex:
-    effective = active.effective if active.applied_once else requested.effective or active.effective
-    return index.under(effective.index_prefix)
-
-
-def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, monotonic: float) -> str:
-    """Return why a node that remembers no configuration must not register yet; empty: it may.
-
-    Its first pods would hold the ids that they are offered first: ids of local settings before the policy has come, or
-    ids beside those that pods of a forgotten configuration hold.
-    """
-    seconds = local.operator_wait_seconds
-    if world.active.applied_once or monotonic >= world.started + seconds:
-        return ""
-    if not local.standalone and spec is None:
-        what = "the operator's configuration of this node"
-    elif inputs.holdings.state is not HoldersState.SYNCED and inputs.holdings.possible is None:
-        what = "the kubelet's list of pods that hold devices"
-    else:
-        return ""
-    return f"no saved configuration: the first registration waits for {what}, {seconds:.0f} s at most"
-
-
-def _first_offer_from(world: World, inputs: Inputs) -> float:
+def _first_offer_from(assessed: Assessment) -> float:
     """Return the time before which an agent that remembers its configuration offers nothing; time.monotonic().
 
     A device may be held under an id that is not in its plan, and only the kubelet knows: its List, or its checkpoint
     where List does not answer. Both are there milliseconds after the start; who cannot read either goes on without.
     """
-    holdings, active = inputs.holdings, world.active
+    world, holdings, active = assessed.world, assessed.inputs.holdings, assessed.world.active
     known = holdings.state is HoldersState.SYNCED or holdings.taken > 0.0 or holdings.possible is not None
     first = world.plan is None and active.applied_once and not active.effective.observing
     return world.started + FIRST_LIST_SECONDS if first and not known else world.started

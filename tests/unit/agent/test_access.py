@@ -49,7 +49,7 @@ def assessed(node: Node, requested: dict[str, Any], *devices: DeviceFact) -> Ass
 
 def toolkit_request(node: Node, requested: dict[str, Any], environment: CdiEnvironment) -> CtkRequest | None:
     assessment = assessed(node, requested, *DEVICES)
-    request = assessment.program_requests(frozenset(), {"nvidia": environment}).get("nvidia")
+    request = assessment.with_cdi({"nvidia": environment}).program_requests().get("nvidia")
     assert request is None or isinstance(request, CtkRequest)
     return request
 
@@ -92,7 +92,7 @@ def test_nothing_is_requested_that_is_not_needed(requested: dict[str, Any], envi
 
 def test_before_the_first_line_it_is_not_known_for_which_devices_to_query() -> None:
     assert assessed(made(), BY_CDI, *DEVICES).uses_cdi
-    assert not assessed(made(), BY_CDI).program_requests(frozenset(), {"nvidia": NOTHING})
+    assert not assessed(made(), BY_CDI).with_cdi({"nvidia": NOTHING}).program_requests()
 
 
 def test_while_cdi_is_refused_the_way_in_effect_goes_on() -> None:
