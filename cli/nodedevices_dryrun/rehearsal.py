@@ -19,13 +19,20 @@ from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.text import some
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.capacity import plan_capacity
-from nodedevices_operator.desired.configuration import Configuration, Previous, Trial, means_the_same, resolve
+from nodedevices_operator.desired.configuration import (
+    WIRE_SECTIONS,
+    Configuration,
+    Previous,
+    Trial,
+    means_the_same,
+    resolve,
+    understood,
+)
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, from_data, rehearsed
 from nodedevices_operator.desired.policy_status import Note
 from nodedevices_operator.desired.pools import SECTION as FAULTS
 from nodedevices_operator.desired.pools import Reacting, coming, survey, trial_pool
 from nodedevices_operator.desired.selection import lacking
-from nodedevices_operator.desired.stored import WIRE_SECTIONS, understood
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.objects import (
     NodeDevicesRecord,

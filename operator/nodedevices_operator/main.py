@@ -57,7 +57,7 @@ from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.election import Election, LostLeadershipError
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.kube.source import Watch
+from nodedevices_operator.kube.watch import Watch
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.settings import OperatorSettings

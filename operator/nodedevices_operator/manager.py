@@ -23,10 +23,10 @@ from nodedevices_operator.cache.store import Cache, Dirty, faults
 from nodedevices_operator.cache.workers import RetryLater, Workers
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
+from nodedevices_operator.desired.actions import node_problems
 from nodedevices_operator.desired.consequences import faulty
 from nodedevices_operator.desired.pods import holder_health
 from nodedevices_operator.desired.pools import acts, claims
-from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
@@ -34,10 +34,9 @@ from nodedevices_operator.reconcile.cluster_properties import ClusterProperties
 from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
 from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, ObjectEvents, RecordWatch
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
-from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler
+from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler, Tallies
 from nodedevices_operator.reconcile.rollouts import Rollouts
 from nodedevices_operator.reconcile.surveyor import Surveyor
-from nodedevices_operator.reconcile.tallies import Tallies
 from nodedevices_operator.records.kinds import Kind, Record
 
 NODE_WORKERS = 16  # each waits for one call at a time, as all do; the client allows 32

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_operator.desired.stale import STOPPED_AFTER_SECONDS
+from nodedevices_operator.desired.conditions import STOPPED_AFTER_SECONDS
 from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
 from support.fleet import FleetNode

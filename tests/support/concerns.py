@@ -14,8 +14,8 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.concerns.port import Concern, Shown, View
 from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.configuration import Understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
-from nodedevices_operator.desired.stored import Understood
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import pod_path

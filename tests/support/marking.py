@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nodedevices_operator.kube.outbox import SENDER
+from nodedevices_operator.kube.apply import SENDER
 from nodedevices_operator.manager import Manager
 
 

@@ -1,6 +1,6 @@
 """The LIST of what exists, whatever kopf has delivered or missed.
 
-kopf lists and watches (kube/handlers.py), and two things it does not report: what was deleted before it lists anew
+kopf lists and watches (kube/watch.py), and two things it does not report: what was deleted before it lists anew
 (after a 410, or started again), and that a watch has stalled. So names and resourceVersions alone are listed
 (PartialObjectMetadataList): at the start, every ten minutes with jitter, and a moment after kopf has listed or a write
 has met an object that is gone.

@@ -1,17 +1,27 @@
 """Limits of what one node's agent, or another writer on its Node, may make the operator do: so much at once, and so
 much over time.
 
-An agent decides how often its status changes and what it names there. What that costs the API server, and the workers
-that the other nodes wait for, is decided by these. The memory is two numbers; lost with the operator's, the bucket is
-full again.
+An agent decides how often its status changes and what it names there. What that costs the API server, the workers that
+the other nodes wait for and the people who read Events is decided by these. The memory is a few numbers for each node;
+lost with the operator's, the bucket is full again.
+
+Events that a node's budget does not cover are counted, and summed up once a minute in one Event about the NodeDevices.
+One that was suppressed is never written later: it is news of yesterday, and the conditions show what is so now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import Struct
+
+from nodedevices_operator.desired import events
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.metrics import OperatorMetrics
+from nodedevices_operator.records.objects import NodeDevicesRecord
 
 # Another writer that changes our value back: after so many repairs within the window we stop for a while, and say so.
 FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
@@ -52,3 +62,57 @@ class CallBudget:
             return False
         self._tokens -= 1.0
         return True
+
+
+BURST = 128  # 8 devices, 16 shares of each: a node's pods all hear of one fault
+SECONDS_PER_EVENT = 10.0
+SUM_UP_SECONDS = 60.0  # from the first suppressed Event to the one that sums them up
+LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
+
+
+class _NodeBudget(Struct):
+    """Budgets of one node. Times are by the monotonic clock."""
+
+    budget: CallBudget
+    suppressed: int = 0
+    first: str = ""  # when the first of them was suppressed, for people
+    due: float = 0.0  # when to sum up
+
+
+class NodeEvents:
+    """All nodes; one node at a time by the key queue."""
+
+    def __init__(self, writer: Writer, metrics: OperatorMetrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._writer = writer
+        self._metrics = metrics
+        self._clock = clock
+        self._nodes: dict[str, _NodeBudget] = {}
+
+    def forget(self, node: str) -> None:
+        self._nodes.pop(node, None)
+
+    def write(self, node: str, body: Mapping[str, Any]) -> None:
+        """Have the Event written, or count it where the node has had too many."""
+        of_node = self._nodes.get(node)
+        if of_node is None:
+            of_node = self._nodes[node] = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
+        if of_node.budget.take():
+            self._writer.event(body)
+            return
+        if not of_node.suppressed:
+            of_node.first, of_node.due = self._writer.now(), self._clock() + SUM_UP_SECONDS
+        of_node.suppressed += 1
+        self._metrics.suppressed_events.inc()
+
+    def sum_up(self, record: NodeDevicesRecord) -> float | None:
+        """Report how many were suppressed, when it is time. Returns the seconds until then; None: there are none."""
+        of_node = self._nodes.get(record.name)
+        if of_node is None or not of_node.suppressed:
+            return None
+        wait = of_node.due - self._clock()
+        if wait > 0:
+            return wait
+        about = events.About("NodeDevices", record.name, record.uid)
+        self._writer.event(events.suppressed(about, of_node.suppressed, of_node.first, LIMIT, self._writer.now()))
+        of_node.suppressed = 0
+        return None

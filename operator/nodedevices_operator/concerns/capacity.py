@@ -1,9 +1,16 @@
-"""Keeping the capacity that we own on a Node as it shall be, against drift, other writers, and pods that need it.
+"""Extended resources on a Node: the capacity that we own, as it shall be, against drift, other writers, and pods that
+need it; and the zeros that the kubelet leaves for names which the agent no longer offers.
 
-`desired/capacity.py` decides; this module reads what it needs and writes. Three pieces of memory, each rebuilt from the
-cluster when lost: names known to be ours (managedFields, the NodeDevices itself, or written by this process), values
-written last (a difference is drift), and nodes lowered a moment ago (a pod may have been bound meanwhile, so they are
-listed again).
+`desired/capacity.py` decides the capacity; this module reads what it needs and writes. Three pieces of memory, each
+rebuilt from the cluster when lost: names known to be ours (managedFields, the NodeDevices itself, or written by this
+process), values written last (a difference is drift), and nodes lowered a moment ago (a pod may have been bound
+meanwhile, so they are listed again).
+
+Five minutes after a plugin has ended, the kubelet writes an explicit 0 for its resource, for ever. Such a zero is
+removed when the agent has listed the name as retired for six minutes by our clock, no plugin serves it and no policy
+owns it, and it is still 0 at that moment: a JSON patch with a test, because server-side apply cannot remove what it
+never owned. A restarted operator starts counting again: the agent's times are not compared with ours, because clocks
+differ.
 """
 
 from __future__ import annotations
@@ -17,12 +24,12 @@ from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
-from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import PODS
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, Retirement
 from nodedevices_operator.records.shared import shared
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are listed again
@@ -122,3 +129,50 @@ def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:
         return frozenset()
     entries = (record.config or {}).get("capacity")
     return frozenset(str(it.get("name")) for it in entries or () if isinstance(it, Mapping))
+
+
+class RetiredZerosConcern:
+    info = Info("retired-zeros")
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+        self._clock = tools.clock
+        self._settled = tools.retired_seconds
+        self._first_seen: dict[str, dict[Retirement, float]] = {}
+
+    def forget(self, node: str) -> None:
+        self._first_seen.pop(node, None)
+
+    async def reconcile(self, view: View) -> Outcome:
+        target = view.target()
+        if target is None:
+            return Outcome()
+        node, name, now = target[0], view.record.name, self._clock()
+        before = self._first_seen.get(name, {})
+        seen = {retirement: before.get(retirement, now) for retirement in view.record.retired}
+        if seen:
+            self._first_seen[name] = seen
+        else:
+            self.forget(name)
+        # What shows no zero needs no requeue: the zero's coming is news of the Node.
+        zeros = set(removable(view.record, node))
+        left = {it.name: self._settled - (now - since) for it, since in seen.items() if it.name in zeros}
+        due = tuple(name for name, seconds in left.items() if seconds <= 0)
+        next_seconds = min((seconds for seconds in left.values() if seconds > 0), default=None)
+        if not due:
+            return Outcome(requeue_after=next_seconds)
+        try:
+            view.wrote(Kind.NODE, await self._writer.remove_zeros(node, due))
+        except KubeError as error:
+            if error.status != 422:  # no longer 0, or no longer there: another client was faster
+                raise
+            return Outcome(requeue_after=SETTLED_SECONDS)
+        log.info("retired zeros removed", node=node.name, names=due)
+        return Outcome(requeue_after=next_seconds)
+
+
+def removable(record: NodeDevicesRecord, node: NodeRecord) -> list[str]:
+    """Retired names that the Node shows as 0, that no plugin serves and that are not ours."""
+    served = {resource.name for resource in record.resources}
+    names = [retirement.name for retirement in record.retired]
+    return [name for name in names if node.capacity.get(name) == 0 and name not in served | node.owned]

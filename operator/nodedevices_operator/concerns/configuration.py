@@ -12,7 +12,7 @@ from nodedevices_api import conditions as names
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
-from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
+from nodedevices_operator.desired.configuration import Configuration, Previous, resolve, understood
 from nodedevices_operator.desired.rollout import (
     RolloutWatch,
     held_back,
@@ -22,7 +22,6 @@ from nodedevices_operator.desired.rollout import (
     standing,
     watch,
 )
-from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import (

@@ -27,10 +27,10 @@ from nodedevices_common.times import rfc3339
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failure, not_granted
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import consequences, events, pods
+from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.consequences import Due, HeldFault
 from nodedevices_operator.desired.fleet import EVICT, HOUR, Action
 from nodedevices_operator.desired.pods import HolderMatch
-from nodedevices_operator.desired.policy_status import ConditionVerdict
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord

@@ -26,6 +26,7 @@ from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
 from nodedevices_operator.concerns.tools import Tools, pods_at_first
 from nodedevices_operator.desired import events, pods
+from nodedevices_operator.desired.conditions import Staleness
 from nodedevices_operator.desired.idle import (
     IdleHolding,
     IdlePod,
@@ -38,7 +39,6 @@ from nodedevices_operator.desired.idle import (
     own_condition,
 )
 from nodedevices_operator.desired.pods import HolderMatch
-from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import PODS, pod_path
 

@@ -17,13 +17,12 @@ from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
 
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.desired.configuration import Configuration
+from nodedevices_operator.desired.conditions import ConditionVerdict, Staleness
+from nodedevices_operator.desired.configuration import Configuration, Understood, understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.pods import Scope, scope
-from nodedevices_operator.desired.policy_status import ConditionVerdict, Hindrance
+from nodedevices_operator.desired.policy_status import Hindrance
 from nodedevices_operator.desired.rollout import Standing
-from nodedevices_operator.desired.stale import Staleness
-from nodedevices_operator.desired.stored import Understood, understood
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord, NodeRecord

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodedevices_operator.concerns.capacity import CapacityConcern
+from nodedevices_operator.concerns.capacity import CapacityConcern, RetiredZerosConcern
+from nodedevices_operator.concerns.conditions import (
+    MaintenanceConcern,
+    NodeConditionConcern,
+    ProblemReportedConcern,
+    StalenessConcern,
+    XidConditionConcern,
+)
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
-from nodedevices_operator.concerns.device_events import DeviceEventsConcern
+from nodedevices_operator.concerns.device_events import DeviceEventsConcern, NoticeEventsConcern
 from nodedevices_operator.concerns.evictions import EvictionsConcern
 from nodedevices_operator.concerns.idle_pods import IdlePodsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern, ObjectLabelsConcern
-from nodedevices_operator.concerns.neighbours import MaintenanceConcern, ProblemReportedConcern
-from nodedevices_operator.concerns.node_conditions import NodeConditionConcern, XidConditionConcern
-from nodedevices_operator.concerns.notice_events import NoticeEventsConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.rejected_pods import RejectedPodsConcern, RejectionEventsConcern
-from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern
-from nodedevices_operator.concerns.staleness import StalenessConcern
 from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
 

@@ -28,7 +28,7 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, rejected
 from nodedevices_operator.desired.rejected import NEWS_SECONDS, SETTLE_SECONDS, age, rejection_text
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records.rejected import REASON, RejectedPod
+from nodedevices_operator.records.pods import REASON, RejectedPod
 
 BURST, SECONDS_PER_POD = 50, 0.2  # deletions, in the whole fleet
 MAX_AT_ONCE = 10  # for one node, while others wait for the worker

@@ -13,7 +13,7 @@ from nodedevices_api import conditions as names
 from nodedevices_common.conditions import build, same
 
 from nodedevices_operator.cache.rejected import RejectedPods
-from nodedevices_operator.concerns.events import NodeEvents
+from nodedevices_operator.concerns.budget import NodeEvents
 from nodedevices_operator.concerns.port import ActionGate, AtOnce, RolloutGate, Shown, View
 from nodedevices_operator.desired.actions import next_actions, summed_up
 from nodedevices_operator.kube.apply import Writer

@@ -19,7 +19,7 @@ from nodedevices_common.raw import mapping
 
 from nodedevices_operator.desired.selection import selects
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
-from nodedevices_operator.records.requests import pod_requests
+from nodedevices_operator.records.pods import pod_requests
 
 EVERY_GPU = DeviceMatch(type="gpu")
 FINISHED = frozenset({"Succeeded", "Failed"})

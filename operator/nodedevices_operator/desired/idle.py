@@ -15,9 +15,9 @@ from nodedevices_common import conditions
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.text import some
 
+from nodedevices_operator.desired.conditions import Staleness
 from nodedevices_operator.desired.pods import Holding, finished, leaving
 from nodedevices_operator.desired.pods import own_condition as condition_of
-from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import NodeDevicesRecord
 

@@ -18,8 +18,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 from nodedevices_common.text import some
 
-from nodedevices_operator.desired.vendors.port import VendorLabels
-from nodedevices_operator.desired.vendors.registry import VENDORS
+from nodedevices_operator.desired.vendors.registry import VENDORS, VendorLabels
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 NAMED = 5  # keys in a message

@@ -22,11 +22,11 @@ from nodedevices_common.conditions import MESSAGE_LIMIT, build, same
 from nodedevices_common.observing import without_effect
 from nodedevices_common.text import clip, place_of
 
+from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.configuration import Configuration, PolicyOutcome, Trial
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
-from nodedevices_operator.desired.id_changes import SECTIONS
 from nodedevices_operator.desired.rollout import RolloutState
-from nodedevices_operator.desired.trial import Preview, preview
+from nodedevices_operator.desired.trial import SECTIONS, Preview, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
 from nodedevices_operator.records.shared import shared
 
@@ -46,8 +46,6 @@ TURN = "it waits for its turn in the roll-out"
 SILENT = "its agent has not applied it yet"
 
 _ONE_OF_A_LIST = re.compile(r"\.devices\[[0-9]+\] ")  # of sharing.resources: another node may have it
-
-ConditionVerdict = tuple[str, str, str]  # status, reason, message
 
 
 class Hindrance(Struct, frozen=True):

@@ -20,7 +20,7 @@ from nodedevices_common.text import clip, some
 from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.records.objects import NodeDevicesRecord, ResourceRecord, WithheldRecord
-from nodedevices_operator.records.rejected import RejectedPod
+from nodedevices_operator.records.pods import RejectedPod
 
 BY_MEMORY = "memory"  # status.resources[].sharing
 GRACE = timedelta(seconds=30)

@@ -32,8 +32,7 @@ from nodedevices_common.confirming import CONFIG_ACCEPTED, CONFIRM, NAMED, OF_PO
 from nodedevices_common.text import some
 from nodedevices_common.times import seconds_between
 
-from nodedevices_operator.desired.configuration import MAX_POLICIES, Configuration, config_hash
-from nodedevices_operator.desired.stored import understood
+from nodedevices_operator.desired.configuration import MAX_POLICIES, Configuration, config_hash, understood
 from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord, NodeRecord, PolicyRecord, PolicyRef
 from nodedevices_operator.records.shared import shared
 

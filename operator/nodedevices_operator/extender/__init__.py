@@ -5,11 +5,9 @@ names of those that are left here (filter), and gets back those of which one GPU
 be (prioritize). Nothing is written, there is no leader election, and any number of these may run: the kubelet allocates
 and is the guard, and what is not known here (no NodeDevices, a stale one, watches that do not run) passes.
 
-    requests    what a pod requests, in the kubelet's order          pure
-    placement   what the kubelet and the agent will do with it       pure
-    shares      what a NodeDevices says of its shared devices        pure
-    table       what is free on a node for the next pod              pure
+    shares      shared devices of a NodeDevices, requests of a pod   pure
+    table       what is free on a node, and whether a pod fits       pure
     cache       all of these by node, from the watches
     verbs       filter and prioritize; inspect: who has what
-    reflector   list and watch of one kind; server: HTTP; metrics; settings; main
+    reflector   list and watch of one kind; server: HTTP; settings; main
 """

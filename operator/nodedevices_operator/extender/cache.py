@@ -15,7 +15,7 @@ from sys import intern
 from msgspec import Struct, field
 from nodedevices_common.raw import Raw, mapping
 
-from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
+from nodedevices_operator.desired.conditions import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.extender.shares import NodeShares, PodRequest, pod_key, read, requests_of
 from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabulate
 

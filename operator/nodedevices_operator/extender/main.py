@@ -23,7 +23,6 @@ import structlog
 from nodedevices_common.raw import Raw
 
 from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.metrics import ExtenderMetrics
 from nodedevices_operator.extender.reflector import Reflector
 from nodedevices_operator.extender.server import Server
 from nodedevices_operator.extender.settings import ExtenderSettings
@@ -32,6 +31,7 @@ from nodedevices_operator.extender.verbs import Verbs
 from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import WatchingKube
+from nodedevices_operator.metrics import ExtenderMetrics
 from nodedevices_operator.records.names import NODE_DEVICES, PODS
 
 UNHEARD_SECONDS = 180.0  # nothing heard of the API server for so long: what is remembered is no ground for a refusal

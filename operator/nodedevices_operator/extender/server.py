@@ -28,10 +28,9 @@ from nodedevices_common.http import METRICS_TEXT
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.inspect import inspect_node, inspected
-from nodedevices_operator.extender.metrics import ExtenderMetrics
-from nodedevices_operator.extender.verbs import Verbs, read_arguments
+from nodedevices_operator.extender.verbs import Verbs, inspect_node, inspected, read_arguments
 from nodedevices_operator.http import HealthCheck
+from nodedevices_operator.metrics import ExtenderMetrics
 
 STOP_SECONDS = 5.0  # for the answers that are being made
 AT_ONCE = 100  # nodes of an inspection, then others have their turn

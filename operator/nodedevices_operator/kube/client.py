@@ -271,7 +271,7 @@ class KubeClient:
 
     def _refusal(self, request: _Request, response: Any, data: bytes) -> KubeError:
         """Return the API server's refusal as an error. Where it requests a delay, nothing is sent until that time is
-        over; where it refuses an Event, for which there are limits of their own, Events alone wait (outbox.py)."""
+        over; where it refuses an Event, for which there are limits of their own, Events alone wait (apply.py)."""
         retry = retry_after_seconds(response.getheader("Retry-After"))
         said, absent, blocked = _error_message(data, str(response.reason))
         if response.status == 429 and retry is not None and not blocked and resource_of(request.path) != "events":

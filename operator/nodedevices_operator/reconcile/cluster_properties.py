@@ -1,4 +1,8 @@
-"""Keeps the ClusterProperty objects of desired/cluster_properties.py, at most once a minute; --cluster-properties.
+"""What a cluster has, by product, for whoever looks at several: ClusterProperty objects (about.k8s.io, KEP-2149), kept
+at most once a minute; --cluster-properties.
+
+One for each product, `<type>.<product>.nodedevices.io`, and what is too much for that in `other.nodedevices.io`. A hub
+of clusters copies them (ClusterProfile's status.properties), so that no hub needs credentials for this cluster.
 
 It writes what differs, removes what it made and is not so any more, and leaves alone what another manager has. Where
 the API is not installed it looks again. It fails by itself: nothing waits for it, and no node or pod depends on it.
@@ -7,17 +11,66 @@ the API is not installed it looks again. It fails by itself: nothing waits for i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import json
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
 import structlog
+from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.cache.store import Cache
-from nodedevices_operator.desired.cluster_properties import cluster_properties
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.records.names import CLUSTER_PROPERTIES, CLUSTER_PROPERTY_VERSIONS, OURS, PROPERTIES, named
+from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
+
+MOST = 20  # objects
+DOMAIN = "nodedevices.io"
+OTHER = f"other.{DOMAIN}"
+LONGEST_LABEL = 63
+_COUNTS = ("total", "healthy", "held")
+
+
+def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str]:
+    """Return the values by name: JSON, `{"total":64,"healthy":63,"held":40}`, in devices; partitions count with theirs.
+
+    A device that its driver no longer lists is none. One whose node is not heard of is not healthy, whatever was
+    last reported. Where there are more than `MOST` products, those with the fewest devices are one value.
+    """
+    found: dict[str, Counter[str]] = {}
+    for record in records:
+        stale = record.condition(STALE)
+        heard = stale is None or stale.status != "True"
+        for device in record.devices:
+            if device.missing:
+                continue
+            counts = found.setdefault(_name(device), Counter())
+            counts["total"] += 1
+            counts["healthy"] += heard and device.health.state == "Healthy"
+            counts["held"] += any(part.holders for part in device.parts) or bool(device.unlisted)
+    if len(found) > MOST:
+        rest = found.pop(OTHER, Counter[str]())
+        named = sorted(found, key=lambda name: (-found[name]["total"], name))
+        found[OTHER] = sum((found.pop(name) for name in named[MOST - 1 :]), rest)
+    return {name: _value(counts) for name, counts in sorted(found.items())}
+
+
+def _value(counts: Counter[str]) -> str:
+    return json.dumps({key: counts[key] for key in _COUNTS}, separators=(",", ":"))
+
+
+def _name(device: DeviceRecord) -> str:
+    labels = (_label(device.type), _label(device.model.product))
+    return ".".join((*filter(None, labels), DOMAIN)) if any(labels) else OTHER
+
+
+def _label(text: str) -> str:
+    """A label of a DNS name (RFC 1123): `NVIDIA H100 80GB HBM3` is `nvidia-h100-80gb-hbm3`."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_LABEL].strip("-")
+
 
 EVERY_SECONDS = 60.0
 READ_EVERY = 10  # of these: what others changed meanwhile is put right then

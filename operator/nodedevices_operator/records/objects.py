@@ -38,15 +38,16 @@ from nodedevices_operator.records.names import (
     XID_CONDITION,
 )
 from nodedevices_operator.records.neighbours import ReportRecord, reports
-from nodedevices_operator.records.shared import one_of_equals, shared
-from nodedevices_operator.records.traits import (
+from nodedevices_operator.records.shared import (
     UNKNOWN_PLATFORM,
     DeviceModel,
     PartitionProfile,
     Platform,
     model,
+    one_of_equals,
     platform,
     profile,
+    shared,
 )
 
 _PRINT = hash_info.width // 8  # bytes of a fingerprint: a hash with a key that is this process's own

@@ -17,9 +17,9 @@ import pytest
 from nodedevices_common.address import Address
 from nodedevices_common.guard import Certificate
 from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.metrics import ExtenderMetrics
 from nodedevices_operator.extender.server import Server, ServerLimits
 from nodedevices_operator.extender.verbs import MAX_NODES, Verbs
+from nodedevices_operator.metrics import ExtenderMetrics
 from support.nodeshares import cache, gpu, holder, node_devices, pod
 from support.patience import PATIENCE_SECONDS
 

@@ -13,7 +13,7 @@ import pytest
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.kube.source import Watch
+from nodedevices_operator.kube.watch import Watch
 from nodedevices_operator.records.names import (
     NODE_DEVICES,
     NODES,

@@ -22,9 +22,9 @@ from nodedevices_api.sections import Sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.conditions import read as read_condition
 from nodedevices_common.times import rfc3339
-from nodedevices_operator.desired import pods, stale
+from nodedevices_operator.desired import pods
+from nodedevices_operator.desired.conditions import Since, Staleness, judge, node_conditions
 from nodedevices_operator.desired.consequences import evictions, tainting
-from nodedevices_operator.desired.node_conditions import node_conditions
 from nodedevices_operator.desired.pods import HolderMatch, Scope
 from nodedevices_operator.records.objects import (
     HeartbeatArrival,
@@ -110,7 +110,7 @@ def through_the_file(state: State) -> tuple[State, int]:
 
 
 def condition_of(
-    record: NodeDevicesRecord, staleness: stale.Staleness, previous: ConditionRecord | None, now: str
+    record: NodeDevicesRecord, staleness: Staleness, previous: ConditionRecord | None, now: str
 ) -> ConditionRecord:
     node = NodeRecord(name=record.name, uid="", condition=previous)
     made = node_conditions(record, staleness, node, wanted=True, now=now)
@@ -120,7 +120,7 @@ def condition_of(
 def without_node(record: NodeDevicesRecord, previous: ConditionRecord | None, at: float) -> ConditionRecord:
     """The Node's condition once the Node is not Ready."""
     raw = {"metadata": {"name": record.name}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
-    judged, _ = stale.judge(record, node_record(raw), arrival=HeartbeatArrival(at), since=stale.Since(), now=at)
+    judged, _ = judge(record, node_record(raw), arrival=HeartbeatArrival(at), since=Since(), now=at)
     return condition_of(record, judged, previous, rfc3339(START + timedelta(seconds=at)))
 
 
@@ -381,7 +381,7 @@ class Whole:
         for pod in self._pods.values():
             if pod.name not in marked and pod.name not in unsure and pod.condition is not None:
                 pod.condition = read_condition(pods.healthy_condition("well again", pod.condition, now))
-        self._node = condition_of(self.record, stale.Staleness("False", "Fresh", "", 0.0), self._node, now)
+        self._node = condition_of(self.record, Staleness("False", "Fresh", "", 0.0), self._node, now)
         taint = tainting(self.record, _RESOLVED.faults, self._taints)
         self._taints = () if taint is None else (taint.taint,)
         self.shown = Shown(

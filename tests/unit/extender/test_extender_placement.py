@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodedevices_common.pod_requests import INIT, MAIN, SIDECAR, Demand
-from nodedevices_operator.extender.placement import Cores, Placement, place
+from nodedevices_operator.extender.table import Cores, Placement, place
 from support.cases import cases
 
 Step = tuple[int, int]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nodedevices_operator.desired.cluster_properties import MOST, OTHER, cluster_properties
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.reconcile.cluster_properties import properties
+from nodedevices_operator.reconcile.cluster_properties import MOST, OTHER, cluster_properties, properties
 from support.cases import cases
 from support.fakekube import FakeKube
 from support.opfacts import device, holder, record

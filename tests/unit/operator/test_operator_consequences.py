@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
-from nodedevices_operator.desired.configuration import Trial
+from nodedevices_operator.desired.configuration import Trial, understood
 from nodedevices_operator.desired.consequences import (
     KEEP,
     MIRROR,
@@ -23,7 +23,6 @@ from nodedevices_operator.desired.consequences import (
 )
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, decide
 from nodedevices_operator.desired.pools import limits, survey
-from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record

@@ -14,9 +14,9 @@ from nodedevices_operator.concerns.evictions import BLOCKED, EvictionsConcern
 from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.conditions import Staleness
 from nodedevices_operator.desired.consequences import KEEP, ON_OFFER
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
-from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import OperatorMetrics

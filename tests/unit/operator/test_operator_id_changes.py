@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodedevices_operator.desired.id_changes import id_changes
+from nodedevices_operator.desired.trial import id_changes
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases
 from support.opfacts import GPU, device, holder, record, resource, sharing

@@ -17,8 +17,8 @@ from nodedevices_operator.desired.fleet import Arrivals, Survey, arrivals
 from nodedevices_operator.desired.policy_status import SILENT, TURN, Hindrance, NodeOutcome, Note, Tally, policy_status
 from nodedevices_operator.desired.pools import Reacting, survey
 from nodedevices_operator.desired.trial import Preview
+from nodedevices_operator.reconcile.policy import Tallies
 from nodedevices_operator.reconcile.surveyor import Surveyor
-from nodedevices_operator.reconcile.tallies import Tallies
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import PolicyRecord, node_devices_record, node_record, policy_record
 from support.opfacts import NOW, device, node_devices, policy, raw_node, raw_policy, sharing

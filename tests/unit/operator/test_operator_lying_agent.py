@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_api.fields import HEALTH_MESSAGE_LIMIT
 from nodedevices_api.nodedevices import MAX_HOLDERS
-from nodedevices_operator.concerns.events import BURST
+from nodedevices_operator.concerns.budget import BURST
 from nodedevices_operator.concerns.pod_marks import READS_AT_ONCE, READS_WAIT_SECONDS, SECONDS_PER_READ
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager

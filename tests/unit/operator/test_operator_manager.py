@@ -9,7 +9,7 @@ from nodedevices_api.nodedevices import AffectedPod
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
 from nodedevices_operator.cache.workers import RetryLater
 from nodedevices_operator.concerns.labels import MOST_WRITES
-from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
+from nodedevices_operator.desired.conditions import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics

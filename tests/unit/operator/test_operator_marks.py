@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from nodedevices_api import conditions as names
 from nodedevices_operator.cleanup import clean_up
-from nodedevices_operator.concerns.events import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
+from nodedevices_operator.concerns.budget import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
 from nodedevices_operator.desired import events
-from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.outbox import MOST
+from nodedevices_operator.kube.apply import MOST, Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics

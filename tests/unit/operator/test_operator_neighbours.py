@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY, REASONS, XID_CRITICAL_ERROR
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.times import rfc3339
-from nodedevices_operator.desired.neighbours import NAMED, maintenance_scheduled, next_change, problem_reported
+from nodedevices_operator.desired.conditions import NAMED, maintenance_scheduled, next_change, problem_reported
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.records import names
 from nodedevices_operator.records.neighbours import SIGNS, Place, Says

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.cleanup import clean_up
-from nodedevices_operator.desired.node_conditions import node_conditions
-from nodedevices_operator.desired.stale import Staleness
+from nodedevices_operator.desired.conditions import Staleness, node_conditions
 from nodedevices_operator.records.names import NODE_DEVICES, NODES
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases

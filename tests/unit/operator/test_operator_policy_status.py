@@ -21,7 +21,7 @@ from nodedevices_operator.desired.policy_status import (
 )
 from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview
-from nodedevices_operator.reconcile.tallies import Tallies
+from nodedevices_operator.reconcile.policy import Tallies
 from nodedevices_operator.records.objects import PolicyRecord, policy_record
 from support.cases import cases
 from support.contract import INVALID_SHARING

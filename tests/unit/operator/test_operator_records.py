@@ -8,8 +8,8 @@ from typing import Any
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
-from nodedevices_operator.records.rejected import rejected_pod
-from nodedevices_operator.records.traits import UNKNOWN_PLATFORM
+from nodedevices_operator.records.pods import rejected_pod
+from nodedevices_operator.records.shared import UNKNOWN_PLATFORM
 
 
 def flat(record: object) -> dict[str, object]:

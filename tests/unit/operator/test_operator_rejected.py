@@ -17,7 +17,7 @@ from nodedevices_operator.concerns.rejected_pods import BURST, MAX_AT_ONCE, SECO
 from nodedevices_operator.desired.rejected import named
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records import names
-from nodedevices_operator.records import rejected as records
+from nodedevices_operator.records import pods as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases
 from support.concerns import RejectionBench

@@ -9,7 +9,7 @@ from nodedevices_api.sections import Faults, Sections
 from nodedevices_operator.concerns.rejected_pods import EVENTS_AT_ONCE, SECONDS_PER_EVENT, RejectionEventsConcern
 from nodedevices_operator.desired.rejected import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records import rejected as records
+from nodedevices_operator.records import pods as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases
 from support.concerns import RejectionBench

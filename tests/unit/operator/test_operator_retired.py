@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern, removable
+from nodedevices_operator.concerns.capacity import RetiredZerosConcern, removable
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord

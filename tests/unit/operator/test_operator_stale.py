@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from nodedevices_operator.desired.stale import (
+from nodedevices_operator.desired.conditions import (
     LOST_AFTER_SECONDS,
     OVERDUE_AFTER_SECONDS,
     STOPPED_AFTER_SECONDS,

@@ -6,8 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from nodedevices_operator.desired.configuration import Previous, resolve
-from nodedevices_operator.desired.stored import understood
+from nodedevices_operator.desired.configuration import Previous, resolve, understood
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import PolicyRef
 from support.cases import cases

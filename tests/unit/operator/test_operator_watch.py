@@ -8,9 +8,8 @@ from typing import Any
 
 import kopf
 import pytest
-from nodedevices_operator.kube import source
-from nodedevices_operator.kube.handlers import WATCHED, make_registry, make_settings
-from nodedevices_operator.kube.source import SPARSE_SECONDS, Sparse, Watch
+from nodedevices_operator.kube import watch as source
+from nodedevices_operator.kube.watch import SPARSE_SECONDS, WATCHED, Sparse, Watch, make_registry, make_settings
 from nodedevices_operator.records import kinds
 from nodedevices_operator.records.kinds import Kind, Record
 from support.opfacts import raw_node, raw_policy

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.cleanup import clean_up
-from nodedevices_operator.desired.node_conditions import WATCHED, xid_condition
+from nodedevices_operator.desired.conditions import WATCHED, xid_condition
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics

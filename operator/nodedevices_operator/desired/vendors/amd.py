@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
-from nodedevices_operator.records.traits import DeviceModel, PartitionProfile
+from nodedevices_operator.records.shared import DeviceModel, PartitionProfile
 
 VENDOR = "amd"
 PREFIX = "amd.com/gpu."

@@ -23,7 +23,7 @@ from dataclasses import replace
 from msgspec import Struct
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
-from nodedevices_operator.records.traits import DeviceModel, PartitionProfile, Platform
+from nodedevices_operator.records.shared import DeviceModel, PartitionProfile, Platform
 
 VENDOR = "nvidia"  # of its devices, and the name of its driver
 DOMAIN = "nvidia.com"

@@ -1,4 +1,5 @@
-"""A pod that its node's kubelet rejected when it assigned devices, as far as the operator remembers it.
+"""What the operator reads of pods: the requests of any, and of one that its node's kubelet rejected when it assigned
+devices what is remembered.
 
 The kubelet reports such a pod as Failed with reason UnexpectedAdmissionError. It is terminal: nothing starts it again,
 and its controller, if it has one, makes another one.
@@ -9,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from nodedevices_common.pod_requests import INIT, extended_resources, raw_containers
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.reading import At, reader
 from nodedevices_common.text import clip
-
-from nodedevices_operator.records.requests import pod_requests
 
 FAILED = "Failed"  # status.phase
 REASON = "UnexpectedAdmissionError"  # status.reason
@@ -63,3 +63,17 @@ def _controller(metadata: Raw) -> Raw | None:
     again."""
     owners = mappings(metadata.get("ownerReferences"))
     return next((owner for owner in owners if owner.get("controller") is True and owner.get("kind") != "Node"), None)
+
+
+def pod_requests(spec: Raw) -> dict[str, int]:
+    """By resource. The scheduler's rule: all containers with sidecars, or an init container with the sidecars before it
+    if that is more."""
+    running: dict[str, int] = {}  # sidecars, then with the others
+    peak: dict[str, int] = {}
+    for kind, container in raw_containers(spec):
+        for name, count in extended_resources(container).items():
+            at_once = running.get(name, 0) + count
+            peak[name] = max(peak.get(name, 0), at_once)
+            if kind != INIT:
+                running[name] = at_once
+    return peak

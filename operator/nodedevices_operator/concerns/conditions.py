@@ -1,0 +1,160 @@
+"""Concerns that say something by conditions alone; decided in desired/conditions.py.
+
+Stale: before a heartbeat is called overdue the object is read: a watch may have stalled, or the API server may have
+been away, and then silence says nothing about the agent.
+
+ProblemReported and MaintenanceScheduled: what other monitors and the cloud say on the Node. No policy configures them.
+
+The Node's nodedevices.io/Ready and nodedevices.io/DevicesHealthy, and XidCriticalError where a policy asks for it
+(faults.xidNodeCondition). One apply carries the first two: what changes them changes them together. Google's device
+plugin writes an XidCriticalError, too. What another wrote is never taken over: the API server refuses a value that
+differs (409), and the policy says so.
+"""
+
+from __future__ import annotations
+
+import structlog
+from nodedevices_api import conditions as names
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY
+from nodedevices_common.conditions import same
+
+from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, hindered
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired.conditions import (
+    OVERDUE_AFTER_SECONDS,
+    Since,
+    Staleness,
+    judge,
+    maintenance_scheduled,
+    next_change,
+    node_conditions,
+    problem_reported,
+    xid_condition,
+)
+from nodedevices_operator.desired.policy_status import Hindrance
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.kinds import Kind
+from nodedevices_operator.records.names import NODE_DEVICES, named
+from nodedevices_operator.records.objects import HeartbeatArrival
+
+AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
+
+
+class StalenessConcern:
+    info = Info("staleness", condition=names.STALE, by_generation=False)
+
+    def __init__(self, tools: Tools) -> None:
+        self._kube = tools.writer.kube
+        self._clock = tools.clock
+        self._since: dict[str, Since] = {}  # by node, what `judge` remembers
+
+    async def reconcile(self, view: View) -> Outcome:
+        name, shown = view.record.name, view.record.condition(names.STALE)
+        problems: tuple[KubeError, ...] = ()
+        found, since = self._judge(view)
+        overdue = names.HEARTBEAT_OVERDUE
+        if found.reason == overdue and (shown is None or shown.reason != overdue):
+            try:
+                view.wrote(Kind.NODE_DEVICES, await self._kube.get(named(NODE_DEVICES, name)))
+            except KubeError as error:
+                view.cache.not_heard(name, self._clock() - OVERDUE_AFTER_SECONDS + AWAY_GRACE_SECONDS)
+                problems = (error,)
+            found, since = self._judge(view)
+        view.staleness = found
+        self._since[name] = since
+        return Outcome((found.status, found.reason, found.message), requeue_after=found.wait, problems=problems)
+
+    def forget(self, node: str) -> None:
+        self._since.pop(node, None)
+
+    def _judge(self, view: View) -> tuple[Staleness, Since]:
+        name, now = view.record.name, self._clock()
+        arrival = view.cache.heartbeats.get(name) or HeartbeatArrival(now)
+        return judge(view.record, view.node, arrival=arrival, since=self._since.get(name, Since()), now=now)
+
+
+class _ReportedConcern:
+    def __init__(self, _tools: Tools) -> None:
+        """Nothing is written here."""
+
+    def forget(self, node: str) -> None:
+        """Nothing is remembered of a node."""
+
+
+class ProblemReportedConcern(_ReportedConcern):
+    info = Info("problem-reported", condition=names.PROBLEM_REPORTED, by_generation=False)
+
+    async def reconcile(self, view: View) -> Outcome:
+        return Outcome() if view.node is None else Outcome(problem_reported(view.node.reports) or Shown.REMOVED)
+
+
+class MaintenanceConcern(_ReportedConcern):
+    info = Info("maintenance", condition=names.MAINTENANCE_SCHEDULED, by_generation=False)
+
+    async def reconcile(self, view: View) -> Outcome:
+        if view.node is None:
+            return Outcome()
+        reports = view.node.reports
+        verdict = maintenance_scheduled(reports, view.now) or Shown.REMOVED
+        return Outcome(verdict, requeue_after=next_change(reports, view.now))
+
+
+log = structlog.get_logger()
+
+
+class NodeConditionConcern:
+    info = Info("node-condition", section="faults", informs=True)
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+
+    async def reconcile(self, view: View) -> Outcome:
+        target = view.target()
+        if target is None or view.staleness is None:
+            return Outcome()
+        node, faults = target[0], target[1].faults
+        wanted = node_conditions(view.record, view.staleness, node, wanted=faults.node_condition, now=view.now)
+        by_type = {condition["type"]: condition for condition in wanted}
+        shown = {NODE_READY: node.ready_condition, NODE_DEVICES_HEALTHY: node.condition}
+        ours = by_type.keys() | node.conditions_owned  # what another wrote and we do not say cannot be taken back
+        changed = [kind for kind, it in shown.items() if kind in ours and not same(it, by_type.get(kind))]
+        if not changed:
+            return Outcome()
+        try:
+            view.wrote(Kind.NODE, await self._writer.node_conditions(node, wanted))
+        except KubeError as error:
+            return Outcome(problems=(error,), hindrance=hindered(error))
+        for kind in changed:
+            it = by_type.get(kind, {"status": "removed", "reason": ""})
+            log.info("node condition set", node=node.name, condition=kind, status=it["status"], reason=it["reason"])
+        return Outcome()
+
+    def forget(self, node: str) -> None:
+        """Nothing is remembered of a node."""
+
+
+class XidConditionConcern:
+    info = Info("xid-condition", section="faults", informs=True)
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+
+    async def reconcile(self, view: View) -> Outcome:
+        target = view.target()
+        if target is None:
+            return Outcome()
+        node, faults = target[0], target[1].faults
+        wanted = xid_condition(view.record, node, now=view.now) if faults.xid_node_condition else None
+        if same(node.xid_condition, wanted) or (wanted is None and not node.xid_condition_owned):
+            return Outcome()
+        try:
+            view.wrote(Kind.NODE, await self._writer.xid_condition(node, wanted))
+        except KubeError as error:
+            conflict = Hindrance(f"{names.CONFLICT}: {error}") if error.status == 409 else None
+            hindrance = conflict or hindered(error)
+            return Outcome(problems=(error,), hindrance=hindrance)
+        log.info("xid condition set", node=node.name, xids=wanted["reason"] if wanted is not None else "")
+        return Outcome()
+
+    def forget(self, node: str) -> None:
+        """Nothing is remembered of a node."""
