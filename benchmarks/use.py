@@ -20,7 +20,7 @@ import pynvml
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.pipeline.requesting import SeenObject
-from nodedevices_probe.nvidia.library import Library
+from nodedevices_probe.nvidia.calls import Library
 from nodedevices_probe.nvidia.probe import NvmlSource
 from support.facts import gpu, gpu_id
 from support.nvml_library import compiled, compiler

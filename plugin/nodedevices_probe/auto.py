@@ -21,9 +21,8 @@ from typing import IO
 
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_probe.kind import DEVICES_DIR, AgentOptions, ProbeKind
+from nodedevices_probe.kind import DEVICES_DIR, AgentOptions, Hardware, ProbeKind, never
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
-from nodedevices_probe.node.presence import Hardware, never
 from nodedevices_probe.node.roots import Roots
 
 NAME = "auto"

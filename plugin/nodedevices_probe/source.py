@@ -2,15 +2,21 @@
 
 Such a probe says what it finds and nothing about the machine, the driver's version, or what there is to say where the
 driver is not loaded: that is done here, alike for all.
+
+A read that hangs in the kernel cannot be ended from outside. `BoundedReads` reads several devices side by side, each
+for a bounded time: a thread that hangs is left alone until it returns; meanwhile the device is "not answering" and is
+not read again, so that one broken device keeps no other waiting, and costs one thread and not one with every poll.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
-from nodedevices_probe.events import EventLog
-from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
+from nodedevices_probe.loop import NONE_NEEDED, EventLog, SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System, unbound
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Machine, Problem
@@ -111,3 +117,52 @@ def _not_loaded(modules: Sequence[str]) -> str:
     if len(modules) == 1:
         return f"the kernel module {modules[0]} is not loaded"
     return f"none of the kernel modules {', '.join(modules[:-1])} and {modules[-1]} is loaded"
+
+
+READ_SECONDS = 2.0
+T = TypeVar("T")
+
+
+class _Reading(threading.Thread, Generic[T]):
+    def __init__(self, read: Callable[[], T]) -> None:
+        super().__init__(daemon=True)
+        self._read = read
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self._read()
+        except BaseException as error:  # raised where the result is asked for
+            self.error = error
+
+
+@dataclass(slots=True, kw_only=True)
+class BoundedReads(Generic[T]):
+    """`seconds`: for all of one call together."""
+
+    seconds: float = READ_SECONDS
+    _hanging: dict[str, _Reading[T]] = field(default_factory=dict)
+
+    def read(self, jobs: Mapping[str, Callable[[], T]]) -> dict[str, T | None]:
+        """Return each job's result; None: it, or an earlier one of that key, has not returned. Raises what a job
+        raises."""
+        deadline = time.monotonic() + self.seconds
+        started = {}
+        for key, job in jobs.items():
+            hanging = self._hanging.pop(key, None)
+            if hanging is not None and hanging.is_alive():
+                self._hanging[key] = hanging
+                continue
+            started[key] = _Reading(job)
+            started[key].start()
+        found: dict[str, T | None] = dict.fromkeys(jobs)
+        for key, reading in started.items():
+            reading.join(max(0.0, deadline - time.monotonic()))
+            if reading.is_alive():
+                self._hanging[key] = reading
+            elif reading.error is not None:
+                raise reading.error
+            else:
+                found[key] = reading.result
+        return found

@@ -548,7 +548,7 @@ FAILING_LOG = """
 import sys
 import time
 import pynvml
-from nodedevices_probe.events import EventLog
+from nodedevices_probe.loop import EventLog
 from nodedevices_probe.nvidia.events import Monitor
 
 class Failing(EventLog):

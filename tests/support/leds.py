@@ -6,9 +6,8 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodedevices_probe.events import EventLog
 from nodedevices_probe.kind import ProbeKind
-from nodedevices_probe.loop import SourceFacts
+from nodedevices_probe.loop import EventLog, SourceFacts
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 
 

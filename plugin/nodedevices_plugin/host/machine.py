@@ -19,11 +19,11 @@ from typing import Any, Protocol, TypeVar
 
 from nodedevices_common.errors import OperationError
 from nodedevices_probe import programs
-from nodedevices_probe.node import optional_paths
+from nodedevices_probe.node.roots import MAX_OF_A_KIND, existing
 from nodedevices_probe.programs import MAX_PRINTED_BYTES, RUN_SECONDS, Printed, Program, ProgramError
 from nodedevices_probe.protocol import text
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.serving import requests, tasks
+from nodedevices_probe.serving import requests
 from nodedevices_probe.serving.requests import FindHardware, FindPaths, Request, RunProgram
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Machine(Protocol):
     """Raises MachineError; `run` ProgramError alone."""
 
     def existing(self, driver_root: Path, patterns: Sequence[str]) -> frozenset[str]:
-        """The optional paths that exist (nodedevices_probe.node.optional_paths)."""
+        """The optional paths that exist (nodedevices_probe.node.roots)."""
         ...
 
     def hardware(self) -> Mapping[str, str]:
@@ -58,10 +58,10 @@ class LocalMachine:
     """As this container has it."""
 
     def existing(self, driver_root: Path, patterns: Sequence[str]) -> frozenset[str]:
-        return optional_paths.existing(driver_root, patterns)
+        return existing(driver_root, patterns)
 
     def hardware(self) -> Mapping[str, str]:
-        return tasks.present(KINDS)
+        return requests.present(KINDS)
 
     def run(self, program: Program, arguments: Sequence[str], *, driver_root: str) -> Printed:
         return programs.run(program, arguments, driver_root=driver_root)
@@ -169,7 +169,7 @@ def _paths(answer: object, patterns: Sequence[str]) -> frozenset[str]:
     by_folder: dict[str, list[str]] = {}
     for folder, name in asked:
         by_folder.setdefault(folder, []).append(name)
-    most = optional_paths.MAX_OF_A_KIND * len(asked)
+    most = MAX_OF_A_KIND * len(asked)
     if not isinstance(answer, list) or len(answer) > most:
         raise ValueError(f"is not a list of at most {most} paths")
     for path in answer:

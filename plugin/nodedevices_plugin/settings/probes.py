@@ -1,7 +1,7 @@
 """The configured probes: a built-in one by its name (`--probe nvml`), `--probe NAME=COMMAND`, `--probe
 NAME=unix:/PATH`, as often as wanted.
 
-`auto` means the built-in ones whose hardware the node has (nodedevices_probe.node.presence), which change as hardware
+`auto` means the built-in ones whose hardware the node has (nodedevices_probe.kind), which change as hardware
 and drivers come; it may be combined with others.
 
 Independent parts of an installation (components of a kustomization) each add their probes, and none replaces another's

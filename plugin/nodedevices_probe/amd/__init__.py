@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root, add_telemetry
-from nodedevices_probe.node.presence import on_pci
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root, add_telemetry, on_pci
 from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
 VENDOR = "amd"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.source import BoundedReads
 
 SOCKET = "var/lib/amd-metrics-exporter/amdgpu_device_metrics_exporter_grpc.socket"
 METHOD = "/metricssvc.MetricsService/List"

@@ -3,6 +3,9 @@
 A GPU is one device, by its PCI address, as AMD's device plugin has it. Where it is cut into compute partitions (CPX,
 DPX, ...) each of these is a partition of it, `<PCI address>-xcp-<n>`: AMD's `amdgpu_xcp_<n>` counts through all GPUs of
 a boot, and would be another partition's after a GPU failed.
+
+Sources of the readings: amdgpu_ras.c and amdgpu_pm.c of the Linux kernel, and its hwmon interface (millidegrees,
+microwatts, Hz).
 """
 
 from __future__ import annotations
@@ -18,20 +21,98 @@ from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
 from nodedevices_probe.amd import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
 from nodedevices_probe.amd.exporter import Exporter
 from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_id, gpu_nodes, memory_of_processes, partition_numbers
-from nodedevices_probe.amd.readings import read, with_use
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.node import pcie
-from nodedevices_probe.node.drm import Drm, drm
-from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.node import drm
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import PciePlace, System, neighbours
 from nodedevices_probe.protocol import (
+    MAX_INTEGER,
+    MAX_SMALL,
     Attribute,
     DeviceFact,
     Link,
     Partition,
     PcieNeighbour,
     Readings,
+    within,
 )
 from nodedevices_probe.source import SysfsSource
+
+MAX_BAD_PAGES_BYTES = 1 << 16
+_ERRORS = re.compile(r"^ue: ([0-9]{1,18})$", re.MULTILINE)  # ras/*_err_count: uncorrectable
+_BAD_PAGE = re.compile(r": ([RPF])$", re.MULTILINE)  # ras/gpu_vram_bad_pages: retired, pending, cannot be retired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Telemetry:
+    fan_percent: int | None = None
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+
+
+def read(roots: Roots, at: str, device_nodes: Sequence[str], *, telemetry: bool) -> Readings:
+    """Read the GPU whose folder is `at`; `device_nodes` are those that its containers need."""
+    hwmon = drm.hwmon(roots, at)
+    sensors = drm.sensors(roots, hwmon, shown="junction")
+    bad_pages = roots.said(f"{at}/ras/gpu_vram_bad_pages", MAX_BAD_PAGES_BYTES)
+    pages = None if bad_pages is None else _BAD_PAGE.findall(bad_pages)
+    measured = _telemetry(roots, at, hwmon) if telemetry else _Telemetry()
+    return Readings(
+        remap_pending=None if pages is None else "P" in pages,
+        remap_failure=None if pages is None else "F" in pages,
+        remapped_uncorrectable=None if pages is None else pages.count("R"),
+        ecc_uncorrectable_volatile=_uncorrectable(roots, f"{at}/ras"),
+        thermal_slowdown=sensors.hot,
+        temperature_celsius=sensors.celsius,
+        power_milliwatts=sensors.milliwatts,
+        fan_percent=measured.fan_percent,
+        utilization_percent=measured.utilization_percent,
+        memory_used_bytes=measured.memory_used_bytes,
+        sm_clock_mhz=measured.clock_mhz,
+        memory_clock_mhz=measured.memory_clock_mhz,
+        conditions=drm.missing(roots, device_nodes),
+    )
+
+
+def _uncorrectable(roots: Roots, ras: str) -> int | None:
+    """Return how many errors all blocks had. None: none says so, or those that do have none and another does not."""
+    files = [name for name in roots.names(ras) if name.endswith("_err_count")]
+    counts = [_ERRORS.findall(roots.read(f"{ras}/{name}")) for name in files]
+    total = sum(int(number) for count in counts for number in count)
+    return min(total, MAX_INTEGER) if total or (counts and all(counts)) else None
+
+
+def with_use(readings: Readings, roots: Roots, at: str, held: Sequence[int] | None) -> Readings:
+    """The same with who uses the GPU. `held`: memory of each process that has some (kfd); None: not known."""
+    return replace(
+        readings,
+        processes=None if held is None else min(len(held), MAX_SMALL),
+        memory_allocated_bytes=None if held is None else min(sum(held), MAX_INTEGER),
+        utilization_percent=_busy(roots, at),
+    )
+
+
+def _busy(roots: Roots, at: str) -> int | None:
+    return within(roots.number(f"{at}/gpu_busy_percent"), 0, 100)
+
+
+def _telemetry(roots: Roots, at: str, hwmon: str) -> _Telemetry:
+    pwm = roots.number(f"{hwmon}/pwm1") if hwmon else None  # 0 to 255
+    clocks = [roots.number(f"{hwmon}/freq{number}_input") if hwmon else None for number in (1, 2)]
+    return _Telemetry(
+        fan_percent=within(pwm * 100 // 255, 0, 100) if pwm is not None else None,
+        utilization_percent=_busy(roots, at),
+        memory_used_bytes=within(roots.number(f"{at}/mem_info_vram_used"), 0, MAX_INTEGER),
+        clock_mhz=_per(clocks[0], 1_000_000, MAX_SMALL),
+        memory_clock_mhz=_per(clocks[1], 1_000_000, MAX_SMALL),
+    )
+
+
+def _per(value: int | None, unit: int, high: int) -> int | None:
+    return None if value is None else within(value // unit, 0, high)
+
 
 PCI_VENDOR = "0x1002"
 MODULE = "amdgpu"
@@ -51,10 +132,10 @@ class _Topology:
 
     nodes: Mapping[str, list[KfdNode]]  # of each GPU, by PCI address
     owners: Mapping[int, str]  # KFD's number -> PCI address
-    places: Mapping[str, pcie.PciePlace]
+    places: Mapping[str, PciePlace]
     near: Mapping[str, tuple[PcieNeighbour, ...]]
     unhealthy: Set[str]  # PCI addresses of GPUs that AMD's exporter calls so
-    partition_nodes: Mapping[int | None, Drm]  # of partitions beyond the first of each GPU, by their render node
+    partition_nodes: Mapping[int | None, drm.Drm]  # of partitions beyond the first of each GPU, by their render node
     in_use: Mapping[int, Sequence[int]] | None  # memory of each process, by KFD's id; None: not read, or not said
 
     def links(self, bus_id: str) -> tuple[Link, ...]:
@@ -80,7 +161,7 @@ class AmdSource(SysfsSource):
             nodes=nodes,
             owners={node.number: bus_id for bus_id, some in nodes.items() for node in some},
             places=places,
-            near=pcie.neighbours(places),
+            near=neighbours(places),
             partition_nodes=self._partition_nodes(),
             unhealthy=self._unhealthy(),
             in_use=memory_of_processes(self.roots) if self.use else None,
@@ -90,7 +171,7 @@ class AmdSource(SysfsSource):
     def _device(self, bus_id: str, topology: _Topology) -> DeviceFact:
         at, nodes = f"{BOUND}/{bus_id}", topology.nodes.get(bus_id, [])
         place = topology.places[bus_id]
-        nodes_of, profile = drm(self.roots, at), self._profile(at)
+        nodes_of, profile = drm.drm(self.roots, at), self._profile(at)
         partitions = _partitions(bus_id, nodes, profile, {**topology.partition_nodes, nodes_of.render: nodes_of})
         memory = sum(node.memory_bytes for node in nodes) or self.roots.number(f"{at}/mem_info_vram_total") or 0
         error = self.roots.unsaid(at, COMPUTE, MEMORY) or (None if nodes else NO_KFD)
@@ -153,14 +234,16 @@ class AmdSource(SysfsSource):
         }
         return {name: value for name, value in said.items() if value is not None}
 
-    def _partition_nodes(self) -> dict[int | None, Drm]:
+    def _partition_nodes(self) -> dict[int | None, drm.Drm]:
         """The DRM nodes of partitions beyond the first of each GPU, by the minor number of the render node."""
-        found = (drm(self.roots, f"{PLATFORM}/{name}") for name in self.roots.names(PLATFORM) if _XCP.fullmatch(name))
+        found = (
+            drm.drm(self.roots, f"{PLATFORM}/{name}") for name in self.roots.names(PLATFORM) if _XCP.fullmatch(name)
+        )
         return {node.render: node for node in found if node.render is not None}
 
 
 def _partitions(
-    bus_id: str, nodes: Sequence[KfdNode], profile: str, nodes_of: Mapping[int | None, Drm]
+    bus_id: str, nodes: Sequence[KfdNode], profile: str, nodes_of: Mapping[int | None, drm.Drm]
 ) -> tuple[Partition, ...]:
     """By number; none where the GPU is whole. A partition has the DRM nodes of its render node, else that one alone."""
     if len(nodes) < 2 and not _is_cut(profile):
@@ -183,11 +266,11 @@ def _is_cut(profile: str) -> bool:
     return bool(profile) and not profile.startswith(WHOLE)
 
 
-def _render_node(node: KfdNode) -> Drm:
-    return Drm(render=node.render_minor if node.render_minor >= FIRST_RENDER_MINOR else None)
+def _render_node(node: KfdNode) -> drm.Drm:
+    return drm.Drm(render=node.render_minor if node.render_minor >= FIRST_RENDER_MINOR else None)
 
 
-def _with_kfd(own: Drm) -> tuple[str, ...]:
+def _with_kfd(own: drm.Drm) -> tuple[str, ...]:
     """Return what a container needs: `/dev/kfd`, which all GPUs share, and the DRM nodes of its own."""
     return (KFD_NODE, *own.nodes)
 

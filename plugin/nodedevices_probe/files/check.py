@@ -1,13 +1,14 @@
 """A small checker for values that people write: types, ranges, known keys; the first error names its place.
 
 Rules are data, combined by `Object` and `ListOf`. It exists because a probe stays too small for pydantic. Nothing is
-converted: what passes has the type that the rule says.
+converted: what passes has the type that the rule says. Texts may have fields in them, `{{id}}`, as configuration files
+of generic and remote devices have (`Template`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Protocol
@@ -128,3 +129,43 @@ def shown(value: Any) -> str:
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     return ascii(value)[:60]
+
+
+_FIELD = re.compile(r"\{\{([^{}]*)\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The rule of such a text: without its fields it matches `regex`, which `right` describes, and it has no field but
+    these."""
+
+    fields: Collection[str]
+    regex: str
+    right: str
+    longest: int = 1024
+
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, str):
+            raise wrong(place, value, f"{self.right}, in quotes")
+        for name in map(str.strip, _FIELD.findall(value)):
+            if name not in self.fields:
+                known = ", ".join(f"{{{{{each}}}}}" for each in self.fields)
+                raise CheckError(f"{place}: {{{{{name[:40]}}}}} is not a field; known here: {known}")
+        if len(value) > self.longest or not re.fullmatch(self.regex, _FIELD.sub("0", value)):
+            raise wrong(place, value, f"{self.right}, at most {self.longest} characters")
+
+
+def rendered_path(template: str, values: Mapping[str, str]) -> str:
+    """The same for a path or a name: a value is part of one name, whatever it is. A USB device says of itself what its
+    serial number is, and must not lead a mount to another folder."""
+    return rendered(template, {name: _part(value) for name, value in values.items()})
+
+
+def _part(value: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._:-]", "_", value)
+    return plain if plain.strip(".") else plain.replace(".", "_")
+
+
+def rendered(template: str, values: Mapping[str, str]) -> str:
+    """The text with its fields filled in; a field without a value is empty."""
+    return _FIELD.sub(lambda match: values.get(match[1].strip(), ""), template)

@@ -19,8 +19,7 @@ from typing import Any, Generic, TypeVar
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe.files.check import CheckError, Text, wrong
-from nodedevices_probe.files.templates import Template
+from nodedevices_probe.files.check import CheckError, Template, Text, wrong
 from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 
 MAX_FILE_BYTES = 1 << 20  # what an object of Kubernetes can have

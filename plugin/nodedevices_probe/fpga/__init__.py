@@ -6,8 +6,7 @@ Types, in `extra` (names as the agent and policies see them), and in `readings.c
 
 from __future__ import annotations
 
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root
-from nodedevices_probe.node.presence import any_of, exists, on_pci
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root, any_of, exists, on_pci
 
 VENDOR = "xilinx"
 FPGA = "fpga"  # type of a card; of a U30, which has two FPGAs, these are its partitions

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.fpga import (
     DEVICE_ID,
     DEVICE_TYPE,
@@ -35,13 +34,11 @@ from nodedevices_probe.fpga import (
     card,
     media,
 )
-from nodedevices_probe.fpga.card import Fpga
-from nodedevices_probe.fpga.functions import MAKERS, U30_IDS, OnBus, on_bus, slot
+from nodedevices_probe.fpga.card import MAKERS, U30_IDS, Fpga, OnBus, on_bus, slot
 from nodedevices_probe.fpga.media import Media
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.node import pcie
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.node.sysfs import System, neighbours
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     Attribute,
@@ -51,7 +48,7 @@ from nodedevices_probe.protocol import (
     Readings,
     text,
 )
-from nodedevices_probe.source import Found, SysfsSource, numbered
+from nodedevices_probe.source import BoundedReads, Found, SysfsSource, numbered
 
 MODULES = ("xocl", "xclmgmt", media.MODULE)
 MAX_PROBLEMS = 16
@@ -134,7 +131,7 @@ class FpgaSource(SysfsSource):
         """With their places, and each type's numbers by PCI address."""
         ordered = sorted(devices, key=lambda device: (device.type, device.pci_bus_id, device.id))
         places = {fact.id: self.system.place(fact.pci_bus_id) for fact in ordered}
-        near = pcie.neighbours(places)
+        near = neighbours(places)
         return numbered(
             replace(fact, pcie_root=places[fact.id].root, numa_node=places[fact.id].numa_node, pcie=near[fact.id])
             for fact in ordered

@@ -18,9 +18,20 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.errors import InputError
 
 from nodedevices_probe.files import document
-from nodedevices_probe.files.check import Anything, CheckError, Flag, Integer, ListOf, Object, OneOf, Rule, Text, wrong
+from nodedevices_probe.files.check import (
+    Anything,
+    CheckError,
+    Flag,
+    Integer,
+    ListOf,
+    Object,
+    OneOf,
+    Rule,
+    Template,
+    Text,
+    wrong,
+)
 from nodedevices_probe.files.document import DOMAIN, NAME, Env
-from nodedevices_probe.files.templates import Template
 from nodedevices_probe.generic import glob
 
 MAX_COUNT = 1000  # pods on one device; a kubelet runs some hundred

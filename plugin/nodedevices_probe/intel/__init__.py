@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root
-from nodedevices_probe.node.presence import on_pci
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root, on_pci
 from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
 VENDOR = "intel"

@@ -14,9 +14,8 @@ from pathlib import Path
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.intel import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.node import pcie
 from nodedevices_probe.node.drm import drm, hwmon, missing, sensors
-from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, System
+from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, PciePlace, System, neighbours
 from nodedevices_probe.protocol import (
     MAX_SMALL,
     Attribute,
@@ -53,7 +52,7 @@ class IntelSource(SysfsSource):
             if self._wanted(bus_id)
         }
         places = {bus_id: self.system.place(bus_id) for bus_id in sorted(found)}
-        near = pcie.neighbours(places)
+        near = neighbours(places)
         devices = [self._device(bus_id, found[bus_id], place, near[bus_id]) for bus_id, place in places.items()]
         return self.whole(devices, *(f"{BUS_DRIVERS}/{driver}" for driver in DRIVERS))
 
@@ -61,7 +60,7 @@ class IntelSource(SysfsSource):
         device = self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")
         return device not in self.denied and (not self.allowed or device in self.allowed)
 
-    def _device(self, bus_id: str, driver: str, place: pcie.PciePlace, near: tuple[PcieNeighbour, ...]) -> DeviceFact:
+    def _device(self, bus_id: str, driver: str, place: PciePlace, near: tuple[PcieNeighbour, ...]) -> DeviceFact:
         at = f"{PCI_DEVICES}/{bus_id}"
         nodes = drm(self.roots, at).nodes
         return DeviceFact(

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from nodedevices_probe.events import EventKey
 from nodedevices_probe.kmsg import lines
 from nodedevices_probe.kmsg.log import Follower, Tail, file_tail, kernel_tail
-from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
+from nodedevices_probe.loop import NONE_NEEDED, EventKey, SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 from nodedevices_probe.source import Found, SysfsSource

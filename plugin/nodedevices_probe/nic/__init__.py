@@ -10,8 +10,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.kind import DRIVER_ROOT, AgentOptions, ProbeKind, add_driver_root
-from nodedevices_probe.node.presence import Hardware, any_of, has_entries
+from nodedevices_probe.kind import DRIVER_ROOT, AgentOptions, Hardware, ProbeKind, add_driver_root, any_of, has_entries
 from nodedevices_probe.node.sysfs import PCI_DEVICES
 
 PHYSICAL = "nic"  # type of physical functions, of plain NICs, and of RDMA devices without a PCI device (soft-RoCE)

@@ -31,9 +31,9 @@ from nodedevices_probe.nic.interfaces import (
 )
 from nodedevices_probe.nic.models import LINUX, link_condition, maker, model, with_fewer_ports
 from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices, sensors
-from nodedevices_probe.node import drm, pcie
+from nodedevices_probe.node import drm
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import PCI_DEVICES, System
+from nodedevices_probe.node.sysfs import PCI_DEVICES, PciePlace, System, neighbours
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_SMALL,
@@ -70,7 +70,7 @@ class _Machine:
     functions: Mapping[SysfsOwner, Function]  # with sub-functions
     interfaces: Mapping[SysfsOwner, Interface]
     rdma: Mapping[SysfsOwner, RdmaDevice]
-    places: Mapping[str, pcie.PciePlace]  # of PCI functions
+    places: Mapping[str, PciePlace]  # of PCI functions
     near: Mapping[str, tuple[PcieNeighbour, ...]]  # of physical functions
     onload_missing: bool  # where it is wanted
     fewer_ports: Set[str]  # PCI addresses
@@ -120,9 +120,7 @@ class NicSource(SysfsSource):
             interfaces=own_interfaces,
             rdma=by_owner,
             places=places,
-            near=pcie.neighbours(
-                {function.id: places[function.id] for function in every.values() if not function.physical}
-            ),
+            near=neighbours({function.id: places[function.id] for function in every.values() if not function.physical}),
             onload_missing=self.onload and onload_missing(roots),
             fewer_ports=with_fewer_ports(
                 [function.id for function in every.values() if not function.physical], self._boards
@@ -243,7 +241,7 @@ class NicSource(SysfsSource):
         """An RDMA device that the kernel makes of an interface, whose PCI device says where it is."""
         under = interface(self.roots, rdma.netdev) if rdma.netdev else None
         below = owner(self.roots, f"{NET}/{rdma.netdev}") if rdma.netdev else None
-        place = self.system.place(below.pci) if below is not None and below.pci else pcie.PciePlace(path=())
+        place = self.system.place(below.pci) if below is not None and below.pci else PciePlace(path=())
         missing = (drm.NODE_MISSING,) if rdma.missing(self.roots, self.required) else ()
         link = link_condition(under, rdma)
         return DeviceFact(

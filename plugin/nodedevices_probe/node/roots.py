@@ -5,7 +5,7 @@ would block for ever), not UTF-8 or too long is "not known", or what of it can b
 kernel hangs its reader; that is what a probe's own process is for.
 
 Absolute links are common in a root that is mounted elsewhere (Debian's alternatives, packages of the driver), and
-followed from here they would lead into this container.
+followed from here they would lead into this container: `inside` follows them as a process there would.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import os
 import re
 import stat
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from nodedevices_probe.protocol import text
@@ -177,3 +179,28 @@ def inside(root: Path, path: str) -> Path | None:
         todo.extendleft(reversed(target.split("/")))
     found = root.joinpath(*done)
     return found if found.exists() else None
+
+
+MAX_OF_A_KIND = 256
+
+
+def existing(driver_root: Path, patterns: Iterable[str]) -> frozenset[str]:
+    """Those that are there, as paths from the root (`/dev/nvidiactl`). `patterns`: paths, the last part a glob."""
+    wanted = dict.fromkeys(patterns)
+    return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
+
+
+def _found(driver_root: Path, pattern: str) -> Iterator[str]:
+    try:
+        mounted = inside(driver_root, pattern.split("/")[1])
+        root = driver_root if mounted is not None and mounted.is_dir() else Path("/")
+        folder, _, name = pattern.rpartition("/")
+        place = inside(root, folder)
+        if place is None:
+            return
+        names = sorted(path.name for path in place.glob(name)) if "*" in name else [name]
+        for file in names:
+            if inside(root, f"{folder}/{file}") is not None:
+                yield f"{folder}/{file}"
+    except OSError:
+        return

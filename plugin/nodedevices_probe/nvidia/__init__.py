@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from nodedevices_api.bounds import MAX_DEVICE_NAME
 from nodedevices_api.versions import dra_version
 
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_telemetry
-from nodedevices_probe.node.presence import any_of, exists, on_pci
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_telemetry, any_of, exists, on_pci
 from nodedevices_probe.node.sysfs import ACCELERATOR_CLASSES
 from nodedevices_probe.programs import Program
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition

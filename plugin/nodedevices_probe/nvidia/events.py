@@ -17,7 +17,7 @@ from typing import Any
 import pynvml
 from nodedevices_api.bounds import INT32_MAX
 
-from nodedevices_probe.events import EventKey, EventLog
+from nodedevices_probe.loop import EventKey, EventLog
 from nodedevices_probe.nvidia.calls import DRIVER_GONE, DriverGoneError, describe
 
 WAIT_MILLISECONDS = 1000

@@ -21,11 +21,9 @@ import pynvml
 from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe import nvidia
-from nodedevices_probe.events import EventLog
-from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
-from nodedevices_probe.node.pcie import NO_LINK
-from nodedevices_probe.node.sysfs import System, unbound
-from nodedevices_probe.nvidia.calls import DriverGoneError, NvmlCalls, describe
+from nodedevices_probe.loop import NONE_NEEDED, EventLog, SourceFacts
+from nodedevices_probe.node.sysfs import NO_LINK, System, unbound
+from nodedevices_probe.nvidia.calls import DriverGoneError, Library, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
 from nodedevices_probe.nvidia.fabric import COMPLETED, read_fabric
 from nodedevices_probe.nvidia.facts import (
@@ -38,7 +36,6 @@ from nodedevices_probe.nvidia.facts import (
     read_telemetry,
     read_use,
 )
-from nodedevices_probe.nvidia.library import Library
 from nodedevices_probe.nvidia.mig import MigDevices
 from nodedevices_probe.nvidia.slow import SLOW_SECONDS, read_slow
 from nodedevices_probe.protocol import (

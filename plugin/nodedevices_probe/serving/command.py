@@ -72,9 +72,8 @@ def run(
 ) -> int:
     """Serve until a signal. Raises CheckError where it cannot listen. `probe`: what runs a probe in this process."""
     # Loaded by no probe that runs alone.
-    from nodedevices_probe.serving.requests import Allowed  # noqa: PLC0415
+    from nodedevices_probe.serving.requests import Allowed, perform  # noqa: PLC0415
     from nodedevices_probe.serving.server import BACKLOG, ProbeServer, say  # noqa: PLC0415
-    from nodedevices_probe.serving.tasks import perform  # noqa: PLC0415
 
     given = {name.replace("_", "-"): value for name, value in vars(settings).items()}
     paths = {option: str(given[option]) for option in options(kinds) if given[option]}

@@ -1,4 +1,4 @@
-"""What an agent may ask of a probe server, and how both say it: a connection each, and one line of JSON first.
+"""What an agent may ask of a probe server, how both say it, and how it is done: a connection each, one JSON line first.
 
     {"protocol": "nodedevices.io/probe-server/v1alpha1", "probe": ["nvml", "--driver-root-ctr-path=/driver-root"]}
     {"protocol": ..., "paths": {"root": "/driver-root", "patterns": ["/dev/nvidia-caps-imex-channels/channel*"]}}
@@ -12,19 +12,26 @@ and nothing is read that is not exactly of this form.
 A request names kinds and programs that the server knows (registry), with flags that these have for the agent. It
 never brings a path of its own: a library is loaded from the driver's root, so a path would be a way to run code. Paths
 are the server's (`Paths`), by the same options and variables as the agent's, and a request with another is refused.
+
+The server starts a process for each request (`perform`), because all of this may hang in the kernel: a mount that does
+not answer, a driver. Its answer is one line on the connection; a probe's lines go there as they come.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe.kind import DEVICES_DIR, DRIVER_ROOT, ProbeKind
+from nodedevices_probe import programs
+from nodedevices_probe.kind import DEVICES_DIR, DRIVER_ROOT, Hardware, ProbeKind
+from nodedevices_probe.loop import write_all
+from nodedevices_probe.node.roots import Roots, existing
 from nodedevices_probe.programs import Program
 
 PROTOCOL = "nodedevices.io/probe-server/v1alpha1"
@@ -49,7 +56,7 @@ class StartProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindPaths:
-    """Which of these optional paths exist (node.optional_paths)."""
+    """Which of these optional paths exist (roots.existing)."""
 
     root: str
     patterns: tuple[str, ...]
@@ -225,3 +232,42 @@ def word(line: bytes) -> Word | None:
         case {"exited": int(status)} if -64 <= status <= 255:
             return Word(exited=status)
     return None
+
+
+# --- what a process does that the server has started for a request ----------------------------------------------------
+Probe = Callable[[Sequence[str]], int]  # the command nodedevices-probe
+
+
+def present(kinds: Mapping[str, ProbeKind], root: Path = Path("/")) -> dict[str, str]:
+    """Return the kinds whose hardware is there now, each with the reason."""
+    machine = Hardware(Roots(root))
+    found = {name: kind.present(machine) for name, kind in kinds.items()}
+    return {name: why for name, why in found.items() if why}
+
+
+def perform(
+    request: Request,
+    descriptor: int,
+    *,
+    probe: Probe,
+    kinds: Mapping[str, ProbeKind],
+    known_programs: Mapping[str, programs.Program],
+) -> int:
+    """Do what was requested and allowed, in this process. Returns its exit status."""
+    answer: Any
+    match request:
+        case StartProbe():
+            return probe([*request.arguments, f"--fd={descriptor}"])
+        case FindPaths():
+            answer = sorted(existing(Path(request.root), request.patterns))
+        case FindHardware():
+            answer = present(kinds)
+        case RunProgram():
+            try:
+                program = known_programs[request.name]
+                done = programs.run(program, request.arguments, driver_root=request.root)
+                answer = {"text": done.text, "driverRoot": done.driver_root}
+            except programs.ProgramError as error:
+                answer = {"error": str(error)}
+    write_all(descriptor)(json.dumps({"answer": answer}).encode() + b"\n")
+    return 0

@@ -13,10 +13,9 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.quantity import MEBIBYTE, from_bytes
 
 from nodedevices_probe import nic, nvidia
-from nodedevices_probe.events import EventKey
 from nodedevices_probe.files import document
 from nodedevices_probe.files.check import CheckError, wrong
-from nodedevices_probe.loop import SourceFacts
+from nodedevices_probe.loop import EventKey, SourceFacts
 from nodedevices_probe.node.sysfs import parse_mig_minors, unbound
 from nodedevices_probe.protocol import (
     MAX_OWN,
@@ -36,8 +35,7 @@ from nodedevices_probe.simulated.boards import nvidia as nvidia_boards
 from nodedevices_probe.simulated.boards.board import Board, Seat, attribute, function_bus_id, pci_bus_id
 from nodedevices_probe.simulated.boards.nvidia import NvidiaBoard
 from nodedevices_probe.simulated.profiles import MODELS, Planned, parse_profile
-from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS
-from nodedevices_probe.simulated.words import check as check_words
+from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS, check_words
 
 MAX_LINKS = 64
 NO_MODEL = nvidia_boards.PLAIN

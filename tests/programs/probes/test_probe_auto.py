@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_probe.node.presence import Hardware
+from nodedevices_probe.kind import Hardware
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS
 from support.probes import COMMAND, ended

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from nodedevices_probe import nic as nic_names
-from nodedevices_probe.events import EventKey, EventLog
+from nodedevices_probe.loop import EventKey, EventLog
 from nodedevices_probe.protocol import Attribute, DeviceFact, Driver, DriverState, Readings, Snapshot
 from support.facts import START, gpu, well
 from support.replay.kinds import GPUS, Away, Cure, Kind, Severity, Symptom

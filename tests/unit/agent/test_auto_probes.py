@@ -16,7 +16,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_probe.generic.config import GenericConfig
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.serving.tasks import present
+from nodedevices_probe.serving.requests import present
 from support.cases import cases
 from support.facts import gpu, gpu_id
 from support.local import at_once

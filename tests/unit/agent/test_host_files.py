@@ -15,7 +15,7 @@ from nodedevices_plugin.host.paths import HostPathReader, wanted_paths
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
-from nodedevices_probe.node.optional_paths import existing
+from nodedevices_probe.node.roots import existing
 from support.patience import PATIENCE_SECONDS
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from nodedevices_probe.files.bounded import BoundedReads
+from nodedevices_probe.source import BoundedReads
 from support.patience import PATIENCE_SECONDS
 
 

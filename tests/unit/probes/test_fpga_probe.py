@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
+from nodedevices_probe.source import BoundedReads
 from support.fpga_trees import (
     U30_SHELL,
     U250_SHELL,

@@ -15,15 +15,15 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.probes import missing, read
-from nodedevices_probe.files.bounded import BoundedReads
+from nodedevices_probe.kind import Hardware
 from nodedevices_probe.loop import NO_DRIVER, LineLoop, SourceFacts
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.nic.rdma import FirmwareReads
-from nodedevices_probe.node.presence import Hardware
 from nodedevices_probe.node.roots import MAX_BYTES, Roots
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, MAX_PATHS, DeviceFact, PciePath
 from nodedevices_probe.registry import KINDS
+from nodedevices_probe.source import BoundedReads
 from support.changing_roots import SystemOf, VanishingRoots
 from support.nic_trees import (
     INTEL,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_probe.node.roots import inside
-from nodedevices_probe.nvidia.library import FOLDERS, NAME, find
+from nodedevices_probe.nvidia.calls import FOLDERS, NAME, find
 
 
 def touch(root: Path, path: str) -> Path:

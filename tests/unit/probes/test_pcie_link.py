@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_probe.intel.probe import IntelSource
-from nodedevices_probe.node.pcie import NO_LINK, PcieLink
-from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.node.sysfs import NO_LINK, PcieLink, System
 from support.trees import Tree, flex, intel_bus_id
 
 DEVICE, PORT = "0000:17:00.0", "0000:16:01.0"

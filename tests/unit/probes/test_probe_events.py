@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodedevices_probe.events import REPEATED_SECONDS, EventKey, EventLog
+from nodedevices_probe.loop import REPEATED_SECONDS, EventKey, EventLog
 from nodedevices_probe.protocol import MAX_EVENTS
 from support.clock import Clock
 

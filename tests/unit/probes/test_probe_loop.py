@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
-from nodedevices_probe.events import EventKey, EventLog
-from nodedevices_probe.loop import NO_DRIVER, LineLoop, SourceFacts
+from nodedevices_probe.loop import NO_DRIVER, EventKey, EventLog, LineLoop, SourceFacts
 
 
 class Stop(Exception):  # noqa: N818  ends a loop that never ends by itself

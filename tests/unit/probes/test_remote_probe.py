@@ -23,9 +23,8 @@ from nodedevices_probe import remote as attributes
 from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.remote.checks import Checker, attempt
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse
-from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource
+from nodedevices_probe.remote.probe import FIRST_SECONDS, Checker, RemoteSource, attempt
 from support.cases import cases
 from support.clock import Clock
 from support.facts import START

@@ -11,7 +11,7 @@ from nodedevices_plugin.vendors.nic import counters
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.protocol import Readings
 from nodedevices_probe.simulated.file import parse
-from nodedevices_probe.simulated.words import KNOWN
+from nodedevices_probe.simulated.rules import KNOWN
 from support.cases import cases
 from support.facts import REGISTERED, gpu
 
