@@ -10,7 +10,7 @@ from nodedevices_common.options import Values, with_flag_variables
 from nodedevices_plugin.model import ContainerEdits, Grant, PlanError
 from nodedevices_plugin.vendors.base import Containers, NodeView
 from nodedevices_plugin.vendors.cdi import CdiNeeds, CdiSource, CdiSpec, qualified
-from nodedevices_plugin.vendors.flags import VendorFlags
+from nodedevices_plugin.vendors.settings import VendorFlags
 from support.acme import CONTROL_NODE, Acme
 
 VENDOR, CLASS = "plugin.acme.com", "fpga"

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal
 import yaml
 from nodedevices_plugin.health.actions import NO_ACTION
 from nodedevices_plugin.vendors.faults import CODED, Effect, Meaning
-from nodedevices_plugin.vendors.nvidia import faults
+from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.nvidia.xids import CATALOGUE
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -106,7 +106,7 @@ class FatalXid:
 
 def our_meaning(xid: int) -> Meaning:
     """Return what the agent's own code makes of an XID of the catalogue."""
-    found = faults.event(CODED, xid)
+    found = Nvidia().event(CODED, xid)
     assert found is not None, xid
     return found
 
@@ -116,7 +116,7 @@ def shown(xid: int) -> str:
     meaning = our_meaning(xid)
     if meaning.effect is not Effect.UNDECIDED:
         return f"{meaning.effect}, {meaning.action}" if meaning.action != NO_ACTION else str(meaning.effect)
-    alone = faults.decide(xid, (xid,), None)
+    alone = Nvidia().decide(xid, (xid,), None)
     return f"Undecided, alone {alone.value if alone else 'no fault'}, {meaning.action}"
 
 

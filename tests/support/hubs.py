@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
-from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.files import DeviceFile
+from nodedevices_plugin.vendors.base import DeviceNodes, Naming, NodeView, Vendor, VendorShares
+from nodedevices_plugin.vendors.settings import DeviceFile
 
 FLAG = "hubs.json"
 COMMON = "/dev/hubctl"

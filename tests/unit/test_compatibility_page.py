@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.settings.file import FEATURE_DISCOVERY
 from nodedevices_plugin.settings.options import OPTIONS, by_key
-from nodedevices_plugin.vendors.nvidia.health_variables import DISABLE_VARIABLE, ENABLE_VARIABLE, GOOGLE_VARIABLE
+from nodedevices_plugin.vendors.nvidia.flags import DISABLE_VARIABLE, ENABLE_VARIABLE, GOOGLE_VARIABLE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TAKE_ALONG = DOCS.parent / "manifests" / "from-nvidia" / "take-along.jq"

@@ -18,7 +18,7 @@ from nodedevices_plugin.model.registration import ProbeCounters
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import metrics, telemetry
-from nodedevices_plugin.vendors.nvidia import conditions
+from nodedevices_plugin.vendors.nvidia.faults import read
 from nodedevices_probe.protocol import Readings
 from prometheus_client import CollectorRegistry
 from support.cases import cases
@@ -138,7 +138,9 @@ def test_every_recovery_action_has_its_advice_on_one_page() -> None:
 def test_every_reason_that_a_reading_gives_has_its_row() -> None:
     page = (ROOT / "docs" / "maintenance.md").read_text()
     rows = page.partition("## Reasons of a device")[2].partition("\n### ")[0]
-    assert [each for each in (*conditions.REASONS, *levels.REASONS) if f"`{each}`" not in rows] == []
+    assert [
+        each for each in (*(each.reason for each in read(Readings())), *levels.REASONS) if f"`{each}`" not in rows
+    ] == []
 
 
 NAMED_TEST = re.compile(r"\[`(test_\w+)`\]\((?:\.\./)+(tests/[\w/]+\.py)\)")

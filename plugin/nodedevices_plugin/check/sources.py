@@ -28,7 +28,7 @@ from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file as config_file
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.vendors.files import DeviceFiles
+from nodedevices_plugin.vendors.settings import DeviceFiles
 
 _OF_OBJECT = ("apiVersion", "kind", "metadata", "spec")
 

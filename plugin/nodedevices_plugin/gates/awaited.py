@@ -1,5 +1,5 @@
 """Ids that wait for another program: shares for their MPS daemon, or devices that one keeps to itself; devices that
-containers would get by a CDI name, for a specification with the driver's libraries (vendors.cdi_libraries); shares of
+containers would get by a CDI name, for a specification with the driver's libraries (vendors.cdi); shares of
 computing power, for the pods that could request them, since an Allocate names none. What is held stays as it is.
 """
 

@@ -16,9 +16,8 @@ from nodedevices_api.sections import Injection
 from nodedevices_plugin.cores.ids import is_counted
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
 from nodedevices_plugin.sharing.base import Settings, merged, mode_of
-from nodedevices_plugin.vendors.base import Containers, NodeView
+from nodedevices_plugin.vendors.base import Containers, DeviceNodes, NodeView
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
-from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
 
 

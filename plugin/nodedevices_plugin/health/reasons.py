@@ -23,7 +23,7 @@ NAMED = 24  # in one message, which has room for some 500 characters
 
 def known(vendors: FaultSources) -> tuple[str, ...]:
     """Return every reason that a device of these vendors can have."""
-    own = dict.fromkeys(reason for vendor in vendors.values() for reason in vendor.reasons)
+    own = dict.fromkeys(reason for vendor in vendors.values() for reason in vendor.every_reason())
     return tuple(dict.fromkeys((*levels.REASONS, *signals.REASONS, *own)))
 
 

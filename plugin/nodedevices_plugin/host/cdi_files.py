@@ -4,7 +4,7 @@ A name that Allocate returns must be in a file before the container runtime look
 A file whose class has no devices any more, or whose strategy was switched off, is removed when no pod holds a device:
 the kubelet answers a container's restart from its memory, and that container still has the old names. The same holds
 for files with our names from before this process, which may be another plugin's; until then our files keep their
-content (cdi_libraries.merged). While another plugin serves, nothing is written here: its files have the same names.
+content (vendors.cdi.merged). While another plugin serves, nothing is written here: its files have the same names.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_plugin.host.cdi_toolkit import read_bounded
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors import cdi_schema
-from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Document
-from nodedevices_plugin.vendors.cdi_libraries import merged
+from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Document, merged
 
 log = structlog.get_logger(__name__)
 

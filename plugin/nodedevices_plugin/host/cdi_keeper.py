@@ -16,7 +16,7 @@ from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
 from nodedevices_plugin.host.machine import LocalMachine, Machine
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.vendors import cdi_libraries
+from nodedevices_plugin.vendors import cdi
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, Document, SpecRequest
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
@@ -101,7 +101,7 @@ class _OfVendor:
         self.program = ProgramSpec(on_change=on_change, make=partial(generate, machine=machine))
 
     def environment(self, unwritable: str) -> CdiEnvironment:
-        sources = [source is not None and cdi_libraries.whole(source) for source in self._sources()]
+        sources = [source is not None and cdi.whole(source) for source in self._sources()]
         return CdiEnvironment(
             unwritable=unwritable,
             toolkit=self.toolkit.devices,
@@ -114,7 +114,7 @@ class _OfVendor:
 
     async def keep(self, needs: CdiNeeds, *, free: bool) -> None:
         made = self.program.current(needs.request)
-        specs = cdi_libraries.choose(needs.specs, made, self._sources(), nodes_will_do=needs.nodes_will_do)
+        specs = cdi.choose(needs.specs, made, self._sources(), nodes_will_do=needs.nodes_will_do)
         await self.files.keep(specs, free=free)
 
     def _sources(self) -> tuple[Document | None, ...]:

@@ -2,7 +2,7 @@
 
 They are read on a worker thread, since a spec is thousands of lines. A spec that was good and cannot be read any more
 may be half written: it counts as broken when it is the same at two reads. Its last good content is remembered:
-container runtimes cannot read the broken file either, and our own spec then takes its place (vendors.cdi_libraries).
+container runtimes cannot read the broken file either, and our own spec then takes its place (vendors.cdi).
 """
 
 from __future__ import annotations

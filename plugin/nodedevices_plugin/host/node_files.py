@@ -23,7 +23,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace, unfinished
 
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.vendors.files import FolderFiles
+from nodedevices_plugin.vendors.settings import FolderFiles
 
 log = structlog.get_logger(__name__)
 

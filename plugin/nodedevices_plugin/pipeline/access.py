@@ -22,11 +22,11 @@ from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing import memory_container
 from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.vendors import cdi_libraries
+from nodedevices_plugin.vendors import cdi
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
-from nodedevices_plugin.vendors.files import FolderFiles
 from nodedevices_plugin.vendors.registry import Vendors
+from nodedevices_plugin.vendors.settings import FolderFiles
 
 
 class Access(Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ def _refused(vendor: str, active: Effective | None, requested: Effective, device
         return f"cannot write {found.unwritable}; install the component cdi (manifests/components/cdi), or use envvar"
     if needs.nodes_will_do or (in_effect is not None and not _needs(vendor, in_effect, devices).nodes_will_do):
         return ""
-    return cdi_libraries.missing(needs.specs, found, active=in_effect is not None)
+    return cdi.missing(needs.specs, found, active=in_effect is not None)
 
 
 def _lacking(active: Effective | None, devices: Devices) -> Mapping[str, str]:
@@ -147,7 +147,7 @@ def _lacking(active: Effective | None, devices: Devices) -> Mapping[str, str]:
 
 def _missing(vendor: str, active: Effective, devices: Devices) -> str:
     needs = _needs(vendor, active, devices)
-    return "" if needs.nodes_will_do else cdi_libraries.missing(needs.specs, devices.found(vendor), active=True)
+    return "" if needs.nodes_will_do else cdi.missing(needs.specs, devices.found(vendor), active=True)
 
 
 def stale(active: Effective, devices: Devices) -> str:
@@ -155,9 +155,7 @@ def stale(active: Effective, devices: Devices) -> str:
     if not uses_cdi(active):
         return ""
     needs = {name: _needs(name, active, devices) for name in active.vendors.cdi_vendors()}
-    found = (
-        cdi_libraries.stale(need.specs, devices.found(name)) for name, need in needs.items() if not need.nodes_will_do
-    )
+    found = (cdi.stale(need.specs, devices.found(name)) for name, need in needs.items() if not need.nodes_will_do)
     return "; ".join(problem for problem in found if problem)
 
 

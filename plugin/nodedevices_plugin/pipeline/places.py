@@ -29,8 +29,7 @@ from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 from nodedevices_plugin.model import Given, Inventory, InventoryDevice, Unit
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.occupancy import HeldId
-from nodedevices_plugin.vendors.base import partitions
-from nodedevices_plugin.vendors.device_nodes import SHARED_NODES
+from nodedevices_plugin.vendors.base import SHARED_NODES, partitions
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 CODE = "SamePlace"  # of a problem

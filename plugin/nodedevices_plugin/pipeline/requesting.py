@@ -19,7 +19,7 @@ from nodedevices_plugin.settings.effective import Effective, resolve, sections_o
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.registry import SharingModes
-from nodedevices_plugin.vendors.files import FOLDER, DeviceFileOutcome, DeviceFiles
+from nodedevices_plugin.vendors.settings import FOLDER, DeviceFileOutcome, DeviceFiles
 
 GONE = DeviceFileOutcome(error="no such file")
 BACK = "give the file again, or one with null for no such devices"

@@ -7,7 +7,7 @@
 With an extension of ours: sharing.memory.
 
 A parsed file is a value; nothing here keeps state. `flags` and `imex` are read with the table of options, `resources`
-and `sharing` by the vendor that has the format (vendors.files.FileFormat).
+and `sharing` by the vendor that has the format (vendors.settings.FileFormat).
 
 How a setting is refused: its place, its value, what would be right. Texts are for people, and bounded.
 """

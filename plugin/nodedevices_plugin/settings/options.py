@@ -1,7 +1,7 @@
 """The table of settings: name on the command line, variables, key in the configuration file, allowed values.
 
 Settings that are fixed while the agent runs are the fields of `local.Local`. Settings that a configuration can have as
-well are here; those for one vendor's devices alone come from the vendor (vendors.flags). Names of NVIDIA's device
+well are here; those for one vendor's devices alone come from the vendor (vendors.settings). Names of NVIDIA's device
 plugin are kept (its v0.20.0 flags, variables and `flags.*` keys), so that a DaemonSet written for it means the same
 here.
 """
@@ -19,8 +19,8 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.local import Local
-from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
+from nodedevices_plugin.vendors.settings import VendorFlags
 
 KNOWN = ", ".join(f"`{name}`" for name in KINDS)
 _PATHS = frozenset({"FILE", "DIR", "DIRS", "SOCKET"})  # metavars

@@ -14,8 +14,8 @@ from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.settings.options import vendors_flags
-from nodedevices_plugin.vendors.flags import FlagRule
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
+from nodedevices_plugin.vendors.settings import FlagRule
 
 ONLY_WITH: Mapping[str, str] = {
     "default-config": "config-dir",

@@ -1,1 +1,1 @@
-"""What differs from one maker's devices to another's, behind one port: a folder for each vendor."""
+"""What differs from one maker's devices to another's, behind one port (base): a module or a folder for each vendor."""

@@ -11,31 +11,42 @@ vendor: it is offered under the name that a rule gives it, and its container get
 
 Every result follows from the arguments alone. A device that left, or that does not answer, is among the devices with
 its last facts, and stays a unit: its id must stay listed.
+
+Gives containers the device nodes that the probe lists for the devices granted to them.
+
+Devices without a vendor have nothing else, and most vendors' devices need nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Protocol, Self
 
 from msgspec import Struct, field
 from nodedevices_api.sections import Injection
 from nodedevices_probe.protocol import DeviceFact, PciePath
 
-from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, InventoryDevice, OfferedResource, Unit
+from nodedevices_plugin.model import (
+    AllocationError,
+    ContainerEdits,
+    DeviceNode,
+    Grant,
+    Inventory,
+    InventoryDevice,
+    OfferedResource,
+    Unit,
+)
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, CdiSource
-from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.faults import FaultSource
-from nodedevices_plugin.vendors.files import DeviceFile, FileFormat, FolderFiles
-from nodedevices_plugin.vendors.flags import VendorFlags
+from nodedevices_plugin.vendors.settings import DeviceFile, FileFormat, FolderFiles, VendorFlags
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
     """The node, without its devices' health, as the input for what containers need.
 
     injection: the effective section. existing: those of Vendor.host_paths that exist. local: the settings of this
-    vendor's own flags (vendors.flags), a frozen value of the vendor's type; None: it has none. files: the contents of
-    device files (vendors.files), by the option's name. cdi: the vendor's CDI environment.
+    vendor's own flags, a frozen value of the vendor's type; None: it has none. files: the contents of device files, by
+    name (vendors.settings). cdi: the vendor's CDI environment.
     """
 
     inventory: Inventory = field(default_factory=Inventory)
@@ -241,3 +252,38 @@ def whole_or_partitions(device: InventoryDevice, strategy: str) -> list[Unit]:
     parts = partitions(device) if strategy != "none" else []
     live = any(unit.id not in device.departed_partitions for unit in parts)
     return parts if live else [Unit(device), *parts]
+
+
+# Nodes that any number of devices need beside their own.
+SHARED_NODES = frozenset({"/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
+
+
+class DeviceNodes(Struct, frozen=True, kw_only=True):
+    """`nodes`: device nodes by id of the device or partition; a partition's own alone. `common`: nodes that every
+    container with a granted device gets as well."""
+
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    common: tuple[str, ...] = ()
+
+    @classmethod
+    def for_devices(cls, devices: Iterable[InventoryDevice], *, common: tuple[str, ...] = ()) -> DeviceNodes:
+        nodes: dict[str, tuple[str, ...]] = {}
+        for device in devices:
+            nodes[device.fact.id] = device.fact.device_nodes
+            nodes |= {part.id: part.device_nodes for part in device.fact.partitions}
+        return cls(nodes=nodes, common=common)
+
+    def edits(self, grant: Grant) -> ContainerEdits:
+        """Raises AllocationError for what has left the node."""
+        paths = list(self.common) if grant.ids else []
+        for schedulable in grant.ids:
+            own = self.nodes.get(schedulable.part_id)
+            if own is None:
+                raise AllocationError(
+                    f"{grant.resource.name}: {schedulable.id} is no longer on this node. "
+                    "Delete the pod, so that it is scheduled again."
+                )
+            paths += own
+        return ContainerEdits(
+            devices=tuple(DeviceNode(container_path=path, host_path=path) for path in dict.fromkeys(paths))
+        )

@@ -93,7 +93,8 @@ CODED = "xid"  # the kind of an event that has a number of the vendor's
 class FaultSource:
     """Tells which faults one maker's devices have; by default only the conditions of every device. Without state."""
 
-    reasons: Sequence[str] = ()  # every reason that `event`, `read` and `counter_limits` can give; rules may name these
+    reasons: Sequence[str] = ()  # those that `event` can give beside `meanings`: of numbers
+    meanings: Mapping[str, Meaning] = {}  # of events by their kind
     counter_limits: Sequence[CounterLimit] = ()  # how fast counters may rise (health.rates)
 
     def kind_of(self, event: ProbeEvent) -> str:
@@ -105,7 +106,7 @@ class FaultSource:
         code (kind CODED) is looked up again by it, also after a restart of the agent: it must always have a meaning. By
         default it is shown, and the device stays in service."""
         if kind != CODED or code is None:
-            return None
+            return self.meanings.get(kind)
         return Meaning(reason=f"Code{code}", effect=Effect.DEGRADED, message=f"event {code}", code=code)
 
     def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
@@ -116,6 +117,13 @@ class FaultSource:
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         """Return every condition of a device that answers, evident or not."""
         return ()
+
+    def every_reason(self) -> tuple[str, ...]:
+        """Return every reason that a device can have, which rules may name."""
+        by_kind = (meaning.reason for meaning in self.meanings.values() if meaning.effect is not Effect.REPAIRED)
+        read = (condition.reason for condition in self.read(Readings()))
+        counted = (limit.reason for limit in self.counter_limits)
+        return tuple(dict.fromkeys((*self.reasons, *read, *counted, *by_kind)))
 
 
 PLAIN = FaultSource()

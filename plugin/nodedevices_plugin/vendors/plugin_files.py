@@ -5,8 +5,8 @@ taken as a whole or not at all. All that is wrong is said at once, with its plac
 (nodedevices_api.errors). Hostile input (deep nesting, a million entries, keys that are there twice) is few problems.
 
 A key may be written in any case, as Go's encoding/json takes it, which writes a field without a name for JSON as it is
-called in Go (`IsRdma`); null is absent. What a file says is compared and saved (vendors.files), as the model's fields
-are: a key that decides nothing is `Unused`.
+called in Go (`IsRdma`); null is absent. What a file says is compared and saved (settings), as the model's fields are: a
+key that decides nothing is `Unused`.
 """
 
 from __future__ import annotations

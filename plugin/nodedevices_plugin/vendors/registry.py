@@ -13,17 +13,15 @@ from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Unit
-from nodedevices_plugin.vendors.amd.vendor import Amd
-from nodedevices_plugin.vendors.base import Naming, Vendor
-from nodedevices_plugin.vendors.device_nodes import SHARED_NODES
+from nodedevices_plugin.vendors.amd import Amd
+from nodedevices_plugin.vendors.base import SHARED_NODES, Naming, Vendor
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
-from nodedevices_plugin.vendors.files import DeviceFile, FileFormat
-from nodedevices_plugin.vendors.flags import VendorFlags
-from nodedevices_plugin.vendors.generic.vendor import Generic
-from nodedevices_plugin.vendors.intel.vendor import Intel
+from nodedevices_plugin.vendors.generic import Generic
+from nodedevices_plugin.vendors.intel import Intel
 from nodedevices_plugin.vendors.nic.vendor import Nic
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
-from nodedevices_plugin.vendors.remote.vendor import Remote
+from nodedevices_plugin.vendors.remote import Remote
+from nodedevices_plugin.vendors.settings import DeviceFile, FileFormat, VendorFlags
 from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
 
 

@@ -17,8 +17,7 @@ from nodedevices_plugin.host.cdi_program import ProgramSpec, generate
 from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec, SpecRequest
-from nodedevices_plugin.vendors.nvidia.cdi import SOURCE, Host
-from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest
+from nodedevices_plugin.vendors.nvidia.cdi import SOURCE, CtkRequest, Host
 from nodedevices_probe.programs import ProgramError
 from support.patience import PATIENCE_SECONDS
 

@@ -21,7 +21,7 @@ from nodedevices_plugin.settings import together
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import variables as agents_variables
-from nodedevices_plugin.vendors.flags import FlagRule
+from nodedevices_plugin.vendors.settings import FlagRule
 from support import helm
 from support.repository import ROOT
 

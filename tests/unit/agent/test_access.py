@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.model import ContainerEdits
 from nodedevices_plugin.pipeline.assess import Assessment, assess
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, ToolkitDevice
-from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND
-from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest
+from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CtkRequest
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import gpu, gpu_id, old, snapshot

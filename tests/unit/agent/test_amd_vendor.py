@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import Holder, InventoryDevice, PlanError
-from nodedevices_plugin.vendors.amd.vendor import Amd
+from nodedevices_plugin.vendors.amd import Amd
 from nodedevices_probe.amd import EXPORTER_UNHEALTHY
 from nodedevices_probe.amd.probe import COMPUTE, MEMORY, AmdSource
 from nodedevices_probe.node.sysfs import System
@@ -186,7 +186,7 @@ def test_each_fault_says_what_to_do_and_whether_its_end_proves_the_repair(
 ) -> None:
     [found] = [each for each in Amd().read(Readings(**readings)) if each.evident]
     assert (found.reason, found.action, found.ends_by_itself) == (reason, action, by_itself)
-    assert reason in Amd().reasons, "a policy's rule may name it"
+    assert reason in Amd().every_reason(), "a policy's rule may name it"
 
 
 def test_a_gpu_without_errors_has_no_fault_and_one_that_does_not_say_is_not_known() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from nodedevices_plugin.vendors.nvidia.conditions import REGISTRATION_AGAIN_SECONDS
+from nodedevices_plugin.vendors.nvidia.faults import REGISTRATION_AGAIN_SECONDS
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.simulated.file import parse
 from support.stepped_node import Node, report_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.host.node_files import LIST, NodeFiles, NodeFilesError, keep_folder
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.vendors.files import FolderFiles
+from nodedevices_plugin.vendors.settings import FolderFiles
 from support.patience import PATIENCE_SECONDS
 
 

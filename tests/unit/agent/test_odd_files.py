@@ -9,8 +9,8 @@ from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFolder
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.vendors.base import Vendor
-from nodedevices_plugin.vendors.files import DeviceFile, DeviceFiles
 from nodedevices_plugin.vendors.registry import VENDORS
+from nodedevices_plugin.vendors.settings import DeviceFile, DeviceFiles
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.files.document import load
 from support.cases import cases

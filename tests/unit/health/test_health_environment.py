@@ -11,7 +11,7 @@ from nodedevices_plugin.health.events import effect
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.vendors.faults import Effect
 from nodedevices_plugin.vendors.nvidia.faults import meaning
-from nodedevices_plugin.vendors.nvidia.health_variables import EnvironmentXids, rules_from_environment
+from nodedevices_plugin.vendors.nvidia.flags import EnvironmentXids, rules_from_environment
 from nodedevices_plugin.vendors.nvidia.xids import look_up
 from support.cases import cases
 from support.facts import Story, gpu, xid

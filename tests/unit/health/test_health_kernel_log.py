@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodedevices_plugin.vendors.amd import kernel_log as amd
 from nodedevices_plugin.vendors.faults import Effect, Meaning, meaning_of
-from nodedevices_plugin.vendors.nic import kernel_log as nic
-from nodedevices_plugin.vendors.nvidia import kernel_log as nvidia
-from nodedevices_plugin.vendors.nvidia.sxids import SXIDS, Reach
+from nodedevices_plugin.vendors.nvidia import kernel_log
+from nodedevices_plugin.vendors.nvidia.kernel_log import SXIDS, Reach
 from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.kmsg.lines import ROWS
 from nodedevices_probe.protocol import SWITCH_KINDS, ProbeEvent
@@ -142,7 +140,7 @@ def test_the_kinds_of_a_switch_are_the_line_formats() -> None:
 
 def test_no_reason_is_missing_on_the_page() -> None:
     said = PAGE.read_text()
-    reasons = {
-        each for each in (*nvidia.REASONS, *nic.REASONS, *amd.REASONS) if not each.removeprefix("Sxid").isdigit()
-    }
+    meanings = (kernel_log.MEANINGS, REGISTERED["amd"].meanings, REGISTERED["*/nic"].meanings)
+    shown = [each for some in meanings for each in some.values() if each.effect is not Effect.REPAIRED]
+    reasons = {kernel_log.UNLISTED, *(each.reason for each in shown)}
     assert {each for each in reasons if f"`{each}`" not in said} == set()

@@ -11,7 +11,7 @@ from nodedevices_plugin.health import lasting, levels
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import FaultCondition
-from nodedevices_plugin.vendors.nvidia.conditions import PASSING_SECONDS
+from nodedevices_plugin.vendors.nvidia.faults import PASSING_SECONDS
 from nodedevices_probe.protocol import Driver, DriverState, Readings
 from support.cases import cases
 from support.facts import Story, gpu, ruled, well

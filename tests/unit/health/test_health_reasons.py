@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from nodedevices_api.sections import FaultRule, HealthRule
 from nodedevices_plugin.health.reasons import unmatched, unmatched_faults
-from nodedevices_plugin.vendors.nvidia.health_variables import rules_from_environment
+from nodedevices_plugin.vendors.nvidia.flags import rules_from_environment
 from support.cases import cases
 from support.facts import REGISTERED
 

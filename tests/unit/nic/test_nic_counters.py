@@ -9,7 +9,7 @@ from pathlib import Path
 from nodedevices_plugin.health.reasons import known
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import CounterLimit
-from nodedevices_plugin.vendors.nic.counters import HOUR, LIMITS, REASONS
+from nodedevices_plugin.vendors.nic.faults import HOUR, LIMITS
 from nodedevices_probe.protocol import DeviceFact, Readings
 from support.cases import cases
 from support.facts import REGISTERED
@@ -90,7 +90,7 @@ def test_it_is_degraded_where_nobody_offers_the_nic_and_a_rule_for_its_reason_en
 
 
 def test_a_rule_may_name_each() -> None:
-    assert set(REASONS) <= set(known(REGISTERED))
+    assert {each.reason for each in LIMITS} <= set(known(REGISTERED))
 
 
 def words(text: str) -> list[str]:

@@ -21,7 +21,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     SharingFacts,
 )
-from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+from nodedevices_plugin.vendors.base import DeviceNodes
 from support.cases import cases
 from support.exclusive_window import ExclusiveWindow
 from support.facts import START, gpu, inventory_of

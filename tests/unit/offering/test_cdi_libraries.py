@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodedevices_plugin.vendors import cdi_schema
-from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec
-from nodedevices_plugin.vendors.cdi_libraries import choose, completed, merged, missing, stale, whole
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec, choose, completed, merged, missing, stale, whole
 from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, LIBRARIES
 from support.cases import cases
 

@@ -8,7 +8,7 @@ from typing import Any
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.cdi import devices_of
-from nodedevices_plugin.vendors.nvidia import cdi, ctk
+from nodedevices_plugin.vendors.nvidia import cdi
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
@@ -176,7 +176,7 @@ def test_what_was_made_of_a_mounted_driver_root_gets_the_hosts_paths() -> None:
             ],
         },
     }
-    moved = ctk.rerooted(made, Host(driver_root="/run/nvidia/driver", dev_root="/host"), mounted="/driver-root/")
+    moved = cdi.rerooted(made, Host(driver_root="/run/nvidia/driver", dev_root="/host"), mounted="/driver-root/")
     assert cdi_schema.problems(moved) == ()
     (device,) = moved["devices"]
     assert [each["hostPath"] for each in device["containerEdits"]["deviceNodes"]] == [

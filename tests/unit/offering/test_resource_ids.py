@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.model import ids, resource_names
-from nodedevices_plugin.vendors.nvidia import names
+from nodedevices_plugin.model import InventoryDevice, Unit, ids, resource_names
+from nodedevices_plugin.vendors.base import Naming
+from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from support.cases import cases
+from support.facts import START, gpu, partition
 
 
 def test_an_id_of_a_share_is_written_as_nvidias_plugin_writes_it() -> None:
@@ -50,8 +52,14 @@ def test_how_much_memory_is_held_is_in_the_ids_and_in_nothing_else() -> None:
 
 
 def test_names_are_those_that_clusters_use() -> None:
-    assert names.gpu("nvidia.com") == "nvidia.com/gpu"
-    assert names.mig("nvidia.com", "1g.10gb") == "nvidia.com/mig-1g.10gb"
-    assert names.mig("nvidia.com", "1g.10gb+me") == "nvidia.com/mig-1g.10gb.me"
-    assert names.mig("nvidia.com", "1g.12gb-me") == "nvidia.com/mig-1g.12gb-me"
+    device = InventoryDevice(fact=gpu(0), present=True, last_seen=START)
+    named = {
+        profile: Nvidia().usual_name(Unit(device, partition(0, 0, profile=profile)), Naming(strategy="mixed"))
+        for profile in ("1g.10gb", "1g.10gb+me", "1g.12gb-me")
+    }
+    assert named == {
+        "1g.10gb": "nvidia.com/mig-1g.10gb",
+        "1g.10gb+me": "nvidia.com/mig-1g.10gb.me",
+        "1g.12gb-me": "nvidia.com/mig-1g.12gb-me",
+    }
     assert resource_names.shared("nvidia.com/gpu") == "nvidia.com/gpu.shared"

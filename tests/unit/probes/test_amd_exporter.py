@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from nodedevices_plugin.vendors.amd.faults import read
+from nodedevices_plugin.vendors.amd import Amd
 from nodedevices_probe.amd import EXPORTER_UNHEALTHY
 from nodedevices_probe.amd.exporter import METHOD, SOCKET, Exporter
 from nodedevices_probe.amd.probe import AmdSource
@@ -64,7 +64,7 @@ def test_what_it_calls_unhealthy_is_a_condition_of_that_gpu_alone_and_ends_with_
     says = [state(amd_bus_id(0), "healthy") + state(amd_bus_id(1).upper(), "Unhealthy")]
     with exporter(root, lambda _request, _context: says[0]):
         assert [each.readings.conditions for each in source.poll().devices] == [(), (EXPORTER_UNHEALTHY,)]
-        [found] = [each for each in read(source.poll().devices[1].readings) if each.reason == "ExporterUnhealthy"]
+        [found] = [each for each in Amd().read(source.poll().devices[1].readings) if each.reason == "ExporterUnhealthy"]
         assert found.evident
         says[0] = state(amd_bus_id(1), "healthy")
         assert [each.readings.conditions for each in source.poll().devices] == [(), ()]

@@ -11,7 +11,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount, ids
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from nodedevices_probe import generic as attributes
 from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.generic.config import parse

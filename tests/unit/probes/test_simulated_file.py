@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_plugin.vendors.amd.faults import read as read_amd
-from nodedevices_plugin.vendors.nvidia.conditions import read
+from nodedevices_plugin.vendors.amd import Amd
+from nodedevices_plugin.vendors.nvidia.faults import read
 from nodedevices_probe import nvidia
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
@@ -355,8 +355,8 @@ def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: st
     (ill,) = state(f"{{profile: mi300x, devices: [{{index: 0, {reading}}}]}}").facts.devices
     (well,) = state("profile: mi300x").facts.devices
 
-    assert [each.reason for each in read_amd(ill.readings) if each.evident] != []
-    assert [each.reason for each in read_amd(well.readings) if each.evident is not False] == []
+    assert [each.reason for each in Amd().read(ill.readings) if each.evident] != []
+    assert [each.reason for each in Amd().read(well.readings) if each.evident is not False] == []
 
 
 @cases(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.vendors.faults import source_of
-from nodedevices_plugin.vendors.nic import counters
+from nodedevices_plugin.vendors.nic import faults
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.protocol import Readings
 from nodedevices_probe.simulated.file import parse
@@ -54,7 +54,7 @@ def test_each_condition_that_is_allowed_is_one_that_the_agent_knows(vendor: str,
 
 def test_each_counter_with_a_limit_is_allowed() -> None:
     allowed = {word for words in KNOWN.values() for word in words.counters}
-    assert {each.counter for each in counters.LIMITS} <= allowed
+    assert {each.counter for each in faults.LIMITS} <= allowed
 
 
 def test_the_page_has_all_conditions() -> None:

@@ -1,21 +1,27 @@
-"""What the configuration files of the plugins say together of the NICs of a node.
+"""What the files of the plugins that the agent replaces say together of the NICs of a node, and their flag.
 
 A NIC is in one resource: the SR-IOV plugin's file comes first, because what it names belongs to one container, and must
-not be shared by another file's. A rule of `resources.devices` comes before all (offering.naming).
+not be shared by another file's. A rule of `resources.devices` comes before all (offering.naming). Without these files
+no NIC is offered but those that such a rule names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from msgspec import Struct
+from nodedevices_common.options import Values, option
 from nodedevices_probe.nic import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.vendors.nic import onload
+from nodedevices_plugin.model import PlanError, resource_names
+from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import DEFAULT_PREFIX, SriovConfig, SriovResource
+from nodedevices_plugin.vendors.settings import DeviceFile, VendorFlags
 
 # Without a file; validators are made for nodes that have one.
 NO_SRIOV, NO_RDMA = SriovConfig.model_construct(), RdmaConfig.model_construct()
@@ -30,14 +36,14 @@ class Configs(Struct, frozen=True, kw_only=True):
     sriov_prefix: str = DEFAULT_PREFIX
 
     @classmethod
-    def from_files(cls, files: Mapping[str, object], *, sriov_prefix: str = DEFAULT_PREFIX) -> Configs:
-        """Return the configurations in the device files' contents, which are given by name."""
+    def for_node(cls, local: object, files: Mapping[str, object]) -> Configs:
+        """Return the device files' configurations, with the names that the flags give. Arguments as in NodeView."""
         sriov, rdma, of_onload = (files.get(name) for name in (SRIOV_FILE, RDMA_FILE, ONLOAD_FILE))
         return cls(
             sriov=sriov if isinstance(sriov, SriovConfig) else NO_SRIOV,
             rdma=rdma if isinstance(rdma, RdmaConfig) else NO_RDMA,
             onload=of_onload if isinstance(of_onload, OnloadConfig) else None,
-            sriov_prefix=sriov_prefix,
+            sriov_prefix=local.sriov_prefix if isinstance(local, NicSettings) else DEFAULT_PREFIX,
         )
 
     def name(self, fact: DeviceFact) -> str | None:
@@ -64,3 +70,48 @@ class Configs(Struct, frozen=True, kw_only=True):
         """The entry of a resource; None: it is not of these files."""
         of_onload = self.onload if self.onload is not None and self.onload.resource == resource else None
         return self.sriov.named(resource, self.sriov_prefix) or self.rdma.named(resource) or of_onload
+
+
+GROUP = "NIC"
+PREFIX_OPTION = "sriov-resource-prefix"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicSettings:
+    """sriov_prefix: the domain of resources of the SR-IOV plugin's file that do not say theirs."""
+
+    decides_ids: ClassVar[bool] = True
+
+    sriov_prefix: str = DEFAULT_PREFIX
+
+
+def settings(values: Values) -> NicSettings:
+    """Raises PlanError for a prefix that no resource can have."""
+    prefix = values.text(PREFIX_OPTION) or DEFAULT_PREFIX
+    try:
+        resource_names.check(f"--{PREFIX_OPTION}", f"{prefix}/nic")
+    except PlanError as error:
+        raise PlanError(f"--{PREFIX_OPTION}", prefix, "give a domain, such as intel.com") from error
+    return NicSettings(sriov_prefix=prefix)
+
+
+FLAGS = VendorFlags(
+    group=GROUP,
+    title="NICs of all makers: SR-IOV, RDMA, Onload",
+    settings=settings,
+    settings_type=NicSettings,
+    options=(
+        option(
+            PREFIX_OPTION,
+            "default domain of resources in [sriov.json](devices/sriov.md), as that plugin's `-resource-prefix`",
+            group=GROUP,
+            default=DEFAULT_PREFIX,
+            metavar="DOMAIN",
+        ),
+    ),
+)
+FILES = (
+    DeviceFile(name=RDMA_FILE, type=rdma_config.RdmaConfig, parse=rdma_config.parse),
+    DeviceFile(name=SRIOV_FILE, type=sriov_config.SriovConfig, parse=sriov_config.parse),
+    DeviceFile(name=ONLOAD_FILE, type=onload.OnloadConfig, parse=onload.parse),
+)

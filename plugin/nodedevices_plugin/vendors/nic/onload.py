@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, HealthState, Mount, Unit
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_plugin.vendors.faults import FaultCondition
-from nodedevices_plugin.vendors.nic.traits import text
+from nodedevices_plugin.vendors.nic.selecting import text
 from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, matching, number, read, refuse
 
 MAKER = "solarflare"

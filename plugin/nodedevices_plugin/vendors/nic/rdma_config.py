@@ -18,14 +18,17 @@ from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 from pydantic import Field, model_validator
 
-from nodedevices_plugin.vendors.nic.listed_resource import (
+from nodedevices_plugin.vendors.nic.selecting import (
     MAX_RESOURCES,
     ListedResource,
     PciId,
     Selector,
+    interface_names,
+    is_hca,
+    listed,
     refuse_repeated,
+    text,
 )
-from nodedevices_plugin.vendors.nic.traits import interface_names, is_hca, listed, text
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, ignored, number, read, refuse
 
 LIST = "configList"

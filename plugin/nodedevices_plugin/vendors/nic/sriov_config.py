@@ -38,7 +38,7 @@ from pydantic import (
     model_validator,
 )
 
-from nodedevices_plugin.vendors.nic.listed_resource import (
+from nodedevices_plugin.vendors.nic.selecting import (
     ADDRESS_HINT,
     MAX_RESOURCES,
     PCI_ADDRESS,
@@ -46,9 +46,6 @@ from nodedevices_plugin.vendors.nic.listed_resource import (
     PciAddress,
     PciId,
     Selector,
-    refuse_repeated,
-)
-from nodedevices_plugin.vendors.nic.traits import (
     auxiliary,
     has_default_route,
     has_functions,
@@ -58,6 +55,7 @@ from nodedevices_plugin.vendors.nic.traits import (
     pci_driver,
     physical_address,
     physical_name,
+    refuse_repeated,
     text,
 )
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, matching, read, refuse

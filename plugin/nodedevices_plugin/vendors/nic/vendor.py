@@ -13,25 +13,24 @@ from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import InventoryDevice, OfferedResource, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, whole_or_partitions
-from nodedevices_plugin.vendors.faults import CounterLimit, FaultCondition, Meaning
-from nodedevices_plugin.vendors.files import FolderFiles
-from nodedevices_plugin.vendors.nic import containers, counters, device_info, faults, kernel_log, onload
-from nodedevices_plugin.vendors.nic import flags as own_flags
-from nodedevices_plugin.vendors.nic.configs import Configs
+from nodedevices_plugin.vendors.faults import FaultCondition
+from nodedevices_plugin.vendors.nic import containers, faults, onload
+from nodedevices_plugin.vendors.nic.configs import FILES, FLAGS, Configs
 from nodedevices_plugin.vendors.nic.containers import NicContainers
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import SriovResource
+from nodedevices_plugin.vendors.settings import FolderFiles
 
 
 class Nic(Vendor):
     name = "nic"
     every_maker = True
     types = attributes.TYPES
-    reasons: Sequence[str] = (*faults.REASONS, *counters.REASONS, *kernel_log.REASONS)
-    counter_limits: Sequence[CounterLimit] = counters.LIMITS
-    flags = own_flags.FLAGS
-    files = own_flags.FILES
+    meanings = faults.MEANINGS
+    counter_limits = faults.LIMITS
+    flags = FLAGS
+    files = FILES
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Return the whole NIC, or, with such a `strategy`, the partitions that another program's probe reports."""
@@ -64,20 +63,17 @@ class Nic(Vendor):
         return (*containers.HOST_PATHS, *(onload.host_paths(wanted) if isinstance(wanted, OnloadConfig) else ()))
 
     def containers(self, node: NodeView) -> NicContainers:
-        configs = own_flags.configs(node.local, node.files)
+        configs = Configs.for_node(node.local, node.files)
         return NicContainers.for_devices(node.inventory.devices, node.existing, configs)
 
     def node_files(self, resources: Sequence[OfferedResource], node: NodeView) -> FolderFiles:
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
-        found = device_info.files(resources, facts, own_flags.configs(node.local, node.files))
-        return FolderFiles(folder=device_info.FOLDER, files=found)
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        return kernel_log.MEANINGS.get(kind) or super().event(kind, code)
+        found = containers.files(resources, facts, Configs.for_node(node.local, node.files))
+        return FolderFiles(folder=containers.FOLDER, files=found)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return faults.read(readings)
 
 
 def _configs(naming: Naming) -> Configs:
-    return own_flags.configs(naming.local, naming.files)
+    return Configs.for_node(naming.local, naming.files)

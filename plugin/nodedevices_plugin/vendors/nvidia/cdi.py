@@ -1,23 +1,27 @@
-"""Container Device Interface: names of devices, and the minimal specs that we write where there are no others.
+"""Container Device Interface: names of devices, the minimal specs that we write where there are no others, and how
+nvidia-ctk makes a whole one.
 
 One spec per class, under NVIDIA's plugin's kinds and file names. A spec has device nodes and what goes with them, no
-libraries: where those come from is vendors.cdi_libraries' matter. The container toolkit's own spec (kind
-nvidia.com/gpu) is preferred for every device that it has, else one of our kind.
-A class without devices has no spec, and no name in an answer either. How nvidia-ctk makes one is in ctk.py.
+libraries: where those come from is vendors.cdi's matter. The container toolkit's own spec (kind nvidia.com/gpu) is
+preferred for every device that it has, else one of our kind. A class without devices has no spec, and no name in an
+answer either.
+
+nvidia-ctk runs in this container, where the driver root may be mounted at another place than on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct, field
-from nodedevices_probe.nvidia import mig_enabled
+from nodedevices_probe.nvidia import NVIDIA_CTK, mig_enabled
+from nodedevices_probe.programs import Program
 
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Libraries, ToolkitDevice
-from nodedevices_plugin.vendors.nvidia import imex, nodes
+from nodedevices_plugin.vendors.nvidia import nodes
 from nodedevices_plugin.vendors.nvidia.units import computing_gpus
 
 VENDOR = "k8s.device-plugin.nvidia.com"
@@ -47,7 +51,7 @@ class Host(Struct, frozen=True, kw_only=True):
     """The facts of the node that an answer or a spec needs, besides its devices.
 
     driver_root, dev_root: paths on the host (--driver-root, --dev-root); an empty dev_root is the driver root.
-    existing: those of nodes.OPTIONAL_PATHS that exist there. imex_channels: those that exist (imex.present).
+    existing: those of nodes.OPTIONAL_PATHS that exist there. imex_channels: those that exist (nodes.imex_present).
     """
 
     driver_root: str = "/"
@@ -107,7 +111,9 @@ def specs(
         units = ()
     gpus = {unit.index if id_strategy == "index" else unit.id: nodes.nodes_of(unit) for unit in units}
     found = [_spec("gpu", gpus, host, common={"env": [_NO_LEGACY]}, control=nodes.control_nodes(host.existing))]
-    found.append(_spec("imex-channel", {str(channel): (imex.node(channel),) for channel in host.imex_channels}, host))
+    found.append(
+        _spec("imex-channel", {str(channel): (nodes.imex_node(channel),) for channel in host.imex_channels}, host)
+    )
     for feature in host.features_present():
         files = nodes.feature_files(feature, host.existing)
         found.append(_spec(feature, {ALL: nodes.feature_nodes(feature, host.existing)}, host, files=files))
@@ -144,3 +150,79 @@ def _edits(paths: Sequence[str], host: Host, files: Sequence[str] = ()) -> dict[
             for path in files
         ]
     return edits
+
+
+class CtkRequest(Struct, frozen=True, kw_only=True):
+    """A request to nvidia-ctk for a spec.
+
+    names: the devices that it must have. driver_root: where the driver root is mounted in this container, if it is.
+    """
+
+    program: ClassVar[Program] = NVIDIA_CTK
+
+    names: frozenset[str]
+    id_strategy: str = "uuid"
+    host: Host
+    driver_root: str = ""
+    hook_path: str = ""
+    feature_flags: tuple[str, ...] = ()
+    disable_hooks: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            *(f"--vendor={VENDOR}", "--class=gpu", f"--device-name-strategy={self.id_strategy}"),
+            *([f"--nvidia-ctk-path={self.hook_path}"] if self.hook_path else []),
+            *(f"--feature-flag={flag}" for flag in self.feature_flags),
+            *(f"--disable-hook={hook}" for hook in self.disable_hooks),
+        ]
+
+    def accepted(self, document: Mapping[str, Any], driver_root: str) -> dict[str, Any]:
+        if document["kind"] != GPU_KIND:
+            raise ValueError(f"is of kind {document['kind']}")
+        missing = sorted(self.names - {device["name"] for device in document["devices"]})
+        if missing:
+            raise ValueError(f"has no {', '.join(missing[:3])}")
+        return rerooted(document, self.host, mounted=driver_root)
+
+
+def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> dict[str, Any]:
+    """Return a valid spec with the host's paths in place of this container's.
+
+    mounted: where the driver root is mounted here; device nodes come from there or from this container's own /dev.
+    """
+    prefix = mounted.rstrip("/")
+
+    def inside(path: str) -> str:
+        return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
+
+    def node(entry: Mapping[str, Any]) -> dict[str, Any]:
+        path = str(entry["path"])
+        place = host.path(inside(str(entry.get("hostPath") or path)))
+        return {**entry, "hostPath": place} if place != path or "hostPath" in entry else dict(entry)
+
+    def mount(entry: Mapping[str, Any]) -> dict[str, Any]:
+        path = str(entry["hostPath"])
+        moved = inside(path)
+        return dict(entry) if moved == path else {**entry, "hostPath": nodes.host_path(host.driver_root, moved)}
+
+    def edits(before: Mapping[str, Any]) -> dict[str, Any]:
+        after = dict(before)
+        for key, change in (("deviceNodes", node), ("mounts", mount)):
+            if before.get(key):
+                after[key] = [change(edit) for edit in before[key]]
+        return after
+
+    after = {
+        **document,
+        "devices": [{**device, "containerEdits": edits(device["containerEdits"])} for device in document["devices"]],
+    }
+    if document.get("containerEdits"):
+        after["containerEdits"] = edits(document["containerEdits"])
+    if _version(str(document["cdiVersion"])) < _version(VERSION):
+        after["cdiVersion"] = VERSION  # for hostPath
+    return after
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Self
 from nodedevices_api.sections import MAX_REASONS
 from pydantic import AfterValidator, Field, model_validator
 
-from nodedevices_plugin.vendors.files import DeviceFile
-from nodedevices_plugin.vendors.nvidia import names
+from nodedevices_plugin.vendors.nvidia.units import DEFAULT_PREFIX
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, ignored, matching, number, read, refuse
+from nodedevices_plugin.vendors.settings import DeviceFile
 
 MAX_BYTES = 64 << 10
 MAX_CLIENTS = 16_384  # replicas of a sharing resource
@@ -52,7 +52,7 @@ class GpuConfig:
             found["sharing"] = {
                 "strategy": STRATEGIES[self.strategy],
                 "failRequestsGreaterThanOne": True,
-                "resources": [{"name": names.gpu(names.DEFAULT_PREFIX), "replicas": self.clients}],
+                "resources": [{"name": f"{DEFAULT_PREFIX}/gpu", "replicas": self.clients}],
             }
         if self.partition_size:
             found["partitions"] = {"strategy": "single"}

@@ -26,7 +26,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.cdi import STRATEGIES, qualified
-from nodedevices_plugin.vendors.nvidia import cdi, driver_directory, flags, imex, nodes
+from nodedevices_plugin.vendors.nvidia import cdi, driver_directory, flags, nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
 from nodedevices_plugin.vendors.nvidia.flags import CDI_PREFIX
@@ -126,7 +126,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         if "envvar" in strategies:
             envs[VISIBLE_DEVICES] = ",".join(names)
             if channels:
-                envs[imex.VARIABLE] = ",".join(str(channel) for channel in channels)
+                envs[nodes.IMEX_VARIABLE] = ",".join(str(channel) for channel in channels)
         if "volume-mounts" in strategies:
             envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
             mounts = tuple(_marker(name) for name in (*names, *(f"imex/{channel}" for channel in channels)))
@@ -198,6 +198,6 @@ def _specs(
     paths = [
         *nodes.control_nodes(host.existing),
         *(path for schedulable in granted for path in _handle(schedulable, resource, context).nodes),
-        *(imex.node(channel) for channel in host.imex_channels),
+        *(nodes.imex_node(channel) for channel in host.imex_channels),
     ]
     return tuple(DeviceNode(container_path=path, host_path=host.path(path)) for path in dict.fromkeys(paths))

@@ -2,18 +2,21 @@
 
 What a GPU needs is what the probe reports. Which other nodes exist (control nodes, IMEX channels, GDRCopy, GDS, MOFED)
 is an input, read where the host's /dev is visible: a node that does not exist keeps a container from starting.
+
+Memory shared between GPUs of several nodes needs an IMEX channel in the container. Channel 0 is all there is: NVIDIA's
+plugin takes [] or [0], and gives the channel to every container, if its node exists.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import Inventory, Unit
+from nodedevices_plugin.model import Inventory, PlanError, Unit
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.nvidia.units import computing_gpus
 
@@ -103,3 +106,31 @@ def host_path(root: str, path: str) -> str:
     if base == "/dev" or base.endswith("/dev"):
         base = base[: -len("/dev")] or "/"
     return posixpath.join(base, path.lstrip("/"))
+
+
+IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"
+_FOLDER = "/dev/nvidia-caps-imex-channels"
+
+
+def imex_node(channel: int) -> str:
+    """`/dev/nvidia-caps-imex-channels/channel0`."""
+    return f"{_FOLDER}/channel{channel}"
+
+
+def imex_channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
+    """Return the channels that `imex.channelIDs` selects. Raises PlanError for anything but [] and [0]."""
+    requested = tuple(dict.fromkeys(str(value).strip() for value in values))
+    if requested not in {(), ("0",)}:
+        shown = ", ".join(channel[:32] for channel in requested[:4])
+        raise PlanError("imex.channelIDs", shown, "only channel 0 can be requested; give [0] or []")
+    return tuple(int(channel) for channel in requested)
+
+
+def imex_present(requested: Sequence[int], existing: Set[str], *, required: bool) -> tuple[int, ...]:
+    """The channels that containers get here. Raises PlanError where a required one does not exist on the node."""
+    found = tuple(channel for channel in requested if imex_node(channel) in existing)
+    for channel in requested:
+        if required and channel not in found:
+            hint = f"{imex_node(channel)} does not exist on this node; start nvidia-imex, or set imex.required to false"
+            raise PlanError("imex.channelIDs", channel, hint)
+    return found

@@ -14,6 +14,7 @@ from nodedevices_plugin.model import InventoryDevice, PlanError, Unit
 from nodedevices_plugin.vendors.base import partitions, unlike_most
 
 TYPES = frozenset({"gpu"})
+DEFAULT_PREFIX = "nvidia.com"
 
 
 def computing_gpus(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice, ...]:

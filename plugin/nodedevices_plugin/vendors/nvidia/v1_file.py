@@ -24,7 +24,7 @@ from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import nearest
 
 from nodedevices_plugin.model import PlanError, resource_names
-from nodedevices_plugin.vendors.nvidia import names
+from nodedevices_plugin.vendors.nvidia.units import DEFAULT_PREFIX
 
 M = TypeVar("M", Resources, Sharing)
 
@@ -175,8 +175,9 @@ def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str
 
 
 def _name(name: str, where: str, problems: list[str]) -> str:
+    """Return the full name: one without a domain is of nvidia.com; any other is taken as it is (there: refused)."""
     try:
-        return names.from_file(where, name)
+        return resource_names.check(where, name if "/" in name else f"{DEFAULT_PREFIX}/{name}")
     except PlanError as error:
         problems.append(InputProblem(str(error), where))
         return name

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence, Set
 
+from nodedevices_probe import kmsg
 from nodedevices_probe.nvidia import VENDOR, fills_instance
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
-from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
+from nodedevices_plugin.model import HealthState, InventoryDevice, Unit, resource_names
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, path_score
 from nodedevices_plugin.vendors.cdi import CdiNeeds
-from nodedevices_plugin.vendors.faults import FaultCondition, Meaning, node_missing
-from nodedevices_plugin.vendors.files import FileFormat
+from nodedevices_plugin.vendors.faults import CODED, FaultCondition, Meaning, node_missing
 from nodedevices_plugin.vendors.nvidia import (
     cdi,
-    conditions,
-    ctk,
     driver_directory,
     faults,
     gpu_config,
     kernel_log,
-    names,
     nodes,
     units,
     v1_file,
 )
 from nodedevices_plugin.vendors.nvidia import flags as own_flags
+from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
+from nodedevices_plugin.vendors.nvidia.units import DEFAULT_PREFIX
+from nodedevices_plugin.vendors.nvidia.xids import look_up
+from nodedevices_plugin.vendors.settings import FileFormat
 
+_MIG = "-mig-"
+_GOOGLE_SHARE = re.compile(r"(?P<device>nvidia[0-9]{1,4}(/gi[0-9]{1,3})?)/vgpu[0-9]{1,5}")
 LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA's plugin
 
 
 class Nvidia(Vendor):
     name = VENDOR
     types = units.TYPES
-    reasons: Sequence[str] = faults.REASONS
-    dra_driver = names.DRA_DRIVER
+    reasons = faults.NUMBERED
+    meanings = faults.MEANINGS
+    dra_driver = "gpu.nvidia.com"
     cdi_source = cdi.SOURCE
     flags = own_flags.FLAGS
     files = (gpu_config.FILE,)
@@ -49,10 +54,10 @@ class Nvidia(Vendor):
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         """None: a compute instance smaller than its GPU instance, for which NVIDIA has no resource name."""
-        part, domain = unit.partition, naming.prefix or names.DEFAULT_PREFIX
+        part, domain = unit.partition, naming.prefix or DEFAULT_PREFIX
         if part is None or naming.strategy == "single":  # MIG devices take the place of GPUs
-            return names.gpu(domain)
-        return names.mig(domain, part.profile) if fills_instance(part) else None
+            return f"{domain}/gpu"
+        return f"{domain}/mig-{resource_names.plain_profile(part.profile)}" if fills_instance(part) else None
 
     def containers(self, node: NodeView) -> InjectionContext:
         return InjectionContext.from_node(node)
@@ -72,10 +77,20 @@ class Nvidia(Vendor):
         host, elsewhere = own.host(node.existing), cdi.toolkit_names(node.inventory, node.cdi.toolkit).keys()
         id_strategy = node.injection.device_id_strategy
         specs = cdi.specs(node.inventory, host, id_strategy=id_strategy, elsewhere=elsewhere)
-        gpus = next((spec for spec in specs if spec.kind == cdi.GPU_KIND), None)
+        request = None
+        if (gpus := next((spec for spec in specs if spec.kind == cdi.GPU_KIND), None)) is not None:
+            request = CtkRequest(
+                names=frozenset(str(device["name"]) for device in gpus.document["devices"]),
+                id_strategy=id_strategy,
+                host=host,
+                driver_root=own.driver_root_here,
+                hook_path=own.cdi_hook_path,
+                feature_flags=own.cdi_feature_flags,
+                disable_hooks=own.cdi_disable_hooks,
+            )
         return CdiNeeds(
             specs=specs,
-            request=ctk.request(gpus, own, host, id_strategy=id_strategy) if gpus is not None else None,
+            request=request,
             nodes_will_do=own.cdi_without_libraries,
             elsewhere=frozenset(elsewhere),
             present=bool(cdi.present_units(node.inventory)),
@@ -92,24 +107,41 @@ class Nvidia(Vendor):
     def other_names(self, unit: Unit) -> Collection[str]:
         """Return the names of MIG devices in drivers before R470, and Google's plugin's names of GPUs and MIG
         devices."""
-        part = unit.partition
-        before = () if part is None else (f"MIG-{unit.device.fact.id}/{part.gi}/{part.ci}",)
-        return (*before, *names.google(unit))
+        fact, part = unit.device.fact, unit.partition
+        google = () if fact.minor is None else (f"nvidia{fact.minor}",)  # beside /dev
+        if part is None:
+            return google
+        before = f"MIG-{fact.id}/{part.gi}/{part.ci}"
+        return (before, *(f"{gpu}/gi{part.gi}" for gpu in google if part.gi is not None))
 
     def without_share(self, name: str) -> str:
-        return names.without_google_share(name)
+        """Return `nvidia0` for `nvidia0/vgpu2`, and `nvidia0/gi3` for `nvidia0/gi3/vgpu2`: Google's ids of shares."""
+        share = _GOOGLE_SHARE.fullmatch(name)
+        return name if share is None else share["device"]
 
     def index_id(self, unit: Unit) -> str:
         return unit.index
 
     def claim_name(self, unit: Unit, device: str) -> str:
-        return names.claim(unit, device)
+        """Return `gpu-3`, and for a MIG device its profile and where it starts, which no two of a GPU share."""
+        part = unit.partition
+        return device if part is None else f"{device}{_MIG}{resource_names.plain(part.profile)}-{part.start}"
 
     def claimed(self, name: str) -> Sequence[str]:
-        return names.claimed(name)
+        """Return our names for `gpu-3` or `gpu-3-mig-1g.10gb-19-0`; a MIG device that is not listed counts as its
+        GPU."""
+        parent, mig, tail = name.partition(_MIG)
+        if not mig:
+            return (name,)
+        profile, _, start = tail.rpartition("-")
+        return (f"{parent}{_MIG}{resource_names.plain(profile.rpartition('-')[0])}-{start}", parent)
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
-        return faults.event(kind, code)
+        if code is not None and kind == CODED:
+            return faults.meaning(look_up(code))
+        if code is not None and kind in {kmsg.SXID, kmsg.SXID_FATAL}:
+            return kernel_log.switch(code, fatal=kind == kmsg.SXID_FATAL)
+        return self.meanings.get(kind)
 
     def kind_of(self, event: ProbeEvent) -> str:
         return kernel_log.kind_of(event)
@@ -118,4 +150,4 @@ class Nvidia(Vendor):
         return faults.decide(code, together, driver_action)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
-        return (node_missing(readings), *conditions.read(readings))
+        return (node_missing(readings), *faults.read(readings))

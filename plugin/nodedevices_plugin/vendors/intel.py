@@ -18,7 +18,6 @@ DEFAULT_PREFIX = "gpu.intel.com"
 class Intel(Vendor):
     name = VENDOR
     types = frozenset({"gpu"})
-    reasons: Sequence[str] = ("DeviceNodeMissing", "ThermalSlowdown")
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Not a physical function that has virtual ones: what it has is theirs."""

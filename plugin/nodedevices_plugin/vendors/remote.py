@@ -17,7 +17,7 @@ from nodedevices_probe.remote.config import RemoteConfig, RemotePool, parse
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
 from nodedevices_plugin.vendors.faults import FaultCondition
-from nodedevices_plugin.vendors.files import DeviceFile
+from nodedevices_plugin.vendors.settings import DeviceFile
 
 DEFAULT_DOMAIN = "remote.nodedevices.io"
 
@@ -26,7 +26,6 @@ class Remote(Vendor):
     name = attributes.VENDOR
     elsewhere = True
     types = frozenset({attributes.TYPE})
-    reasons: Sequence[str] = ("ControllerUnreachable",)
     files = (DeviceFile(name=attributes.FILE, type=RemoteConfig, parse=parse),)
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:

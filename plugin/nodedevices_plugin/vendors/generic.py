@@ -27,7 +27,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
 from nodedevices_plugin.vendors.faults import FaultCondition, node_missing
-from nodedevices_plugin.vendors.files import DeviceFile
+from nodedevices_plugin.vendors.settings import DeviceFile
 
 DEFAULT_DOMAIN = "generic.nodedevices.io"
 
@@ -35,7 +35,6 @@ DEFAULT_DOMAIN = "generic.nodedevices.io"
 class Generic(Vendor):
     name = attributes.VENDOR
     types = frozenset({attributes.TYPE})
-    reasons: Sequence[str] = ("DeviceNodeMissing",)
     files = (DeviceFile(name=attributes.FILE, type=GenericConfig, parse=parse),)
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:

@@ -1,1 +1,0 @@
-"""AMD: GPUs and their compute partitions."""

@@ -1,1 +1,0 @@
-"""Generic devices, as a configuration file describes them, as a vendor."""

@@ -1,1 +1,0 @@
-"""Intel: GPUs and their virtual functions."""

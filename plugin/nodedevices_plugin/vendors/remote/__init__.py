@@ -1,1 +1,0 @@
-"""Remote pools as a vendor."""
