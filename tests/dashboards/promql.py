@@ -16,9 +16,9 @@ from dashboards.description import Board, Variable
 from nodedevices_common.metrics import AnyRow
 from nodedevices_operator import metrics as operator
 from nodedevices_plugin.status import metrics as agent
-from nodedevices_plugin.status import telemetry
+from nodedevices_plugin.status.samples import TELEMETRY_ROWS
 
-AGENT: dict[str, AnyRow] = {row.name: row for row in (*agent.ROWS, *telemetry.ROWS)}
+AGENT: dict[str, AnyRow] = {row.name: row for row in (*agent.ROWS, *TELEMETRY_ROWS)}
 OPERATOR: dict[str, AnyRow] = {row.name: row for row in operator.ROWS}
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}  # of both, by prometheus_client
 DEVICE = ("index", "uuid")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import yaml
-from nodedevices_plugin.health.actions import NO_ACTION
+from nodedevices_plugin.health.rules import NO_ACTION
 from nodedevices_plugin.vendors.faults import CODED, Effect, Meaning
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.nvidia.xids import CATALOGUE

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nodedevices_api.sections import HealthRule
 from nodedevices_common.quantity import from_bytes
-from nodedevices_plugin.health import lasting, machine, rates
+from nodedevices_plugin.health import lasting, machine
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, Verdict
 from nodedevices_plugin.pipeline import inventory as stage
@@ -139,7 +139,7 @@ class Story:
         self.verdicts: dict[str, Verdict] = {}
         self.held: frozenset[str] = frozenset()
         self.shown: lasting.Lasting = {}
-        self.counts: rates.Counts = {}
+        self.counts: lasting.Counts = {}
         self.blind = False  # the probe sees none of the devices that it had
         self._sequence = 0
 
@@ -193,7 +193,7 @@ class Story:
 
     def _judge(self, news: Sequence[ProbeEvent], confirmed: Sequence[int]) -> Story:
         self.shown = lasting.follow(self.shown, self.inventory, self.rules, self.vendors, monotonic=self.clock)
-        self.counts = rates.follow(
+        self.counts = lasting.follow_counters(
             self.counts, self.inventory, self.vendors, silence_seconds=self.rules.silence_seconds, monotonic=self.clock
         )
         self.verdicts = machine.judge_all(

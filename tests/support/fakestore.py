@@ -9,7 +9,7 @@ from typing import Any
 
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.status.client import Object
-from nodedevices_plugin.status.known_fields import without_unknown
+from nodedevices_plugin.status.fitting import without_unknown
 
 OPERATORS = ("actions", "affectedPods")  # fields of the status
 

@@ -17,7 +17,8 @@ from nodedevices_plugin.health import levels
 from nodedevices_plugin.model.registration import ProbeCounters
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status import metrics, telemetry
+from nodedevices_plugin.status import metrics
+from nodedevices_plugin.status.samples import TELEMETRY_ROWS
 from nodedevices_plugin.vendors.nvidia.faults import read
 from nodedevices_probe.protocol import Readings
 from prometheus_client import CollectorRegistry
@@ -126,7 +127,7 @@ def test_every_metric_that_an_agent_shows_is_on_the_page_and_no_other() -> None:
     )
     shared = metrics.AgentMetrics(facts=by_memory, probes=dict)
     names = exposed(agent.registry) | exposed(shared.registry)
-    assert names == {row.name for row in (*metrics.ROWS, *telemetry.ROWS)}
+    assert names == {row.name for row in (*metrics.ROWS, *TELEMETRY_ROWS)}
 
 
 def test_every_recovery_action_has_its_advice_on_one_page() -> None:

@@ -22,7 +22,7 @@ from nodedevices_plugin.health import reasons
 from nodedevices_plugin.inputs.probes import Line, Probes
 from nodedevices_plugin.model import HoldersState, Holdings, Unmatched
 from nodedevices_plugin.offering.unmatched import unmatched_rules
-from nodedevices_plugin.pipeline import expected, most_seen
+from nodedevices_plugin.pipeline import expected
 from nodedevices_plugin.pipeline.assess import Assessment, assess
 from nodedevices_plugin.pipeline.config_status import ActiveConfig, ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
@@ -164,7 +164,7 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
     if complete and sections.expect:
         counts = expected.count(sections.expect, known.owned)
     elif complete:
-        counts = most_seen.lacking(most, known.inventory, known.owned.keys())
+        counts = expected.lacking(most, known.inventory, known.owned.keys())
     facts = NodeFacts(
         inventory=known.inventory,
         verdicts=known.verdicts,

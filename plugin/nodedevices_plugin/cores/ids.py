@@ -3,7 +3,7 @@
 A container that shares a GPU requests 1 to 99 beside an amount of memory. The memory's ids decide which GPU it has, and
 the kubelet allocates the two resources in any order. So the 100 ids for each shared GPU belong to no device: they are
 counted, and a container gets nothing for them. They cannot contradict the memory's ids. For each shared GPU that no
-container can get 100 of them are blocked (gates.counted), held ones last.
+container can get 100 of them are blocked (gates.apply), held ones last.
 
 A multiple of 100 requests whole GPUs: those of the resource that are not shared. All 100 ids of one go to the same
 container (`GPU-...::core.3`). The kubelet allocates the ids of our answer, but where exactly as many are free as are

@@ -16,10 +16,8 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 
-from nodedevices_plugin.health import signals
-from nodedevices_plugin.health.actions import NO_ACTION, action_rank, needs_no_action
-from nodedevices_plugin.health.levels import UNUSABLE
-from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.health.levels import SIGNAL_REASONS, UNUSABLE, signal_reason
+from nodedevices_plugin.health.rules import NO_ACTION, HealthRules, action_rank, needs_no_action
 from nodedevices_plugin.model import Fault, HealthState, Usual
 from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning, meaning_of, source_of
 
@@ -126,7 +124,7 @@ def must_leave(fault: Fault, vendor: FaultSource) -> bool:
 def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault | None:
     """Return an earlier fault under the current rules: what they make of it, nothing of earlier ones. None: they no
     longer call its reading too high. One that is undecided stays so: the rules decide it when its window is over."""
-    if fault.reason in signals.REASONS and fault.reason not in {signals.reason(rule.signal) for rule in rules.degraded}:
+    if fault.reason in SIGNAL_REASONS and fault.reason not in {signal_reason(rule.signal) for rule in rules.degraded}:
         return None
     if fault.reason == CORRELATING and fault.xid is not None:
         ignored = ruled(HealthState.DEGRADED, _coded(fault.xid, vendor).reason, rules) is HealthState.HEALTHY

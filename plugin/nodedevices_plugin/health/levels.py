@@ -2,8 +2,8 @@
 
 Six conditions exist for every device: not listed, lost, does not answer, its driver requires an action, a PCIe link
 with fewer lanes or slower than both ends can do. The others are its vendor's (ECC, row remapping, a link), those of its
-counters (`rates`), and the policy's (`signals`). A condition is evident, over, or unreadable (the device or driver does
-not report it, or it has not lasted long enough); unreadable never ends a fault. When a device is lost or does not
+counters (`lasting`), and the policy's (`too_high`). A condition is evident, over, or unreadable (the device or driver
+does not report it, or it has not lasted long enough); unreadable never ends a fault. When a device is lost or does not
 answer, its other conditions are unreadable. When a probe sees no device at all, the devices that it had are Unknown,
 not faulty.
 """
@@ -11,14 +11,16 @@ not faulty.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import get_args
 
 from msgspec.structs import replace
+from nodedevices_api.base import wire_name
 from nodedevices_api.conditions import MISSING
+from nodedevices_api.sections import DegradedRule, Signal
 from nodedevices_probe.protocol import DeviceFact, Readings
 
-from nodedevices_plugin.health import signals
-from nodedevices_plugin.health.actions import NO_ACTION
-from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.health.rules import NO_ACTION, HealthRules
 from nodedevices_plugin.model import HealthState, InventoryDevice
 from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource
 
@@ -37,8 +39,20 @@ UNSEEN = (
 
 # Of any device, of any maker.
 REASONS = (MISSING, FALLEN_OFF_BUS, PROBE_ERROR, RECOVERY_ACTION, PCIE_LINK_NARROW, PCIE_LINK_SLOW)
+
+_FIELDS = {wire_name(field.name): field.name for field in fields(Readings)}
+SIGNALS: tuple[Signal, ...] = get_args(Signal)
+
+
+def signal_reason(signal: str) -> str:
+    """The health reason of a reading that is too high: the signal with a capital, such as `TemperatureCelsius`."""
+    return signal[:1].upper() + signal[1:]
+
+
+SIGNAL_REASONS = tuple(signal_reason(signal) for signal in SIGNALS)
+
 # Their messages have numbers that may change while the condition lasts.
-NUMBERED = frozenset((*signals.REASONS, PCIE_LINK_NARROW, PCIE_LINK_SLOW))
+NUMBERED = frozenset((*SIGNAL_REASONS, PCIE_LINK_NARROW, PCIE_LINK_SLOW))
 
 # The device is not there, or accepts no work: no rule can make it usable.
 UNUSABLE = frozenset({MISSING, FALLEN_OFF_BUS, PROBE_ERROR})
@@ -50,7 +64,7 @@ def of_readings(device: InventoryDevice, vendor: FaultSource, rules: HealthRules
     """Return the conditions that a device's readings show line by line, whether or not they have lasted: those of its
     PCIe link, its vendor's and the policy's. Of a reason there may be several."""
     readings = device.fact.readings
-    own = (*vendor.read(readings), *pcie_link(readings), *signals.conditions(readings, rules))
+    own = (*vendor.read(readings), *pcie_link(readings), *too_high(readings, rules))
     return own if _answers(device) else tuple(replace(condition, evident=None) for condition in own)
 
 
@@ -136,3 +150,23 @@ def driver_says(fact: DeviceFact, *, present: bool) -> str | None:
     does not report one."""
     readings = fact.readings
     return readings.recovery_action if present and not readings.lost and readings.error is None else None
+
+
+# --- readings that a policy calls too high (`health.degraded`): each makes its device Degraded while it lasts --------
+def too_high(readings: Readings, rules: HealthRules) -> tuple[FaultCondition, ...]:
+    """Return a condition for each threshold of the policy, evident or not."""
+    return tuple(_too_high(readings, rule) for rule in rules.degraded)
+
+
+def _too_high(readings: Readings, rule: DegradedRule) -> FaultCondition:
+    lasting = f" for {rule.for_seconds} s" if rule.for_seconds else ""
+    value: int | None = getattr(readings, _FIELDS[rule.signal])
+    return FaultCondition(
+        reason=signal_reason(rule.signal),
+        state=HealthState.DEGRADED,
+        message=f"{rule.signal} has been {rule.threshold} or more{lasting} (health.degraded)",
+        evident=None if value is None else value >= rule.threshold,
+        ends_by_itself=True,
+        for_seconds=rule.for_seconds,
+        threshold=rule.threshold,
+    )

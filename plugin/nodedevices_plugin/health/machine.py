@@ -38,8 +38,15 @@ from nodedevices_api.conditions import MISSING
 from nodedevices_common.text import clip, some
 from nodedevices_probe.protocol import DriverState, ProbeEvent
 
-from nodedevices_plugin.health import actions, events, lasting, levels, rates
-from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.health import events, lasting, levels
+from nodedevices_plugin.health.rules import (
+    NO_ACTION,
+    PROVEN_BY_RETURN,
+    HealthRules,
+    action_rank,
+    advice,
+    needs_no_action,
+)
 from nodedevices_plugin.model import (
     Fault,
     HealthState,
@@ -60,7 +67,7 @@ STARTING = "Starting"
 
 _MESSAGE_LIMIT = 512  # bound of health.message in the contract
 _ALSO_SHOWN = 3
-NONE_COUNTED: rates.Counts = MappingProxyType({})
+NONE_COUNTED: lasting.Counts = MappingProxyType({})
 
 
 def always_in_use(device_id: str) -> bool:
@@ -80,7 +87,7 @@ class _View(Struct, frozen=True, kw_only=True):
     driver_unloaded: bool
     unknown: tuple[str, str, bool] | None  # reason, message, still offered
     shown: lasting.Lasting
-    counts: rates.Counts
+    counts: lasting.Counts
     in_use: Callable[[str], bool]
     blind: bool
 
@@ -108,7 +115,7 @@ def judge_all(
     monotonic: float,
     confirmed: frozenset[str] = frozenset(),
     shown: lasting.Lasting = lasting.NONE_LASTING,
-    counts: rates.Counts = NONE_COUNTED,
+    counts: lasting.Counts = NONE_COUNTED,
     in_use: Callable[[str], bool] = always_in_use,
     blind: bool = False,
 ) -> dict[str, Verdict]:
@@ -117,7 +124,7 @@ def judge_all(
     `new_events`: those that were not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock,
     which verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of
     devices that a person confirmed as recovered. `shown`: conditions that have to last, since when (lasting.follow).
-    `counts`: what counters have risen by (rates.follow).
+    `counts`: what counters have risen by (lasting.follow_counters).
     `in_use`: whether a device is in a resource; only called where that matters (FaultCondition.unused). `blind`: the
     probe sees none of the devices that it had (pipeline.lost).
 
@@ -207,7 +214,7 @@ def _view(
     now: datetime,
     monotonic: float,
     shown: lasting.Lasting,
-    counts: rates.Counts,
+    counts: lasting.Counts,
     in_use: Callable[[str], bool],
     blind: bool,
 ) -> _View:
@@ -248,7 +255,7 @@ def _subject(device: InventoryDevice, view: _View) -> _Subject:
     read = levels.of_readings(device, vendor, view.rules)
     own = (
         *lasting.settled(read, device.fact.id, view.shown, monotonic=view.monotonic),
-        *rates.conditions(device, vendor, view.counts, monotonic=view.monotonic),
+        *lasting.counter_conditions(device, vendor, view.counts, monotonic=view.monotonic),
     )
     conditions = levels.levels(device, own, blind=view.blind)
     return _Subject(
@@ -407,7 +414,7 @@ def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: 
         return fault
     away = not device.present or device.fact.readings.lost
     its_own_absence = fault.reason in {MISSING, levels.FALLEN_OFF_BUS}
-    action_required = says not in {None, actions.NO_ACTION}
+    action_required = says not in {None, NO_ACTION}
     return dataclasses.replace(fault, left=True) if action_required or (away and not its_own_absence) else fault
 
 
@@ -420,9 +427,9 @@ def _read_since(fault: Fault, inventory: Inventory) -> bool:
 def _driver_action(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
     """Return the action that the driver reports for this fault; None: it reports none, or "None" from before it, or
     about what it may not know of."""
-    if fault.elsewhere and says == actions.NO_ACTION:
+    if fault.elsewhere and says == NO_ACTION:
         return None
-    return says if says != actions.NO_ACTION or _read_since(fault, inventory) else None
+    return says if says != NO_ACTION or _read_since(fault, inventory) else None
 
 
 def _settled(fault: Fault, subject: _Subject, view: _View) -> Fault:
@@ -458,21 +465,21 @@ def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: I
     action = _driver_action(fault, says, inventory)
     if action is not None:
         gone = events.must_leave(fault, subject.vendor)
-        return action == actions.NO_ACTION and (not gone or fault.left or rebooted)
+        return action == NO_ACTION and (not gone or fault.left or rebooted)
     condition = subject.conditions.get(fault.reason)
     by_itself = condition is not None and condition.ends_by_itself
-    if actions.needs_no_action(fault.action) or by_itself or rebooted:
+    if needs_no_action(fault.action) or by_itself or rebooted:
         return True
-    return fault.action in actions.PROVEN_BY_RETURN and (fault.left or fault.driver_reloaded)
+    return fault.action in PROVEN_BY_RETURN and (fault.left or fault.driver_reloaded)
 
 
 def _required_action(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> str:
     """Return the action to show for a fault: the driver's before the catalogue's, None once it was done."""
     if fault.last_seen is None:
         return fault.action
-    if says not in {None, actions.NO_ACTION}:
+    if says not in {None, NO_ACTION}:
         return str(says)
-    return actions.NO_ACTION if _action_gone(fault, says, subject, inventory) else fault.action
+    return NO_ACTION if _action_gone(fault, says, subject, inventory) else fault.action
 
 
 def _verdict(
@@ -488,9 +495,7 @@ def _verdict(
         worst = None
     if worst is not None:
         as_bad = [fault for fault in ordered if fault.state is worst.state]
-        action = max(
-            (_required_action(fault, says, subject, view.inventory) for fault in as_bad), key=actions.action_rank
-        )
+        action = max((_required_action(fault, says, subject, view.inventory) for fault in as_bad), key=action_rank)
         verdict = Verdict(
             state=worst.state,
             reason=worst.reason,
@@ -551,12 +556,12 @@ def _message(
     if worst.reason == events.CORRELATING:
         until = f"decided within {rules.correlation_seconds:.0f} s by the XIDs that follow it"
         parts = [worst.message, f"{until}, not offered to new pods until then" if withheld else until]
-    elif action == actions.NO_ACTION and worst.last_seen is not None:
+    elif action == NO_ACTION and worst.last_seen is not None:
         what = f"recovering from {worst.reason}" if is_reading else _what(worst, rules)
-        now = "the driver no longer requires an action" if says == actions.NO_ACTION else "no action is needed any more"
+        now = "the driver no longer requires an action" if says == NO_ACTION else "no action is needed any more"
         parts = [what, f"{now}, Healthy {_hold_down_text(worst, as_bad, rules)}"]
     else:
-        parts = [_what(worst, rules), actions.advice(action)]
+        parts = [_what(worst, rules), advice(action)]
     also = [fault.reason for fault in as_bad if fault is not worst]
     if also:
         parts.append("also " + ", ".join(also))

@@ -13,7 +13,7 @@ from nodedevices_api.sections import FaultRule, HealthRule, Repetition
 from nodedevices_common.text import some
 from nodedevices_probe.protocol import Readings
 
-from nodedevices_plugin.health import levels, signals
+from nodedevices_plugin.health import levels
 from nodedevices_plugin.model import Unmatched
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.vendors.faults import FaultSources
@@ -24,7 +24,7 @@ NAMED = 24  # in one message, which has room for some 500 characters
 def known(vendors: FaultSources) -> tuple[str, ...]:
     """Return every reason that a device of these vendors can have."""
     own = dict.fromkeys(reason for vendor in vendors.values() for reason in vendor.every_reason())
-    return tuple(dict.fromkeys((*levels.REASONS, *signals.REASONS, *own)))
+    return tuple(dict.fromkeys((*levels.REASONS, *levels.SIGNAL_REASONS, *own)))
 
 
 def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmatched, ...]:
@@ -65,7 +65,7 @@ def _of_readings(vendors: FaultSources) -> frozenset[str]:
     sources = {id(vendor): vendor for vendor in vendors.values()}.values()
     own = {condition.reason for vendor in sources for condition in vendor.read(nothing)}
     own |= {limit.reason for vendor in sources for limit in vendor.counter_limits}
-    return frozenset(own.union(levels.REASONS, signals.REASONS) - levels.UNUSABLE)
+    return frozenset(own.union(levels.REASONS, levels.SIGNAL_REASONS) - levels.UNUSABLE)
 
 
 def _opt_in(vendors: FaultSources) -> frozenset[str]:

@@ -85,7 +85,7 @@ class Notice:
     count: int
     counted: datetime  # when `count` last changed
     newest: datetime  # of all
-    repeats: int = 0  # that came since, and are added later (health.notices)
+    repeats: int = 0  # that came since, and are added later (health.history)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from nodedevices_probe.protocol import ProbeEvent, Problem
 
 from nodedevices_plugin.gates import GateFacts
 from nodedevices_plugin.health import history as stage_history
-from nodedevices_plugin.health import lasting, rates
+from nodedevices_plugin.health import lasting
 from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
@@ -26,12 +26,11 @@ from nodedevices_plugin.model import (
     served_by_others,
 )
 from nodedevices_plugin.pipeline import access
-from nodedevices_plugin.pipeline import drained as stage_drained
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.config_status import ActiveConfig
-from nodedevices_plugin.pipeline.confirm import Confirm, read_confirm
+from nodedevices_plugin.pipeline.confirm import Confirm, asked_since, follow_drained, read_confirm
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held
 from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of, in_use
@@ -247,7 +246,7 @@ class _Judged(Struct, frozen=True, kw_only=True):
     history: stage_history.History
     verdicts: Mapping[str, Verdict]
     shown: Mapping[lasting.LastingCondition, float]
-    counts: Mapping[rates.CounterKey, rates.Count]
+    counts: Mapping[lasting.CounterKey, lasting.Count]
 
 
 def _owned(
@@ -283,11 +282,13 @@ def _judged(
     )
     rules = replace(rules, occurrences=history)
     shown: dict[lasting.LastingCondition, float] = {}
-    counts: dict[rates.CounterKey, rates.Count] = {}
+    counts: dict[lasting.CounterKey, lasting.Count] = {}
     silence = rules.silence_seconds
     for _, part in parts:
         shown |= lasting.follow(world.known.shown, part, rules, vendors, monotonic=monotonic)
-        counts |= rates.follow(world.known.counts, part, vendors, silence_seconds=silence, monotonic=monotonic)
+        counts |= lasting.follow_counters(
+            world.known.counts, part, vendors, silence_seconds=silence, monotonic=monotonic
+        )
 
     def judged(by: HealthRules) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
@@ -327,8 +328,8 @@ def _drained(
     monotonic: float,
 ) -> tuple[Mapping[str, float], Mapping[str, datetime]]:
     """Return since when devices are to be taken out of the machine, and since when they can be."""
-    asked = stage_drained.asked_since(world.known.asked, cordons, now=now, monotonic=monotonic)
-    drained = stage_drained.follow(
+    asked = asked_since(world.known.asked, cordons, now=now, monotonic=monotonic)
+    drained = follow_drained(
         world.state.drained,
         inventory,
         cordons,

@@ -82,8 +82,8 @@ class State:
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
     removals: tuple[str, ...] = ()  # ids of devices that are confirmed as removed, and dropped once no pod holds them
     unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
-    drained: Mapping[str, datetime] = field(default_factory=dict)  # by device, since when (pipeline.drained)
-    notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
+    drained: Mapping[str, datetime] = field(default_factory=dict)  # by device, since when (pipeline.confirm)
+    notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.history)
     history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # by device (health.history)
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe, what of its events is in all this
     waiting: tuple[WaitingEvent, ...] = ()  # events of devices that are not known yet (pipeline.routing)
@@ -92,7 +92,7 @@ class State:
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
     retired_devices: tuple[str, ...] = ()  # ids of devices without a running probe (pipeline.probe_set)
-    most_seen: tuple[MostSeen, ...] | None = None  # (pipeline.most_seen); None: it is not known what the node had
+    most_seen: tuple[MostSeen, ...] | None = None  # (pipeline.expected); None: it is not known what the node had
     given: Mapping[str, Given] = field(default_factory=dict)  # by held id, where it is not as now (pipeline.places)
     clients: Clients = field(default_factory=Clients)  # which MPS daemon each client came to
     lost_contexts: Mapping[str, Verdict] = field(default_factory=dict)  # by container and device

@@ -20,8 +20,8 @@ from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.granting.conflicts import conflicts
 from nodedevices_plugin.granting.twice import Comparison, held_twice
-from nodedevices_plugin.health import notices
 from nodedevices_plugin.health.events import LoggedEvent, logged_events
+from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.machine import next_deadline
 from nodedevices_plugin.model import (
     HoldersState,
@@ -36,16 +36,16 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
 from nodedevices_plugin.offering.occupancy import Parts, with_all
-from nodedevices_plugin.pipeline import access, expected, idle, lost, most_seen
+from nodedevices_plugin.pipeline import access, expected, idle, lost
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.assess import Assessment
 from nodedevices_plugin.pipeline.config_status import ActiveConfig, refusal
 from nodedevices_plugin.pipeline.configuring import Configured, awaits, configure
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.expected import lacking
 from nodedevices_plugin.pipeline.foreign import held, named, observe, remembered
 from nodedevices_plugin.pipeline.lost import lost_devices
-from nodedevices_plugin.pipeline.most_seen import lacking
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.pipeline.state import State, to_save
 from nodedevices_plugin.pipeline.world import Known, World
@@ -226,7 +226,7 @@ def _state(
         auto_probes=known.probe_set.auto if known.inventory.line_monotonic is not None else world.state.auto_probes,
         retired_devices=known.probe_set.retired_devices,
         most_seen=_most_seen(assessed),
-        notices=notices.follow(
+        notices=follow_notices(
             world.state.notices, assessed.events, known.inventory, assessed.rules, assessed.vendors, now=now
         ),
         history=assessed.history,
@@ -302,7 +302,9 @@ def _most_seen(assessed: Assessment) -> tuple[MostSeen, ...] | None:
         return world.state.most_seen
     confirmed = assessed.confirm.removed.union(world.state.removals, world.state.drained)
     all_removed = assessed.confirm.all_removed
-    return most_seen.follow(before, world.inventory, known.inventory, removed=confirmed, all_removed=all_removed)
+    return expected.follow_most_seen(
+        before, world.inventory, known.inventory, removed=confirmed, all_removed=all_removed
+    )
 
 
 def _silent_from(known: Known) -> dict[str, float]:

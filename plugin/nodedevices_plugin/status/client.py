@@ -32,7 +32,7 @@ from nodedevices_kube import SERVICE_ACCOUNT, at
 from nodedevices_kube.errors import ApiError, KubeconfigError
 
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.status.known_fields import status_schema
+from nodedevices_plugin.status.fitting import status_schema
 
 if TYPE_CHECKING:
     from nodedevices_kube.client import Client

@@ -19,7 +19,7 @@ from nodedevices_probe.protocol import DriverState
 
 from nodedevices_plugin.cores.ids import COUNTED
 from nodedevices_plugin.health import machine
-from nodedevices_plugin.health.actions import action_rank
+from nodedevices_plugin.health.rules import action_rank
 from nodedevices_plugin.model import (
     HealthState,
     HoldersState,

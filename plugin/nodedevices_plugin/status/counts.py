@@ -1,4 +1,4 @@
-"""The counts of reports and metrics: ids that are held, healthy and free, shares of devices, drivers.
+"""The counts of reports and metrics: ids that are held, healthy, free and withheld, shares of devices, drivers.
 
 A share is held where a container holds its id, and free where it is offered, healthy and not held. Every other share is
 not offered: its device has failed, was taken out of service, or waits for holders of an earlier configuration. Only
@@ -15,9 +15,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
+from nodedevices_api.withheld import MEANINGS, SERVED_BY_ANOTHER
 from nodedevices_probe.protocol import Driver, DriverState
 
 from nodedevices_plugin.model import (
+    Blocked,
     DeviceUse,
     HoldersState,
     Inventory,
@@ -193,3 +195,36 @@ def missing_parts(inventory: Inventory) -> set[str]:
         if not device.present:
             gone |= {device.fact.id, *(part.id for part in device.fact.partitions)}
     return gone
+
+
+# --- ids that are not reported to the kubelet as Healthy -------------------------------------------------------------
+_ORDER = {reason: number for number, reason in enumerate(MEANINGS)}
+_SERVED_BY_ANOTHER = Blocked(reason=SERVED_BY_ANOTHER, message="another device plugin serves this resource")
+
+
+class Withheld(Struct, frozen=True, kw_only=True):
+    """The ids that one reason withholds, with each id's own message."""
+
+    reason: str
+    ids: tuple[tuple[SchedulableId, Blocked], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+
+def capacity(resource: OfferedResource) -> int:
+    """Return the number of ids, whether or not the kubelet has been shown them."""
+    return len(resource.ids) + len(resource.unlisted)
+
+
+def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
+    """Return the withheld ids by reason, in the order of the reference. Together with the Healthy ones they are the
+    capacity. `mine`: this agent serves it to the kubelet."""
+    found: dict[str, list[tuple[SchedulableId, Blocked]]] = {}
+    for schedulable in (*resource.ids, *resource.unlisted):
+        blocked = schedulable.blocked if mine else _SERVED_BY_ANOTHER
+        if blocked is not None:
+            found.setdefault(blocked.reason, []).append((schedulable, blocked))
+    order = sorted(found, key=lambda reason: _ORDER.get(reason, len(_ORDER)))
+    return tuple(Withheld(reason=reason, ids=tuple(found[reason])) for reason in order)

@@ -1,9 +1,14 @@
-"""Cuts a status that etcd would refuse to a size that it accepts.
+"""Makes a status one that the API server takes: of a size that etcd accepts, and without fields that its CRD lacks.
 
 The schema bounds each list, not their sum: 256 devices of 64 partitions with 256 holders each are many MiB, and etcd
 takes 1.5 MiB. A report that is refused as a whole would hide faults. So parts are left out in steps, healthy devices'
 first: holders, then partitions. A device says how many are missing (`holdersTruncated`, `partitionsTruncated`). No
 device is ever left out, nor its health.
+
+A server-side apply with a single field that the CRD does not know is refused as a whole: an agent that is newer than
+the CRDs (they were set back, or the DaemonSet was updated before them) would report nothing any more. The schema that
+the API server itself publishes (OpenAPI v3 of the group, which every authenticated client may read) says which fields
+to leave out.
 """
 
 from __future__ import annotations
@@ -95,3 +100,40 @@ _CUTS: tuple[Callable[[Device], Device], ...] = (
     *(_partitions(most, faulty=True) for most in (16, 4, 1)),
     _details,
 )
+
+
+# --- fields that the CRD lacks ---------------------------------------------------------------------------------------
+_PRESERVED = "x-kubernetes-preserve-unknown-fields"
+
+
+def status_schema(document: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """Return the schema of the status of this kind from an OpenAPI v3 document of its group and version; None: the
+    document does not have it."""
+    schemas = (document.get("components") or {}).get("schemas") or {}
+    for schema in schemas.values():
+        kinds = {gvk.get("kind") for gvk in schema.get("x-kubernetes-group-version-kind") or ()}
+        if kind in kinds:
+            found: Mapping[str, Any] | None = (schema.get("properties") or {}).get("status")
+            return found
+    return None
+
+
+def without_unknown(status: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the status without what the schema has no field for, and the paths of what was left out, such as
+    `status.devices[].history`."""
+    left_out: dict[str, None] = {}
+    return _known(dict(status), schema, "status", left_out), tuple(left_out)
+
+
+def _known(value: Any, schema: Mapping[str, Any], path: str, left_out: dict[str, None]) -> Any:
+    if isinstance(value, list | tuple) and isinstance(schema.get("items"), Mapping):
+        return [_known(each, schema["items"], f"{path}[]", left_out) for each in value]
+    if not isinstance(value, Mapping) or schema.get(_PRESERVED):
+        return value
+    if isinstance(every := schema.get("additionalProperties"), Mapping):
+        return {key: _known(field, every, f"{path}.{key}", left_out) for key, field in value.items()}
+    if "properties" not in schema:
+        return value
+    fields = schema["properties"]
+    left_out |= {f"{path}.{key}": None for key in value if key not in fields}
+    return {key: _known(field, fields[key], f"{path}.{key}", left_out) for key, field in value.items() if key in fields}

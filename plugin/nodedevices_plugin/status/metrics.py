@@ -1,7 +1,7 @@
 """What the agent counts and shows at /metrics. All names begin with nodedevices_; each says itself what it is.
 
 Counters and histograms are here, and updated as things happen. Everything that is a state (devices, holders,
-registrations) is read from the latest report's facts at each scrape (`samples`, `telemetry`), so that a device that is
+registrations) is read from the latest report's facts at each scrape (`samples`), so that a device that is
 gone leaves no stale series. Labels are bounded: a device's index and id, a resource's or a probe's name, a closed set
 of values. Pods are named by device_holder and device_holder_memory_bytes alone, which have a series for each container
 that holds a device, and only while it does. Durations of calls have no resource as label: a histogram has ten series.
@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector
 from nodedevices_plugin.model.registration import KubeletCall, Method, ProbeCounters, Result
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import samples
-from nodedevices_plugin.status import telemetry as readings
 from nodedevices_plugin.status.facts import NodeFacts, offered
 
 MAX_XID_SERIES = 4096
@@ -221,7 +220,8 @@ class _State(Collector):
         if (facts := self._facts()) is not None:
             yield from families(samples.of_the_node(facts))
             if self._telemetry:
-                yield from families(readings.samples(facts.inventory.devices))
+                yield from families(samples.of_readings(facts.inventory.devices))
 
 
-ROWS = rows((*vars(AgentMetrics).values(), *vars(samples).values()))  # for docs/metrics.md
+_SAMPLES = (row for name, row in vars(samples).items() if not name.startswith("_"))  # others are telemetry
+ROWS = rows((*vars(AgentMetrics).values(), *_SAMPLES))  # for docs/metrics.md

@@ -14,7 +14,7 @@ Errors are logged and counted when they change, not each time. `pacing.next_writ
 only does it.
 
 A status that the API server refuses for a field that its CRD does not know is written without such fields
-(known_fields), and tried whole again every five minutes.
+(fitting), and tried whole again every five minutes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from typing import Any, Protocol
 import structlog
 from msgspec import Struct
 from nodedevices_common.backoff import Backoff, Draw
+from nodedevices_common.text import listing
 from nodedevices_common.times import rfc3339
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_plugin.status import known_fields, pacing
+from nodedevices_plugin.status import pacing
 from nodedevices_plugin.status.client import Object, ObjectStore, keep_watching
+from nodedevices_plugin.status.fitting import without_unknown
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
 
 log = structlog.get_logger(__name__)
@@ -383,7 +385,7 @@ class Publisher:
                     schema = await self._store.status_schema()
                 except ApiError:
                     raise error from None
-                if schema is None or not known_fields.without_unknown(body, schema)[1]:
+                if schema is None or not without_unknown(body, schema)[1]:
                     raise
                 self._schema, self._schema_read_at = schema, self._clock()
             else:
@@ -391,10 +393,10 @@ class Publisher:
                     log.info("the NodeDevices CRD has every field of this agent again", name=self._name)
                 self._left_out = ()
                 return answer
-        known, left_out = known_fields.without_unknown(body, self._schema)
+        known, left_out = without_unknown(body, self._schema)
         answer = await self._store.apply_status(self._name, known)
         if left_out != self._left_out:
-            fields = known_fields.named(left_out)
+            fields = listing(left_out)
             log.warning("the NodeDevices CRD is older than this agent: apply the CRDs of its version", left_out=fields)
         self._left_out = left_out
         return answer

@@ -61,7 +61,9 @@ from nodedevices_plugin.status.conditions import (
 from nodedevices_plugin.status.counts import (
     MAX_RESOURCES,
     NO_DRIVER,
+    Withheld,
     allocated_of,
+    capacity,
     free_of,
     held_ids,
     holders_were_known,
@@ -69,10 +71,10 @@ from nodedevices_plugin.status.counts import (
     reported_healthy,
     share_counts,
     uses_by_part,
+    withheld,
 )
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whole_second
 from nodedevices_plugin.status.shares import enforcement, memory_of, of_parts, unit
-from nodedevices_plugin.status.withheld import Withheld, capacity, withheld
 
 MAX_LINKS = 16  # maxItems of status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root

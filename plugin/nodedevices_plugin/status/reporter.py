@@ -5,6 +5,11 @@ came or a probe has been silent for a while: an empty node would be reported as 
 
 Reports, and the contract's models of them, take a tenth of a start to load. They are loaded when there is time for it
 (`load`); before that nothing is reported.
+
+A configuration is applied when the kubelet has every resource name of it; until then the report keeps the hash of the
+earlier one. When the kubelet refuses a name, the configuration is refused with the section that gave the name, so that
+its policy counts as failed. Once a configuration was accepted, a restart of the kubelet does not change that. A name
+that another plugin serves waits for that plugin to leave; the condition Ready says so, not ConfigApplied.
 """
 
 from __future__ import annotations
@@ -22,7 +27,6 @@ from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
 from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.clients import with_daemons
-from nodedevices_plugin.status import taken
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.fitting import fitting
 from nodedevices_plugin.status.publisher import Publisher
@@ -32,6 +36,16 @@ if TYPE_CHECKING:
 
     Entries = Callable[[Iterable[Cordon], datetime], tuple[dict[str, Any], ...]]  # of `spec.unschedulable`
     MadeBy = tuple[Callable[[NodeFacts], NodeDevicesStatus], Entries]
+
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from nodedevices_api import conditions as names
+from nodedevices_api.sections import Sections
+
+from nodedevices_plugin.model import Refused, RegistrationState
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +59,7 @@ class Reporter:
         self._probes: tuple[Probe, ...] = ()
         self.conditions: tuple[Condition, ...] = ()
         self.facts: NodeFacts | None = None
-        self._taken: taken.Taken | None = None
+        self._taken: Taken | None = None
         self._cut = False  # the report did not fit
         self._made_by: MadeBy | None = None  # None: not loaded yet
 
@@ -72,8 +86,8 @@ class Reporter:
         """Report a step that was carried out."""
         world = outcome.world
         offered = world.plan if world.observed is None else Plan()
-        before = self._taken or taken.Taken(shown=world.config.applied_hash)
-        self._taken = taken.follow(before, world.config, offered, registrations)
+        before = self._taken or Taken(shown=world.config.applied_hash)
+        self._taken = follow_kubelet(before, world.config, offered, registrations)
         sections = world.active.effective.sections
         said = find(self.conditions, CONFIG_APPLIED)
         was_applied = said is not None and said.status == "True"
@@ -86,7 +100,7 @@ class Reporter:
             held_twice=world.allocations.found,
             cores=cores,
             registrations=registrations,
-            config=taken.reported(world.config, self._taken, offered, registrations, sections, was_applied=was_applied),
+            config=with_kubelet(world.config, self._taken, offered, registrations, sections, was_applied=was_applied),
             retired=world.state.retired,
             notices=world.state.notices,
             history=world.state.history,
@@ -143,3 +157,86 @@ class Reporter:
             log.warning("report too large for etcd, leaving out holders and partitions, healthy devices' first")
         self._cut = cut
         return found
+
+
+# --- whether the kubelet has accepted the resources of the configuration in effect -----------------------------------
+_OVER = {names.APPLIED, names.NO_CONFIG, names.WAITING_FOR_HOLDERS, names.WAITING_FOR_DAEMON}
+_THERE = {RegistrationState.REGISTERED, RegistrationState.SERVED_BY_ANOTHER}
+
+
+class Taken(Struct, frozen=True, kw_only=True):
+    """The state of one configuration with the kubelet."""
+
+    config_hash: str | None = None  # of the configuration in effect
+    done: bool = False  # the kubelet has had all its names
+    shown: str | None = None  # the hash that is reported
+
+
+def follow_kubelet(
+    before: Taken, config: ConfigStatus, plan: Plan | None, registrations: Sequence[Registration]
+) -> Taken:
+    """Return the next state. `plan` None: nothing is planned yet; an empty one: the kubelet has nothing to accept."""
+    same = before.done and before.config_hash == config.applied_hash
+    done = same or (plan is not None and not _missing(plan, registrations))
+    return Taken(config_hash=config.applied_hash, done=done, shown=config.applied_hash if done else before.shown)
+
+
+def with_kubelet(
+    config: ConfigStatus,
+    taken: Taken,
+    plan: Plan | None,
+    registrations: Sequence[Registration],
+    sections: Sections,
+    *,
+    was_applied: bool,
+) -> ConfigStatus:
+    """Return the configuration's status with the kubelet's part. `sections`: those in effect. `was_applied`: the last
+    report said that it was applied, possibly the report of an earlier agent."""
+    again = was_applied and taken.shown == config.applied_hash  # a restart of the agent does not change that, either
+    config = replace(config, applied_hash=taken.shown)
+    if plan is None:
+        return config
+    offered = {resource.name for resource in plan.resources}
+    refused = [
+        registration
+        for registration in registrations
+        if registration.resource in offered and registration.state is RegistrationState.REJECTED
+    ]
+    if refused and config.reason in _OVER:
+        said = "; ".join(
+            f"the kubelet refuses {registration.resource}: {registration.message}" for registration in refused
+        )
+        section, field = _named_by(refused[0].resource, sections)
+        return replace(
+            config,
+            reason=names.REGISTRATION_REJECTED,
+            message=said,
+            refused=Refused(section=section, field=field, message=said),
+        )
+    missing = {} if taken.done or again or config.reason != names.APPLIED else _missing(plan, registrations)
+    if missing:
+        why = next(filter(None, missing.values()), "")
+        message = f"the kubelet has not taken {', '.join(sorted(missing))} yet" + (f": {why}" if why else "")
+        return replace(config, reason=names.WAITING_FOR_KUBELET, message=message)
+    return config
+
+
+def _missing(plan: Plan, registrations: Sequence[Registration]) -> dict[str, str]:
+    """Return the names that the kubelet does not have yet, each with the reason. One without ids is not registered."""
+    state = {registration.resource: registration for registration in registrations}
+    return {
+        resource.name: state[resource.name].message if resource.name in state else ""
+        for resource in plan.resources
+        if resource.ids and (resource.name not in state or state[resource.name].state not in _THERE)
+    }
+
+
+def _named_by(name: str, sections: Sections) -> tuple[str, str]:
+    """Return the section and field that give the name; empty where it is a usual one."""
+    for number, shared in enumerate(sections.sharing.resources if sections.sharing is not None else ()):
+        if shared.rename == name:
+            return "sharing", f"sharing.resources[{number}].rename"
+    for number, rule in enumerate(sections.resources.devices if sections.resources is not None else ()):
+        if rule.name == name:
+            return "resources", f"resources.devices[{number}].name"
+    return "", ""

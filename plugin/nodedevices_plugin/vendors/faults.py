@@ -95,7 +95,7 @@ class FaultSource:
 
     reasons: Sequence[str] = ()  # those that `event` can give beside `meanings`: of numbers
     meanings: Mapping[str, Meaning] = {}  # of events by their kind
-    counter_limits: Sequence[CounterLimit] = ()  # how fast counters may rise (health.rates)
+    counter_limits: Sequence[CounterLimit] = ()  # how fast counters may rise (health.lasting)
 
     def kind_of(self, event: ProbeEvent) -> str:
         """Return the kind as which `event` is to be asked about it, where details tell events of one kind apart."""

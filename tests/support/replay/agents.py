@@ -34,8 +34,8 @@ from nodedevices_operator.records.objects import (
     node_devices_record,
     node_record,
 )
-from nodedevices_plugin.health import notices
 from nodedevices_plugin.health.events import EventCursor, fresh_events
+from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Holder, Inventory, Notice, Verdict
@@ -207,7 +207,7 @@ class Judged:
             monotonic=at,
             blind=is_blind(inventory, frozenset()),
         )
-        self._notices[probe] = notices.follow(self._notices[probe], events, inventory, self._rules, REGISTERED, now=now)
+        self._notices[probe] = follow_notices(self._notices[probe], events, inventory, self._rules, REGISTERED, now=now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodedevices_plugin.status.known_fields import MAX_NAMED, named, status_schema, without_unknown
+from nodedevices_plugin.status.fitting import status_schema, without_unknown
 from support.cases import cases
 
 TEXT = {"type": "string"}
@@ -79,10 +79,3 @@ def test_the_schema_is_that_of_the_kinds_status() -> None:
 )
 def test_a_document_without_it_has_none(published: dict[str, Any]) -> None:
     assert status_schema(published, "NodeDevices") is None
-
-
-def test_a_message_names_the_first_of_many_paths_and_how_many_there_are_more() -> None:
-    paths = [f"status.a{number}" for number in range(MAX_NAMED + 2)]
-    assert named(paths[:2]) == "status.a0, status.a1"
-    assert named(paths[:MAX_NAMED]) == ", ".join(paths[:MAX_NAMED])
-    assert named(paths) == ", ".join(paths[:MAX_NAMED]) + " and 2 more"

@@ -8,7 +8,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import OfferedResource, Plan, Refused, Registration, RegistrationState, SchedulableId
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.status.taken import Taken, follow, reported
+from nodedevices_plugin.status.reporter import Taken, follow_kubelet, with_kubelet
 from support.cases import cases
 
 GPU, BAD = "nvidia.com/gpu", "example.com/bad"
@@ -38,8 +38,8 @@ def after(
     was_applied: bool = True,
 ) -> ConfigStatus:
     offered = plan(*names)
-    taken = follow(before, config, offered, registrations)
-    return reported(config, taken, offered, registrations, SECTIONS, was_applied=was_applied)
+    taken = follow_kubelet(before, config, offered, registrations)
+    return with_kubelet(config, taken, offered, registrations, SECTIONS, was_applied=was_applied)
 
 
 def test_what_no_kubelet_could_refuse_is_applied() -> None:
@@ -81,8 +81,8 @@ def test_what_the_kubelet_has_taken_once_nothing_takes_back() -> None:
 
 
 def test_before_the_first_plan_the_earlier_hash_is_reported() -> None:
-    taken = follow(BEFORE, NEW, None, ())
-    assert reported(NEW, taken, None, (), SECTIONS, was_applied=True).applied_hash == "aa"
+    taken = follow_kubelet(BEFORE, NEW, None, ())
+    assert with_kubelet(NEW, taken, None, (), SECTIONS, was_applied=True).applied_hash == "aa"
 
 
 def test_what_is_wrong_with_the_configuration_itself_is_said_first() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from nodedevices_kubectl.views.top import METRICS
-from nodedevices_plugin.status import telemetry
+from nodedevices_plugin.status.samples import TELEMETRY_ROWS
 from support.command_line import CommandLine, JsonObject, gpu, node
 from support.recorded_api import NODE_DEVICES, RecordedApi
 
@@ -77,4 +77,4 @@ def test_who_may_not_list_the_agents_is_told_so(fleet: RecordedApi, kubectl: Com
 
 
 def test_every_reading_is_a_metric_of_the_agents_telemetry() -> None:
-    assert set(METRICS) <= {row.name.removeprefix("nodedevices_device_") for row in telemetry.ROWS}
+    assert set(METRICS) <= {row.name.removeprefix("nodedevices_device_") for row in TELEMETRY_ROWS}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nodedevices_api.withheld import MEANINGS
 from nodedevices_plugin.gates import GateFacts, apply
-from nodedevices_plugin.gates.registry import GATES
+from nodedevices_plugin.gates.apply import GATES
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import AllocationError, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape

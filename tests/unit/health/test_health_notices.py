@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.health import notices
-from nodedevices_plugin.health.notices import KEPT, MAX_KEPT, SHOWN_AGAIN, Notices
+from nodedevices_plugin.health.history import KEPT, MAX_KEPT, SHOWN_AGAIN, Notices, follow_notices
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Inventory, Notice
 from nodedevices_probe.protocol import ProbeEvent
@@ -28,7 +27,7 @@ def after(
     inventory: Inventory = TWO,
 ) -> dict[str, tuple[Notice, ...]]:
     now = START + timedelta(seconds=seconds)
-    return notices.follow(before or {}, events, inventory, rules or HealthRules(), REGISTERED, now=now)
+    return follow_notices(before or {}, events, inventory, rules or HealthRules(), REGISTERED, now=now)
 
 
 def shown(found: Mapping[str, Sequence[Notice]]) -> dict[str, list[tuple[str, int]]]:

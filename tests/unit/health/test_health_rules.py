@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health.events import logged_events
-from nodedevices_plugin.health.notices import follow
+from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import facts_by_id
 from nodedevices_probe.nic import LINK_DOWN
@@ -114,7 +114,7 @@ def test_an_event_whose_device_is_not_known_is_under_no_rule_about_some_devices(
 
 def test_a_notice_is_left_by_the_devices_whose_rule_does_not_ignore_it() -> None:
     ignored = ruled(XID31 | {"state": "Ignored", "match": {"ids": [gpu_id(0)]}})
-    found = follow({}, [xid(31, 0), xid(31, 1)], inventory_of(gpu(0), gpu(1)), ignored, REGISTERED, now=START)
+    found = follow_notices({}, [xid(31, 0), xid(31, 1)], inventory_of(gpu(0), gpu(1)), ignored, REGISTERED, now=START)
     assert list(found) == [gpu_id(1)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from nodedevices_api.sections import DegradedRule, Health, HealthRule, Signal
-from nodedevices_plugin.health import levels, signals
+from nodedevices_plugin.health import levels
 from nodedevices_plugin.health.reasons import known
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_probe.protocol import Readings
@@ -35,20 +35,20 @@ def lines(story: Story, celsius: int | None, *, until: float) -> Story:
 HOT, WELL = ("Degraded", "TemperatureCelsius"), ("Healthy", "")
 
 
-@cases("signal", signals.SIGNALS)
+@cases("signal", levels.SIGNALS)
 def test_every_signal_is_a_reading_and_a_reason_that_rules_may_name(signal: Signal) -> None:
     story = ruled_by(rule(7, signal=signal))
-    field = signals._FIELDS[signal]
+    field = levels._FIELDS[signal]
     story.line(gpu(0, readings=well(**{field: 6})), gpu(1, readings=well(**{field: 7})))
     reasons = [{fault.reason for fault in story.verdict(each).faults} for each in (0, 1)]
-    assert [signals.reason(signal) in each for each in reasons] == [False, True]
-    assert signals.reason(signal) in known(REGISTERED)
+    assert [levels.signal_reason(signal) in each for each in reasons] == [False, True]
+    assert levels.signal_reason(signal) in known(REGISTERED)
 
 
 def test_no_vendor_gives_a_reason_of_a_signal_another_meaning() -> None:
     theirs = {reason for vendor in REGISTERED.values() for reason in vendor.reasons}
-    assert not theirs & set(signals.REASONS)
-    assert not set(levels.REASONS) & set(signals.REASONS)
+    assert not theirs & set(levels.SIGNAL_REASONS)
+    assert not set(levels.REASONS) & set(levels.SIGNAL_REASONS)
 
 
 def test_a_device_at_the_threshold_is_degraded_still_offered_and_says_by_which_numbers() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nodedevices_plugin.health.actions import needs_no_action
+from nodedevices_plugin.health.rules import needs_no_action
 from nodedevices_plugin.vendors.faults import Effect
 from nodedevices_plugin.vendors.nvidia.xids import CATALOGUE, look_up
 from support.cases import cases
