@@ -197,7 +197,6 @@ class Summary(Loose):
     )
     excluded: Count = Field(default=0, description="Devices that resources.exclude withholds, wholly or partly.")
     model: Short = Field(description="Product name; mixed for several, empty for none.")
-    models: Count = Field(description="Number of different product names.")
     withheld: Short = Field(
         default="",
         description="Ids not reported as Healthy, by reason, such as Unhealthy=2. Excluded: devices withheld by "
@@ -240,15 +239,7 @@ class Probe(Loose):
     message: HealthMessage = Field(
         default="", description="Explanation for people, with other problems that the probe reports."
     )
-    since: Time = Field(description="When this state began.")
     devices: Count = Field(description="Devices that it reports, missing ones included.")
-
-
-class Vgpu(Loose):
-    """NVIDIA vGPU host driver, in a virtual machine."""
-
-    version: Short = Field(default="", description="Version of the host driver.")
-    branch: Short = Field(default="", description="Branch of the host driver.")
 
 
 class Machine(Loose):
@@ -258,7 +249,8 @@ class Machine(Loose):
     mode: Short | None = Field(default=None, description="Purpose of the GPUs: compute or graphics.")
     clique: Line | None = Field(default=None, description="NVLink fabric: <cluster uuid>.<clique id>.")
     mig_strategy: Short | None = Field(default=None, description="How MIG devices are offered: none, single or mixed.")
-    vgpu: Vgpu | None = Field(default=None, description="Only if the GPUs are virtual.")
+    vgpu_version: Short = Field(default="", description="NVIDIA vGPU driver of the host, in a virtual machine.")
+    vgpu_branch: Short = Field(default="", description="Branch of that driver.")
 
 
 class MostSeen(Loose):

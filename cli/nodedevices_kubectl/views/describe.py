@@ -138,7 +138,6 @@ _PROBES = (
     Column("NAME", "name"),
     Column("STATE", "state"),
     Column("DEVICES", "devices"),
-    Column("SINCE", "since", age),
     Column("MESSAGE", "message"),
 )
 

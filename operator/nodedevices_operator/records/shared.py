@@ -103,8 +103,8 @@ class Platform:
     machine: Annotated[str, At("machine", "type")] = ""
     mode: Annotated[str, At("machine", "mode")] = ""
     clique: Annotated[str, At("machine", "clique")] = ""
-    vgpu_version: Annotated[str, At("machine", "vgpu", "version")] = ""
-    vgpu_branch: Annotated[str, At("machine", "vgpu", "branch")] = ""
+    vgpu_version: Annotated[str, At("machine", "vgpuVersion")] = ""
+    vgpu_branch: Annotated[str, At("machine", "vgpuBranch")] = ""
     mig_strategy: Annotated[str, At("machine", "migStrategy")] = (
         ""  # none, single, mixed; empty: an agent that does not say
     )

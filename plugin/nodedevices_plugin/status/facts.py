@@ -28,7 +28,7 @@ from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.clients import Client
 
 if TYPE_CHECKING:
-    from nodedevices_api import nodedevices as api  # loaded later (reporter)
+    pass  # loaded later (reporter)
 
 STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
 
@@ -77,7 +77,6 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     most_seen: tuple[MostSeen, ...] = ()
     confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
     previous: tuple[Condition, ...] = ()
-    previous_probes: tuple[api.Probe, ...] = ()
     previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
     stopping: bool = False  # the last report of this agent
     left_out: tuple[str, ...] = ()  # parts of a report that could not be made, and why (report)

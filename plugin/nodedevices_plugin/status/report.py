@@ -123,7 +123,7 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
     devices = odd.all(facts.inventory.devices, lambda found: f"device {found.fact.id}", device)
     inventory = facts.inventory
     configuration, resources = _configuration(facts, odd), _resources(facts, names, odd)
-    probes = odd.all(facts.probes, lambda probe: f"probe {probe.name}", lambda probe: _probe(probe, facts))
+    probes = odd.all(facts.probes, lambda probe: f"probe {probe.name}", _probe)
     known_drivers, machine = _drivers(facts, odd), odd.made("machine", lambda: _machine(facts))
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
@@ -166,16 +166,9 @@ def _drivers(facts: NodeFacts, odd: _Odd) -> tuple[api.Driver, ...]:
     )[: api.MAX_DRIVERS]
 
 
-def _probe(probe: ProbeFacts, facts: NodeFacts) -> api.Probe:
+def _probe(probe: ProbeFacts) -> api.Probe:
     state, message = _probe_state(probe)
-    before = next((previous for previous in facts.previous_probes if previous.name == probe.name), None)
-    return api.Probe(
-        name=probe.name,
-        state=state,
-        message=message,
-        since=before.since if before is not None and before.state == state else whole_second(facts.now),
-        devices=len(probe.inventory.devices),
-    )
+    return api.Probe(name=probe.name, state=state, message=message, devices=len(probe.inventory.devices))
 
 
 def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
@@ -504,7 +497,6 @@ def _summary(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...
         excluded=excluded,
         # No spaces, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
-        models=len(models),
         withheld=_withheld_in_short(resources, excluded),
         message=_in_words(devices, resources, worst if sick else None, numbers(lacking_devices(facts))),
         reason=node_reason(facts, worst.health.reason if worst is not None and sick else ""),
@@ -582,13 +574,13 @@ def _ids_withheld(group: api.Withheld) -> str:
 
 def _machine(facts: NodeFacts) -> api.Machine | None:
     machine = facts.inventory.machine
-    vgpu = machine.vgpu_version or machine.vgpu_branch
     made = api.Machine(
         type=machine.type or None,
         mode=machine.mode or None,
         clique=machine.clique or None,
         mig_strategy=facts.mig_strategy or None,
-        vgpu=api.Vgpu(version=machine.vgpu_version, branch=machine.vgpu_branch) if vgpu else None,
+        vgpu_version=machine.vgpu_version,
+        vgpu_branch=machine.vgpu_branch,
     )
     return made if made != api.Machine() else None
 

@@ -32,7 +32,7 @@ from nodedevices_plugin.status.fitting import fitting
 from nodedevices_plugin.status.publisher import Publisher
 
 if TYPE_CHECKING:
-    from nodedevices_api.nodedevices import NodeDevicesStatus, Probe
+    from nodedevices_api.nodedevices import NodeDevicesStatus
 
     Entries = Callable[[Iterable[Cordon], datetime], tuple[dict[str, Any], ...]]  # of `spec.unschedulable`
     MadeBy = tuple[Callable[[NodeFacts], NodeDevicesStatus], Entries]
@@ -56,7 +56,6 @@ class Reporter:
     def __init__(self, publisher: Publisher | None, *, started: datetime) -> None:
         self._publisher = publisher
         self._started = started
-        self._probes: tuple[Probe, ...] = ()
         self.conditions: tuple[Condition, ...] = ()
         self.facts: NodeFacts | None = None
         self._taken: Taken | None = None
@@ -127,7 +126,6 @@ class Reporter:
             most_seen=world.state.most_seen or (),
             confirm_problems=(*world.confirm_problems, *world.confirm_waits),
             previous=self.conditions,
-            previous_probes=self._probes,
             previous_departed=world.departed,
             now=now,
         )
@@ -137,7 +135,7 @@ class Reporter:
             return
         report, out_of_service = self._made_by
         status = report(facts)
-        self.conditions, self._probes = status.conditions, status.probes
+        self.conditions = status.conditions
         something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
         entries = out_of_service(world.state.unschedulable, now)
         self._publisher.want(self._fitting(to_dict(status)), may_create=something, unschedulable=entries)

@@ -108,7 +108,7 @@ FULL = node_devices(
     summary={"offered": 1},
     configuration={"refusals": [{"section": "sharing"}], "unmatched": [{"section": "sharing"}]},
     drivers=[{"name": "nvidia", "version": "570"}],
-    machine={"type": "x", "vgpu": {"version": "1"}},
+    machine={"type": "x", "vgpuVersion": "1"},
     retiredResources=[{"name": GPU, "since": SINCE}],
     affectedPods=[{"namespace": "ml", "name": "a"}],
 ) | {

@@ -372,9 +372,9 @@ def test_families(capability: str, family: str | None) -> None:
 
 def test_what_the_machine_says() -> None:
     machine = {"type": "DGX H100 (rev 2)", "clique": "0c2c0f3e-0000-0000-0000-000000000009.1", "mode": ""}
-    vgpu = {"version": "535.54.06", "branch": "r536_22"}
+    vgpu = {"vgpuVersion": "535.54.06", "vgpuBranch": "r536_22"}
     drivers = [{"name": "mlx5_core", "version": "24.10"}, {"name": "nvidia", "version": "570.148"}]
-    found = feature_labels(record(gpu(0), drivers=drivers, machine=machine | {"vgpu": vgpu}))
+    found = feature_labels(record(gpu(0), drivers=drivers, machine=machine | vgpu))
     published = {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
     assert published["gpu.machine"] == "DGX-H100-rev-2"
     assert published["gpu.mode"] == "unknown"
@@ -392,12 +392,12 @@ def test_a_driver_whose_version_is_none_of_nvidias_has_no_labels(version: str) -
     assert not any("cuda.driver" in key for key in labels)
 
 
-@pytest.mark.parametrize("host", [{"version": "535.54.06"}, {"branch": "r536_22"}])
+@pytest.mark.parametrize("host", [{"vgpuVersion": "535.54.06"}, {"vgpuBranch": "r536_22"}])
 def test_a_virtual_gpu_has_its_labels_where_half_of_its_host_is_known(host: dict[str, str]) -> None:
-    labels = feature_labels(record(gpu(0), machine={"vgpu": host}))
+    labels = feature_labels(record(gpu(0), machine=host))
     assert labels["nvidia.com/vgpu.present"] == "true"
-    assert labels["nvidia.com/vgpu.host-driver-version"] == host.get("version", "")
-    assert labels["nvidia.com/vgpu.host-driver-branch"] == host.get("branch", "")
+    assert labels["nvidia.com/vgpu.host-driver-version"] == host.get("vgpuVersion", "")
+    assert labels["nvidia.com/vgpu.host-driver-branch"] == host.get("vgpuBranch", "")
 
 
 def test_every_value_is_one_that_kubernetes_takes() -> None:
