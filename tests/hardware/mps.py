@@ -22,7 +22,7 @@ from hardware import processes
 from hardware.processes import GPU
 from hardware.step import Json, Report, Request, SkippedError
 from nodedevices_plugin.model import cuda_mps
-from nodedevices_plugin.mps import wanted
+from nodedevices_plugin.mps import records
 from nodedevices_plugin.mps.control import CONTROL, DEFAULT, SMI, Control, ControlError
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
@@ -80,7 +80,7 @@ def _by_runner(root: Path, gpu: Gpu, request: Request) -> Json:
         raise SkippedError(f"the compute mode is {mode}, and not Default")
     root.mkdir()
     daemon = MpsDaemon(resource=GPU, percentage=PERCENTAGE, gpus=(gpu,))
-    (root / wanted.FILE).write_text(wanted.to_text([daemon]))
+    (root / records.WANTED_FILE).write_text(records.wanted_text([daemon]))
     control = Control(str(root))
     try:
         with _runner(root, request.out / "nodedevices-mps.log"):

@@ -15,9 +15,9 @@ import structlog
 from nodedevices_common.files import replace
 from nodedevices_common.periodic import Periodic
 
-from nodedevices_plugin.mps import files, running, wanted
+from nodedevices_plugin.mps import files, records
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
-from nodedevices_plugin.mps.running import Running
+from nodedevices_plugin.mps.records import Running
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.sharing.daemons import BEING_STARTED, READY, DaemonProcess, DaemonState, DaemonStatus, MpsFacts
 from nodedevices_plugin.sharing.mps import DaemonKey, MpsDaemon
@@ -40,8 +40,8 @@ class MpsDaemons(Periodic):
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
         super().__init__(self._reconcile, seconds=lambda: self._pause)
-        self._file = folder / wanted.FILE
-        self._running = folder / running.FILE
+        self._file = folder / records.WANTED_FILE
+        self._running = folder / records.RUNNING_FILE
         self._control = Control(str(folder))
         self._worker = worker
         self._on_change = on_change
@@ -67,7 +67,7 @@ class MpsDaemons(Periodic):
         """Write which daemons are wanted, and query each once."""
         self._pause = RETRY_SECONDS  # should it fail
         daemons = self._wanted or ()
-        text = wanted.to_text(daemons)
+        text = records.wanted_text(daemons)
         unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
         self._log_problem(unwritten)
         now = time.monotonic()
@@ -120,16 +120,16 @@ class MpsDaemons(Periodic):
 
 def _read(file: Path) -> tuple[MpsDaemon, ...]:
     try:
-        return wanted.from_bytes(file.read_bytes())
-    except (OSError, wanted.WantedError):
+        return records.wanted(file.read_bytes())
+    except (OSError, records.RecordError):
         return ()
 
 
 def _which(file: Path) -> dict[str, Running]:
     """Return the runner's record of its daemons; empty where there is none: then a daemon's process is not known."""
     try:
-        return {daemon.resource: daemon for daemon in running.from_bytes(files.read(file, wanted.MAX_BYTES + 1))}
-    except (OSError, wanted.WantedError):
+        return {daemon.resource: daemon for daemon in records.running(files.read(file, records.MAX_BYTES + 1))}
+    except (OSError, records.RecordError):
         return {}
 
 

@@ -1,9 +1,16 @@
-"""The command nodedevices-mps: `run` (the default) until a SIGTERM, `mount-shm` once before it."""
+"""The command nodedevices-mps: `run` (the default) until a SIGTERM, `mount-shm` once before it.
+
+`mount-shm` mounts the clients' /dev/shm, a tmpfs below the MPS root with its own size. Daemon and clients of MPS meet
+in one /dev/shm (NVIDIA's plugin mounts the same). Without its own size a container could fill the host's /run. Half of
+the machine's memory, as the kernel gives a tmpfs. One that is there stays: running containers have it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -12,15 +19,49 @@ from pathlib import Path
 
 import structlog
 from nodedevices_common import __version__, logs
+from nodedevices_common.errors import OperationError
 
-from nodedevices_plugin.mps import shm
-from nodedevices_plugin.mps.control import Control
+from nodedevices_plugin.mps import files
+from nodedevices_plugin.mps.control import Control, for_containers
 from nodedevices_plugin.mps.runner import Runner
+from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.mps import CONTAINER_ROOT
 
 log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 0.5
+OPTIONS = "rw,nosuid,nodev,noexec,relatime,mode=1777"
+
+
+class ShmError(OperationError):
+    """It cannot be mounted; the text says why."""
+
+
+def mount(root: Path) -> bool:
+    """Mount it, unless it is mounted; True when it had to be. Raises ShmError."""
+    folder = root / mps.SHARED_MEMORY
+    try:
+        with files.folder(root, mps.SHARED_MEMORY):
+            if folder.is_mount():
+                return False
+    except OSError as error:
+        raise ShmError(f"{folder}: {error.strerror or error}") from error
+    options = f"{OPTIONS},size={half_of_memory_kib()}k"
+    done = subprocess.run(  # noqa: S603
+        ["mount", "-t", "tmpfs", "-o", options, "shm", str(folder)],  # noqa: S607  the image's own
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ShmError(f"{folder}: {done.stderr.strip() or f'mount: status {done.returncode}'}")
+    for_containers(str(folder))
+    return True
+
+
+def half_of_memory_kib() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2048
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.configure(given.log_level, given.log_format)
     if given.command == "mount-shm":
         try:
-            new = shm.mount(given.root)
-        except shm.ShmError as error:
+            new = mount(given.root)
+        except ShmError as error:
             print(f"nodedevices-mps: {error}", file=sys.stderr)  # noqa: T201  a command's answer to its user
             return 1
         log.info("shared memory", root=str(given.root), mounted_now=new)

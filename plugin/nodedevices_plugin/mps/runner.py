@@ -1,6 +1,6 @@
 """Reconciles the control daemons with the file of wanted ones. Level-based: killed anywhere, the next run goes on.
 
-Each change is written to a second file before it is made (running), so that nothing is forgotten after a crash: a GPU
+Each change is written to a second file before it is made (records), so that nothing is forgotten after a crash: a GPU
 left in compute mode EXCLUSIVE_PROCESS would refuse every container but one. A daemon that runs already is taken over;
 one that stays silent is started again, ever more rarely. Limits of GPUs that come or go, and limits that another
 program changed, are sent to the running daemon, because its end would end its clients. A GPU that fails does not keep
@@ -22,10 +22,10 @@ from msgspec import Struct, field
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.files import replace
 
-from nodedevices_plugin.mps import files, running, wanted
+from nodedevices_plugin.mps import files, records
 from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, ControlError
 from nodedevices_plugin.mps.processes import Process
-from nodedevices_plugin.mps.running import Running
+from nodedevices_plugin.mps.records import Running
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
@@ -68,8 +68,8 @@ class Runner:
     """`root`: the MPS root as this container sees it. Times are those of time.monotonic()."""
 
     def __init__(self, root: Path, daemons: Daemons) -> None:
-        self._wanted_file = root / wanted.FILE
-        self._done_file = root / running.FILE
+        self._wanted_file = root / records.WANTED_FILE
+        self._done_file = root / records.RUNNING_FILE
         self._daemons = daemons
         self._runs: dict[str, _Run] = {}
         self._wanted: tuple[MpsDaemon, ...] | None = None  # None: nothing was wanted yet
@@ -233,10 +233,10 @@ class Runner:
     # --- files --------------------------------------------------------------------------------------------------------
     def _read(self) -> None:
         try:
-            found = wanted.from_bytes(files.read(self._wanted_file, wanted.MAX_BYTES + 1))
+            found = records.wanted(files.read(self._wanted_file, records.MAX_BYTES + 1))
         except FileNotFoundError:
             return
-        except (OSError, wanted.WantedError) as error:
+        except (OSError, records.RecordError) as error:
             self._log_problem(f"{self._wanted_file}: {error}")
             return
         self._last_problem = ""
@@ -246,15 +246,15 @@ class Runner:
 
     def _remembered(self) -> tuple[Running, ...]:
         try:
-            return running.from_bytes(files.read(self._done_file, wanted.MAX_BYTES + 1))
+            return records.running(files.read(self._done_file, records.MAX_BYTES + 1))
         except FileNotFoundError:
             return ()
-        except (OSError, wanted.WantedError) as error:
+        except (OSError, records.RecordError) as error:
             log.warning("failed to read the previously running daemons", file=str(self._done_file), error=str(error))
             return ()
 
     def _remember(self) -> None:
-        text = running.to_text(
+        text = records.running_text(
             Running(
                 resource=name,
                 gpus=tuple(run.gpus.values()),

@@ -17,7 +17,7 @@ from nodedevices_probe.protocol import Partition
 
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Plan
 from nodedevices_plugin.model.ids import physical_id
-from nodedevices_plugin.sharing.plain import SHARED
+from nodedevices_plugin.sharing.registry import SHARED
 
 
 class HeldId(Struct, frozen=True, kw_only=True):

@@ -16,8 +16,7 @@ from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, 
 from nodedevices_plugin.offering.naming import NOTHING_NEAR, matches_unit
 from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.sharing.base import SharingMode, SplitRequest
-from nodedevices_plugin.sharing.plain import ByNature
-from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from nodedevices_plugin.sharing.registry import MODES, ByNature, SharingModes
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 

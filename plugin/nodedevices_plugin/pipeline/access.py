@@ -20,7 +20,7 @@ from nodedevices_plugin.gates.base import MissingLibraries
 from nodedevices_plugin.granting.containers import NodeContainers, node_containers
 from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.sharing import memory_container
+from nodedevices_plugin.sharing import memory
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.vendors import cdi
 from nodedevices_plugin.vendors.base import NodeView
@@ -72,7 +72,7 @@ def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> 
 
 def mode_settings(effective: Effective, devices: Devices) -> Settings:
     """The node's flags that sharing modes read."""
-    return {**effective.node.sharing_modes, **memory_container.to_setting(devices.mount_dirs)}
+    return {**effective.node.sharing_modes, **memory.allowed_setting(devices.mount_dirs)}
 
 
 def _files(effective: Effective, devices: Devices, plan: Plan) -> tuple[FolderFiles, ...]:

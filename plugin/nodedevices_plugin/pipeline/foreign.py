@@ -39,7 +39,7 @@ from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.pipeline.device_index import DeviceIndex, IndexedPart
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.daemons import has_daemon
-from nodedevices_plugin.sharing.plain import TimeSlicing
+from nodedevices_plugin.sharing.registry import TimeSlicing
 
 MAX_RESOURCES = 32  # maxItems of status.resources
 HEX_NUMBER = re.compile(r"[0-9a-fA-F]+")

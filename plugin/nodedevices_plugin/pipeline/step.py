@@ -51,7 +51,7 @@ from nodedevices_plugin.pipeline.state import State, to_save
 from nodedevices_plugin.pipeline.world import Known, World
 from nodedevices_plugin.settings.effective import Effective, to_saved
 from nodedevices_plugin.sharing.clients import follow
-from nodedevices_plugin.sharing.plain import SHARED
+from nodedevices_plugin.sharing.registry import SHARED
 from nodedevices_plugin.vendors.faults import CODED
 
 FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer waits for the kubelet's List or checkpoint

@@ -2,7 +2,7 @@
 
 One control daemon serves all GPUs of one resource, as NVIDIA runs it: its pipe is a directory named like the resource
 under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly, but among
-clients with shares by memory, which have limits of their own (memory_container). The daemon has its GPUs in compute
+clients with shares by memory, which have limits of their own (memory). The daemon has its GPUs in compute
 mode EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is the end of its clients'
 contexts.
 The program nodedevices-mps starts it (mps/), host/mps_daemons.py queries it; the commands for it are here.
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe.nvidia import compute_capability
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
@@ -56,21 +57,35 @@ RESTARTED = "MpsDaemonRestarted"  # a client's health reason when another daemon
 DaemonKey = tuple[str, int]  # resource and percentage: tells the daemon that is wanted from one with other limits
 
 
-class Gpu(Struct, frozen=True, kw_only=True):
+# What the runner, which has privileges, takes of these (mps.records): a resource's name is a path below the root, and a
+# GPU's id an argument of nvidia-smi.
+_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z"
+ResourceName = Annotated[str, Meta(max_length=244, pattern=_NAME)]
+GpuId = Annotated[str, Meta(max_length=96, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*\Z")]
+
+
+class Recorded(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a file of the MPS root."""
+
+
+class Gpu(Recorded, frozen=True):
     """A GPU of a daemon, and the most memory that a client may have of it (MiB; 0: no limit, the GPU does not say)."""
 
-    id: str
-    index: int
-    limit_mib: int = 0
+    id: GpuId
+    index: Annotated[int, Meta(ge=0, le=1023)]
+    limit_mib: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
 
 
-class MpsDaemon(Struct, frozen=True, kw_only=True):
+Gpus = Annotated[tuple[Gpu, ...], Meta(max_length=64)]
+
+
+class MpsDaemon(Recorded, frozen=True):
     """The control daemon that a resource needs. Its GPUs are to be in compute mode EXCLUSIVE_PROCESS first. `waits`:
     not yet, since they are offered otherwise (daemons.announced)."""
 
-    resource: str
-    percentage: int  # of a GPU's threads, for each client
-    gpus: tuple[Gpu, ...]
+    resource: ResourceName
+    percentage: Annotated[int, Meta(ge=1, le=100)]  # of a GPU's threads, for each client
+    gpus: Gpus
     waits: bool = False
 
     @property

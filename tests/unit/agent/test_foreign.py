@@ -27,7 +27,7 @@ from nodedevices_plugin.pipeline.foreign import (
     unread_holders,
 )
 from nodedevices_plugin.sharing.mps import Mps
-from nodedevices_plugin.sharing.plain import TimeSlicing
+from nodedevices_plugin.sharing.registry import TimeSlicing
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition
 

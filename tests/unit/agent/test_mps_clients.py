@@ -10,7 +10,7 @@ from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings
 from nodedevices_plugin.sharing.clients import Clients, follow, key, restored, with_daemons
 from nodedevices_plugin.sharing.daemons import DaemonProcess
 from nodedevices_plugin.sharing.mps import Gpu, Mps, MpsDaemon
-from nodedevices_plugin.sharing.plain import TimeSlicing
+from nodedevices_plugin.sharing.registry import TimeSlicing
 from support.facts import START, gpu, gpu_id, healthy
 
 GPU = "nvidia.com/gpu"

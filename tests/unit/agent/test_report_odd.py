@@ -31,7 +31,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.sharing.plain import TimeSlicing
+from nodedevices_plugin.sharing.registry import TimeSlicing
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Link, Machine, Partition

@@ -23,7 +23,7 @@ from nodedevices_plugin.model import (
     SharingFacts,
 )
 from nodedevices_plugin.sharing.memory import Memory
-from nodedevices_plugin.sharing.plain import ByNature
+from nodedevices_plugin.sharing.registry import ByNature
 from nodedevices_plugin.status.counts import count, share_counts
 from nodedevices_plugin.status.facts import NodeFacts
 from nodedevices_plugin.status.report import report

@@ -36,7 +36,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import SharingMode
-from nodedevices_plugin.sharing.plain import TimeSlicing
+from nodedevices_plugin.sharing.registry import TimeSlicing
 from support.daemons import answers
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import gated

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from nodedevices_plugin.mps import running, wanted
+from nodedevices_plugin.mps import records
 from nodedevices_plugin.mps.control import ControlError, ControlMissingError
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.runner import BACKOFF, Runner
@@ -87,7 +87,7 @@ class Machine:
         self.runner = Runner(root, self.driver)
 
     def want(self, *daemons: MpsDaemon) -> Machine:
-        (self.root / wanted.FILE).write_text(wanted.to_text(daemons))
+        (self.root / records.WANTED_FILE).write_text(records.wanted_text(daemons))
         return self.after()
 
     def after(self, seconds: float = 1.0) -> Machine:
@@ -124,7 +124,7 @@ def test_gpus_that_are_offered_otherwise_are_announced_and_taken_when_they_no_lo
     waiting = replace(daemon(0, 1), waits=True)
     assert machine.want(waiting).after().said() == []
     assert machine.driver.modes == {}
-    [announced] = running.from_bytes((machine.root / running.FILE).read_bytes())
+    [announced] = records.running((machine.root / records.RUNNING_FILE).read_bytes())
     assert [gpu.id for gpu in announced.gpus] == ["GPU-0", "GPU-1"]
     assert machine.want(daemon(0, 1)).said() == STARTED
     assert set(machine.driver.modes.values()) == {"EXCLUSIVE_PROCESS"}
@@ -134,16 +134,16 @@ def test_without_its_programs_a_daemon_announces_nothing_so_that_its_gpus_stay_o
     machine.driver.broken.add("programs")
     waiting = replace(daemon(0, 1), waits=True)
     machine.want(waiting).after(60)
-    assert [run.gpus for run in running.from_bytes((machine.root / running.FILE).read_bytes())] == [()]
+    assert [run.gpus for run in records.running((machine.root / records.RUNNING_FILE).read_bytes())] == [()]
     machine.driver.broken.clear()
     machine.after(BACKOFF.max_seconds)
-    [announced] = running.from_bytes((machine.root / running.FILE).read_bytes())
+    [announced] = records.running((machine.root / records.RUNNING_FILE).read_bytes())
     assert [gpu.id for gpu in announced.gpus] == ["GPU-0", "GPU-1"]
 
 
 def test_a_daemon_that_is_not_wanted_after_all_gives_back_what_was_announced(machine: Machine) -> None:
     machine.want(replace(daemon(0), waits=True)).want()
-    assert running.from_bytes((machine.root / running.FILE).read_bytes()) == ()
+    assert records.running((machine.root / records.RUNNING_FILE).read_bytes()) == ()
     assert machine.driver.modes == {"GPU-0": "DEFAULT"}
 
 
@@ -170,7 +170,7 @@ def test_a_client_that_answers_for_a_dead_daemon_is_not_trusted(machine: Machine
 
 
 def instance(root: Path) -> str:
-    return running.from_bytes((root / running.FILE).read_bytes())[0].instance
+    return records.running((root / records.RUNNING_FILE).read_bytes())[0].instance
 
 
 def test_the_file_says_which_process_a_daemon_is_as_soon_as_it_answers(machine: Machine) -> None:
@@ -202,15 +202,15 @@ def test_what_the_agent_put_in_a_files_place_neither_hangs_nor_misleads_the_runn
     machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.want(daemon(0))
-    (machine.root / wanted.FILE).unlink()
-    os.mkfifo(machine.root / wanted.FILE)
+    (machine.root / records.WANTED_FILE).unlink()
+    os.mkfifo(machine.root / records.WANTED_FILE)
     machine.after(30)
     assert "not a regular file" in capsys.readouterr().out
-    (machine.root / wanted.FILE).unlink()
-    (machine.root / wanted.FILE).write_text("[" * 100_000)
+    (machine.root / records.WANTED_FILE).unlink()
+    (machine.root / records.WANTED_FILE).write_text("[" * 100_000)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("mine")
-    (machine.root / f".{running.FILE}.new").symlink_to(elsewhere)
+    (machine.root / f".{records.RUNNING_FILE}.new").symlink_to(elsewhere)
     del machine.driver.processes[GPU]
     machine.after(30)
     assert elsewhere.read_text() == "mine"
@@ -310,7 +310,7 @@ def test_after_a_crash_the_gpus_of_a_daemon_that_nobody_wants_are_given_back(mac
     again = Runner(machine.root, machine.driver)
     machine.driver.running.clear()  # the container's end took them along
     machine.driver.processes.clear()
-    (machine.root / wanted.FILE).write_text(wanted.to_text([daemon(0)]))
+    (machine.root / records.WANTED_FILE).write_text(records.wanted_text([daemon(0)]))
     again.step(1000)
     assert machine.driver.running == {GPU: 25}
     assert machine.driver.modes == {"GPU-0": "EXCLUSIVE_PROCESS", "GPU-1": "DEFAULT"}
@@ -318,9 +318,9 @@ def test_after_a_crash_the_gpus_of_a_daemon_that_nobody_wants_are_given_back(mac
 
 def test_a_file_that_vanishes_or_is_wrong_ends_nothing(machine: Machine) -> None:
     machine.want(daemon(0))
-    (machine.root / wanted.FILE).write_text("{")
+    (machine.root / records.WANTED_FILE).write_text("{")
     machine.after(30)
-    (machine.root / wanted.FILE).unlink()
+    (machine.root / records.WANTED_FILE).unlink()
     machine.after(30)
     assert machine.driver.running == {GPU: 25}
 

@@ -13,7 +13,7 @@ from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.base import mode_of
-from nodedevices_plugin.sharing.memory_container import to_setting
+from nodedevices_plugin.sharing.memory import allowed_setting
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of
@@ -36,7 +36,7 @@ def offered(env: dict[str, str] | None = None, mounts: tuple[dict[str, str], ...
 def container(
     resource: OfferedResource, units: int = 8, allowed: tuple[str, ...] = (), *gpus: DeviceFact
 ) -> ContainerEdits:
-    node = node_containers(inventory_of(*(gpus or (L4,))), Injection(), modes=to_setting(allowed))
+    node = node_containers(inventory_of(*(gpus or (L4,))), Injection(), modes=allowed_setting(allowed))
     return edits(grant(resource, [f"{gpu_id(0)}::1Gi.{share}" for share in range(units)]), node)
 
 
@@ -93,7 +93,7 @@ def test_a_path_is_mounted_only_at_or_below_a_directory_that_the_node_allows(
     resource = offered(mounts=(LIBRARY,))
     mode = mode_of(resource)
     assert mode is not None
-    why = mode.refusal(resource, to_setting(allowed))
+    why = mode.refusal(resource, allowed_setting(allowed))
     assert (why is None) is possible
     if possible:
         assert container(resource, 1, allowed).mounts

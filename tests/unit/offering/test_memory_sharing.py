@@ -22,8 +22,7 @@ from nodedevices_plugin.granting.packing import pack
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.sharing.memory import Memory
-from nodedevices_plugin.sharing.memory_container import fraction
+from nodedevices_plugin.sharing.memory import Memory, fraction
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of

@@ -16,7 +16,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import decide_change, leaving, none_held, not_listed, wait
 from nodedevices_plugin.sharing.mps import Mps
-from nodedevices_plugin.sharing.plain import TimeSlicing
+from nodedevices_plugin.sharing.registry import TimeSlicing
 from support.cases import cases
 from support.facts import START
 

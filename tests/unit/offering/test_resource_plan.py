@@ -29,7 +29,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings, shape_of
 from nodedevices_plugin.offering.shares import share
 from nodedevices_plugin.pipeline import inventory as stage
-from nodedevices_plugin.sharing.plain import TimeSlicing
+from nodedevices_plugin.sharing.registry import TimeSlicing
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
