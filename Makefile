@@ -64,7 +64,6 @@ lock: | $(UV) ## Refresh requirements/*.lock from pyproject.toml
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra agent --extra cli --extra operator --group dev -o requirements/dev.lock pyproject.toml $(LOCK_FLAGS)
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra agent    -o requirements/agent.lock    pyproject.toml --constraint requirements/dev.lock $(LOCK_FLAGS)
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group build -o requirements/build.lock $(LOCK_FLAGS)
-	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group guided -o requirements/guided.lock $(LOCK_FLAGS)
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group go -o requirements/go.lock $(LOCK_FLAGS)
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra operator -o requirements/operator.lock pyproject.toml --constraint requirements/dev.lock $(LOCK_FLAGS)
 
@@ -166,11 +165,6 @@ unit: $(VENV)/.stamp ## Only the tests that need neither root nor a cluster
 .PHONY: fuzz
 fuzz: $(VENV)/.stamp ## Draw inputs at random for SECONDS (600); SEED, TESTS
 	@PYTHONPATH=tests $(RUN)/python -m fuzz
-
-.PHONY: fuzz-guided
-fuzz-guided: $(VENV)/.stamp ## Bytes that coverage leads to (Atheris), SECONDS (60) for each reader; TESTS
-	@$(UV) pip install --quiet --python $(RUN)/python --require-hashes --only-binary :all: -r requirements/guided.lock
-	@PYTHONPATH=tests $(RUN)/python -m fuzz.guided
 
 .PHONY: mutants
 mutants: $(VENV)/.stamp ## Do the tests notice N (60) random changes of the pure modules; SEED, MODULES, TESTS

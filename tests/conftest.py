@@ -30,10 +30,8 @@ API_SERVERS = 2
 # Which files of it have which cluster; all others have the first, the only one of `make test`. In `make test-all` each
 # takes about as long: what runs on the longest of them is as long as the whole run.
 CLUSTERS = {
-    "second": ("changes", "devices", "idle", "injection", "kmsg", "memory_peers", "probes", "scheduler", "sharing"),
-    # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
-    # API server or the operator, and none offers the names that it left behind.
-    "third": ("alerts", "chart", "gpushare_migration", "memory_page", "retired", "rig", "swap", "topology"),
+    "second": ("changes", "devices", "idle", "injection", "kmsg", "memory_peers", "scheduler", "sharing"),
+    "third": ("chart", "gpushare_migration", "memory_page", "swap", "topology"),
     "fourth": ("absences", "cpus", "migration", "node_deleted", "stuck_probe", "upgrade", "upstream"),
     # Clusters that their tests start.
     "own": ("chaos", "demo"),
@@ -69,7 +67,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (LONGEST_FIRST.index(item.nodeid.split("/", 2)[1]), *place(item)))
+    items.sort(key=lambda item: (LONGEST_FIRST.index(item.nodeid.split("/", 2)[1]), place(item)))
 
 
 def pytest_collection_finish() -> None:
@@ -84,11 +82,10 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{ascii(' '.join(val.split()))[1:-1][:MOST_OF_A_TEXT]}..."
 
 
-def place(item: pytest.Item) -> tuple[str, int]:
-    """The cluster of an end-to-end test, and whether the test is among the first or the last there."""
+def place(item: pytest.Item) -> str:
+    """The cluster of an end-to-end test."""
     folder, _, file = item.nodeid.partition("::")[0].rpartition("/")
-    cluster = cluster_of(file) if folder == f"tests/{E2E}" else ""
-    return cluster, bool(item.get_closest_marker("last")) - bool(item.get_closest_marker("first"))
+    return cluster_of(file) if folder == f"tests/{E2E}" else ""
 
 
 def cluster_of(file: str) -> str:

@@ -13,7 +13,7 @@ from support.kubectl import KubectlError
 LOG_LINES = 60
 # Files whose tests take the roles away under running parts, or stop the API server (one that has just started refuses
 # everybody until it has read the roles), or have nothing installed, or a cluster of their own.
-NOT_AUDITED = ("chaos", "chart", "held_devices", "migration", "observe", "restarts", "rig", "upgrade")
+NOT_AUDITED = ("chaos", "chart", "held_devices", "migration", "observe", "restarts", "upgrade")
 # The first test's includes the cluster's start. By a signal: a thread would end pytest and leave the cluster behind.
 LIMIT_SECONDS = 900
 

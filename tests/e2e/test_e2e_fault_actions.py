@@ -94,30 +94,6 @@ def test_a_deployments_pod_leaves_its_bad_gpu_and_its_successor_is_ready_on_the_
 
 
 @pytest.mark.long
-def test_a_disruption_budget_blocks_the_eviction_until_it_allows_it(cluster: Cluster) -> None:
-    cluster.policy("act", {"faults": {"evict": EVICT, "budget": {"perHour": 100}}})
-    pod = deployment(cluster)
-    spec = {"minAvailable": 1, "selector": {"matchLabels": LABELS}}
-    metadata = {"name": "keep", "namespace": NAMESPACE}
-    cluster.kubectl.apply(
-        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
-    )
-
-    def counted() -> bool:
-        found = cluster.kubectl.get("pdb", "keep", NAMESPACE) or {}
-        return bool(found.get("status", {}).get("currentHealthy") == 1)
-
-    cluster.until("the budget is counted", counted)
-    strike(cluster, pod)
-    said = cluster.until("it is blocked", lambda: (one := shown(cluster)).get("reason") == "Blocked" and one)
-    assert "The disruption budget keep needs 1 healthy pods and has 1 currently" in said["message"]
-    cluster.until("the pod says so", lambda: "EvictionBlocked" in reasons(cluster, pod))
-    assert [one["metadata"]["name"] for one in on(cluster, cluster.a)] == [pod]
-    cluster.kubectl.delete("pdb", "keep", namespace=NAMESPACE)
-    cluster.until("it is evicted", lambda: pod not in {one["metadata"]["name"] for one in cluster.pods()})
-
-
-@pytest.mark.long
 def test_a_jobs_pod_that_is_evicted_for_its_gpu_is_replaced_and_not_counted_as_a_failure(cluster: Cluster) -> None:
     cluster.policy("act", {"faults": {"evict": EVICT, "taintEffect": "NoSchedule", "budget": {"perHour": 100}}})
     spec = {

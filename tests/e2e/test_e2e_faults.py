@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
-from nodedevices_common.confirming import CONFIRM
 from support import simulated
 from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
 from support.fleet import stamp
@@ -111,31 +109,6 @@ def test_a_lost_device_stays_listed_and_its_neighbours_stay_allocatable(cluster:
     cluster.alive(pod)
 
 
-@pytest.mark.long
-def test_an_agent_that_sees_none_of_the_devices_has_nobody_marked_tainted_for_or_evicted(cluster: Cluster) -> None:
-    cluster.policy(
-        "strict",
-        {"faults": {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 10}}},
-    )
-    pod = cluster.pod("stays", cluster.a, {GPU: 1})
-    cluster.hardware(cluster.a, "driver: {state: Loaded}\n")
-    for kind in ("Ready", "DevicesHealthy"):
-        cluster.until(
-            f"NodeDevices says so: {kind}",
-            lambda kind=kind: cluster.condition("nodedevices", cluster.a, kind)["reason"] == "DevicesLost",  # type: ignore[misc]
-        )
-
-    def done() -> object:
-        node = cluster.kubectl.get("node", cluster.a) or {}
-        taints = [one for one in node["spec"].get("taints", ()) if one["key"] == "nodedevices.io/device-fault"]
-        return taints or cluster.condition("pod", "stays", HEALTHY, NAMESPACE) or cluster.events("stays", "DeviceFault")
-
-    cluster.never("anything is done about it", done, seconds=8)
-    cluster.hardware(cluster.a, simulated.h100s())
-    cluster.until("all are offered again", lambda: cluster.node_count(cluster.a, GPU) == 8)
-    cluster.alive(pod)
-
-
 def test_a_device_that_vanishes_is_missing_and_returns_with_its_id(cluster: Cluster) -> None:
     pod = cluster.pod("holder", cluster.b, {GPU: 1})
     [gone] = cluster.held(cluster.b, "holder")
@@ -148,82 +121,6 @@ def test_a_device_that_vanishes_is_missing_and_returns_with_its_id(cluster: Clus
     cluster.until("the kubelet has it again", lambda: gone in cluster.ids(cluster.b))
     cluster.until("the pod's own status, too", lambda: cluster.kubelet_says("holder", {gone: "Healthy"}))
     cluster.alive(pod)
-
-
-@pytest.mark.long
-def test_what_a_program_did_is_an_event_on_its_pod_and_a_notice_on_its_device_and_nothing_else(
-    cluster: Cluster,
-) -> None:
-    pods = {name: cluster.pod(name, cluster.a, {GPU: 1}) for name in ("crashes", "bystander")}
-    [own], before = cluster.held(cluster.a, "crashes"), cluster.ids(cluster.a)
-    index = cluster.devices(cluster.a)[own]["index"]
-    cluster.until("NodeDevices names the holder", lambda: cluster.devices(cluster.a)[own].get("holders"))
-    had = {one["code"]: one["count"] for one in cluster.devices(cluster.a)[own].get("notices", ())}
-    expected = {"Xid31": had.get("Xid31", 0) + 2, "Xid94": had.get("Xid94", 0) + 1}
-    counted = {xid: cluster.metric(cluster.a, "nodedevices_xids_total", uuid=own, xid=xid) for xid in ("31", "94")}
-    text = yaml.safe_load(simulated.h100s())
-    text["events"] = [simulated.strike(index, 31), simulated.strike(index, 31), simulated.strike(index, 94)]
-    cluster.hardware(cluster.a, yaml.safe_dump(text))
-
-    def messages(pod: str) -> list[str]:
-        return sorted(one["message"] for one in cluster.events(pod, "DeviceNotice"))
-
-    memory, contained = cluster.until(
-        "the pod has its Events", lambda: len(found := messages("crashes")) == 2 and found
-    )
-    name = cluster.devices(cluster.a)[own]["name"]
-    assert memory.startswith(f"{name} {own}: Xid31, {expected['Xid31']} times since ")
-    assert contained.startswith(f"{name} {own}: Xid94")
-    notices = {one["code"]: one["count"] for one in cluster.devices(cluster.a)[own]["notices"]}
-    assert notices == had | expected
-    for xid, count in (("31", 2), ("94", 1)):
-        now = cluster.metric(cluster.a, "nodedevices_xids_total", uuid=own, xid=xid)
-        assert now - counted[xid] == count
-    assert messages("bystander") == []
-    assert cluster.devices(cluster.a)[own]["health"]["state"] == "Healthy"
-    assert cluster.ids(cluster.a) == before
-    for name, pod in pods.items():
-        cluster.alive(pod)
-        assert cluster.condition("pod", name, HEALTHY, NAMESPACE) == {}
-        assert cluster.kubelet_says(name, dict.fromkeys(cluster.held(cluster.a, name), "Healthy"))
-
-
-@pytest.mark.long
-def test_an_error_that_repeats_on_one_device_is_a_fault_of_it_and_stays_visible_after_the_repair(
-    cluster: Cluster,
-) -> None:
-    again = {"reasons": ["Xid43"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 3600}}
-    cluster.policy("repetition", {"health": {"rules": [again]}})
-    cluster.pod("restarts", cluster.b, {GPU: 1})
-    [bad], before = cluster.held(cluster.b, "restarts"), cluster.ids(cluster.b)
-    index = cluster.devices(cluster.b)[bad]["index"]
-
-    def strike(*devices: int) -> None:
-        text = yaml.safe_load(simulated.l4s()) | {"events": [simulated.strike(each, 43) for each in devices]}
-        cluster.hardware(cluster.b, yaml.safe_dump(text))
-
-    def came() -> int:
-        counts = {each["reason"]: each["count"] for each in cluster.devices(cluster.b)[bad].get("history", ())}
-        return int(counts.get("Xid43", 0))
-
-    def applies() -> bool:
-        item = cluster.kubectl.get("nodedevices", cluster.b) or {}
-        rules = item["spec"]["config"].get("health", {}).get("rules")
-        return bool(rules == [again] and item["status"].get("appliedConfigHash") == item["spec"]["configHash"])
-
-    cluster.until("the policy applies", applies)
-    had = came()
-    strike(index, (index + 1) % 4)
-    cluster.until("it is history", lambda: came() > had)
-    assert cluster.ids(cluster.b) == before, "once on two devices: the program's"
-    strike(index, index)
-    cluster.until("the kubelet withdraws it", lambda: cluster.ids(cluster.b) == before - {bad})
-    assert cluster.marked("restarts", "False")["reason"] == "Xid43"
-    cluster.kubectl.patch(
-        "nodedevices", cluster.b, {"metadata": {"annotations": {CONFIRM: f"{bad}=recovered@{stamp()}"}}}
-    )
-    cluster.until("a person's word brings it back", lambda: cluster.ids(cluster.b) == before)
-    assert cluster.metric(cluster.b, "nodedevices_device_faults", uuid=bad, reason="Xid43") >= 1
 
 
 def test_a_broken_devices_file_changes_nothing_at_the_kubelet(cluster: Cluster) -> None:

@@ -16,37 +16,7 @@ pytestmark = [pytest.mark.e2e]
 
 AGENT = "nodedevices-agent"
 STATE_FILE = "/var/lib/kubelet/device-plugins/nodedevices-state.json"
-RESTARTS = 10
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
-
-
-def applied(rig: RigCluster) -> str:
-    reason: str = rig.condition("nodedevices", rig.b, "ConfigApplied").get("reason", "")
-    return reason
-
-
-@pytest.mark.long
-def test_ten_restarts_of_a_kubelet_under_a_waiting_change_give_a_held_gpu_to_nobody(rig: RigCluster) -> None:
-    pod = rig.pod("busy", rig.b, {GPU: 1})
-    [busy] = rig.held(rig.b, "busy")
-    rig.policy("share", FOUR, selector={"kubernetes.io/hostname": rig.b})
-    free = {f"{one}::{share}" for one in set(rig.devices(rig.b)) - {busy} for share in range(4)}
-    rig.until("all but the held GPU are shared", lambda: rig.ids(rig.b) == free)
-    with rig.watching(rig.b) as seen:
-        for _ in range(RESTARTS - 1):
-            rig.restart_kubelet(rig.b)
-            rig.until("the kubelet has the shares again", lambda: rig.ids(rig.b) == free)
-        with rig.without_api_server():  # the kubelet does not know its pods for as long
-            rig.restart_kubelet(rig.b)
-            rig.until("the kubelet has the shares again", lambda: rig.ids(rig.b) == free)
-            rig.never("another is offered", lambda: rig.ids(rig.b) != free, seconds=6)
-        rig.until("the kubelet knows its pods", lambda: rig.held(rig.b, "busy") == {busy})
-    assert not [offered for offered in seen() if not offered <= free]
-    rig.alive(pod)
-    assert applied(rig) == "WaitingForHolders"
-    rig.kubectl.delete("pod", "busy", namespace="nodedevices-e2e")
-    rig.until("the change is whole", lambda: len(rig.ids(rig.b)) == 16)
-    rig.until("the node says so", lambda: applied(rig) == "Applied")
 
 
 @pytest.mark.parametrize("operator", ["there", pytest.param("away", marks=pytest.mark.long)])

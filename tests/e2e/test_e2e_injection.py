@@ -6,7 +6,6 @@ The nodes are made by the test, with the numbers of /dev/null, in a folder that 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 ROOT = "/var/lib/nodedevices/root"
 DRIVER = "/var/lib/nodedevices/driver"  # as an installer on Google's nodes makes it
 CONTROL = ("nvidiactl", "nvidia-uvm")
-MOUNTS = "/var/run/nvidia-container-devices"
 TOOLKIT = "/etc/cdi/nvidia.yaml"
 # Every NVIDIA node in /dev with its numbers, and whether it can be written to: the cgroup lets it.
 LOOK = """
@@ -110,31 +108,6 @@ def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: Non
         assert rig.environment("client")["FROM_TOOLKIT"] == own.removeprefix("nvidia")
     finally:
         rig.rig.node_exec(rig.b, ["rm", TOOLKIT])
-
-
-def test_by_device_specs_a_container_has_the_nodes_and_the_variable(with_cdi: None, rig: RigCluster) -> None:
-    inject(rig, deviceListStrategies=["envvar"], passDeviceSpecs=True)
-    gpu, own = client(rig)
-    assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
-    assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == gpu
-
-
-def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: RigCluster) -> None:
-    inject(rig, deviceListStrategies=["volume-mounts"])
-    gpu, _ = client(rig)
-    assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == MOUNTS
-    assert rig.kubectl.exec("client", "ls", MOUNTS, namespace=NAMESPACE).split() == [gpu]
-    assert re.match(
-        r"c\S+ .* 1, +3 ", rig.kubectl.exec("client", "ls", "-l", MOUNTS, namespace=NAMESPACE).splitlines()[-1]
-    )
-
-
-def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigCluster) -> None:
-    strategies = ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"]
-    inject(rig, deviceListStrategies=strategies, deviceIDStrategy="index", passDeviceSpecs=True)
-    _, own = client(rig)
-    assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
-    assert rig.kubectl.exec("client", "ls", MOUNTS, namespace=NAMESPACE).split() == [own.removeprefix("nvidia")]
 
 
 def test_by_the_drivers_directory_a_container_reads_it_and_has_its_gpus_nodes_and_no_variable(

@@ -3,16 +3,13 @@ with shares of computing power."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-import yaml
-from support import installing, simulated
+from support import simulated
 from support.bookings import physical
 from support.cluster import NAMESPACE, Cluster
-from support.memory_shares import MEMORY, by_memory, container, offered, pod, refused, variables
+from support.memory_shares import MEMORY, by_memory, offered, refused, variables
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
@@ -63,54 +60,3 @@ def test_pods_share_cards_by_memory_and_one_that_no_card_has_room_for_is_told_so
         message = refused(cluster, "fourth")
         assert f"no device of this node has {left + 1} free shares of 1Gi" in message
         assert all(f"{each}: {left}" in message for each in cards)
-
-
-@pytest.fixture
-def pods_known(installed: Cluster) -> Iterator[None]:
-    """The agent may watch pods: the component gpu-cores, which changes a role and no pod."""
-    component = installing.ROOT / "manifests" / "components" / "gpu-cores" / "kustomization.yaml"
-    [patch] = yaml.safe_load(component.read_text())["patches"]
-    role = patch["target"]["name"]
-    before = len((installed.kubectl.get("clusterrole", role) or {})["rules"])
-    added = json.dumps(yaml.safe_load(patch["patch"]))
-    installed.kubectl.run("patch", "clusterrole", role, "--type=json", "-p", added)
-    yield
-    removed = json.dumps([{"op": "remove", "path": f"/rules/{before}"}])
-    installed.kubectl.run("patch", "clusterrole", role, "--type=json", "-p", removed)
-
-
-@pytest.mark.long
-def test_no_card_is_promised_to_more_than_all_of_its_computing_power(pods_known: None, cluster: Cluster) -> None:
-    by_memory(cluster, devices=["0", "1"], cores=True)
-    first, second = offered(cluster, 2 * EACH)
-
-    def made(name: str, cores: int) -> None:
-        annotations = {"nodedevices.io/gpu-cores.main": str(cores)}
-        pod(cluster, name, [container(cluster, "main", 2)], annotations=annotations)
-
-    for name, cores in (("most", 60), ("some", 30), ("more", 30)):
-        made(name, cores)
-        cluster.running(name)
-    assert {name: card(cluster, name) for name in ("most", "some", "more")} == {
-        "most": first,
-        "some": first,
-        "more": second,
-    }
-    allocation = json.loads(
-        cluster.kubectl.exec("most", "cat", "/etc/nodedevices/allocation.json", namespace=NAMESPACE)
-    )
-    assert (allocation["pod"], allocation["cores"], allocation["memoryMiB"]) == ("most", 60, 2048)
-    assert allocation["device"] == first
-    assert variables(cluster, "some")["NODEDEVICES_CORES"] == "30"
-    made("much", 80)
-    message = refused(cluster, "much")
-    assert "2 free shares of 1Gi and 80 % of its computing power free" in message
-    assert f"{first}: {EACH - 4} and 10 %, {second}: {EACH - 2} and 70 %" in message
-
-    def shown() -> dict[str, int]:
-        devices = cluster.devices(cluster.b).values()
-        return {one["pod"]: one.get("cores", 0) for each in devices for one in each.get("holders", ())}
-
-    cluster.until("NodeDevices has them", lambda: shown() == {"most": 60, "some": 30, "more": 30})
-    held = {id_: one["shares"]["coresHeld"] for id_, one in cluster.devices(cluster.b).items() if "shares" in one}
-    assert held == {first: 90, second: 30}

@@ -23,7 +23,6 @@ LAST_TWO: Cut = {
     6: [instance("3g.40gb", 1, 0), instance("3g.40gb", 2, 4)],
     7: [instance("1g.10gb", 7, 0), instance("1g.10gb", 8, 1), instance("1g.10gb", 9, 2)],
 }
-ALL_ALIKE: Cut = {gpu: [instance("3g.40gb", 1, 0), instance("3g.40gb", 2, 4)] for gpu in range(8)}
 
 
 def offer(cluster: Cluster, strategy: str, cut: Cut, **sections: Any) -> None:
@@ -143,43 +142,3 @@ def test_a_gpu_that_is_cut_or_made_whole_under_idle_pods_goes_to_no_other_pod_un
     cluster.until("gpu-7 is offered whole", lambda: cluster.device(cluster.a, 7)["id"] in cluster.ids(cluster.a))
     cluster.kubectl.delete("pod", "all-whole", namespace=NAMESPACE)
     offered(cluster, {GPU: 7, LARGE: 2})
-
-
-@pytest.mark.long
-def test_single_offers_mig_devices_as_gpus_and_a_fault_of_a_gpu_is_one_of_all_its_mig_devices(cluster: Cluster) -> None:
-    offer(cluster, "single", ALL_ALIKE)
-    offered(cluster, {GPU: 16})
-    pod = cluster.pod("part", cluster.a, {GPU: 1})
-    [held] = cluster.visible("part")
-    assert held.startswith("MIG-")
-    cluster.until("NodeDevices shows it", lambda: [gpu for gpu in range(8) if held in of_gpu(cluster, gpu)])
-    [hit] = [gpu for gpu in range(8) if held in of_gpu(cluster, gpu)]
-    cluster.until("NodeDevices names the holder", lambda: held in held_of_gpu(cluster, hit))
-    both = set(of_gpu(cluster, hit))
-    cluster.hardware(cluster.a, simulated.cut_h100s(cut=ALL_ALIKE, lost=hit))
-    offered(cluster, {GPU: 14})
-    assert not cluster.ids(cluster.a) & both
-    assert cluster.marked("part", "False")["reason"] == "FallenOffBus"
-    cluster.alive(pod)
-
-
-@pytest.mark.long
-def test_single_is_refused_where_gpus_are_not_alike_and_those_that_most_are_like_stay(cluster: Cluster) -> None:
-    offer(cluster, "single", {})
-
-    def applied() -> bool:
-        policy = cluster.kubectl.object("devicepolicy", "mig")
-        return bool(policy.get("status", {}).get("nodes", {}).get("applied") == 1)
-
-    cluster.until("it is in effect, while all are alike", applied)
-    cluster.hardware(cluster.a, simulated.cut_h100s(cut=LAST_TWO))
-    reported = cluster.until(
-        "the node says why",
-        lambda: (
-            (c := cluster.condition("nodedevices", cluster.a, "ConfigApplied")).get("reason") == "ConfigInvalid" and c
-        ),
-    )
-    assert "partitions.strategy" in reported["message"]
-    assert "use mixed" in reported["message"]
-    offered(cluster, {GPU: 6})
-    assert not cluster.ids(cluster.a) & {cluster.device(cluster.a, index)["id"] for index in LAST_TWO}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support import simulated
-from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
-from support.kubectl import condition
+from support.cluster import GPU, MEMORY, NAMESPACE, Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
@@ -74,41 +73,3 @@ def test_one_pod_takes_two_resources_one_of_the_kubelets_and_one_of_the_operator
         lambda: cluster.condition("pod", "too-big", "PodScheduled", NAMESPACE).get("message"),
     )
     assert f"Insufficient {MEMORY}" in reason
-
-
-@pytest.mark.long
-def test_a_statefulset_pod_recreated_under_its_name_does_not_inherit_the_mark(cluster: Cluster) -> None:
-    labels = {"app": "train"}
-    cluster.kubectl.apply(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "StatefulSet",
-            "metadata": {"name": "train", "namespace": NAMESPACE},
-            "spec": {
-                "serviceName": "train",
-                "replicas": 1,
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": cluster.pod_spec(cluster.a, {GPU: 1})},
-            },
-        }
-    )
-    old = cluster.running("train-0")
-    [bad] = cluster.held(cluster.a, "train-0")
-    index = cluster.devices(cluster.a)[bad]["index"]
-    cluster.hardware(cluster.a, simulated.h100s(xid79=index))
-    cluster.marked("train-0", "False")
-    cluster.kubectl.delete("pod", "train-0", namespace=NAMESPACE, wait=False)
-    new = cluster.running("train-0", other_than=old["metadata"]["uid"])
-    assert bad not in cluster.visible("train-0")
-    cluster.until(
-        "NodeDevices shows the new holder, and only it",
-        lambda: {
-            device for device, one in cluster.devices(cluster.a).items() if one.get("holders")
-        } == cluster.held(cluster.a, "train-0"),
-    )  # fmt: skip
-    cluster.never(
-        "the new pod is marked for the old one's device",
-        lambda: condition(cluster.kubectl.get("pod", "train-0", NAMESPACE), HEALTHY).get("status") == "False",
-        seconds=5,
-    )
-    cluster.alive(new)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from nodedevices_common.confirming import CONFIRM
 from support import simulated
 from support.cluster import GPU, Cluster
 from support.kubectl import KubectlError
@@ -72,19 +69,6 @@ def test_an_impossible_policy_is_refused_with_its_field_named(cluster: Cluster) 
         cluster.policy("impossible", sharing(1))
 
 
-@pytest.mark.long
-def test_the_policys_status_counts_its_nodes(cluster: Cluster) -> None:
-    cluster.policy("share", sharing(2), selector={"kubernetes.io/hostname": cluster.b})
-
-    def nodes() -> dict[str, int]:
-        found = cluster.kubectl.get("devicepolicy", "share") or {}
-        counts: dict[str, int] = found.get("status", {}).get("nodes", {})
-        return counts
-
-    cluster.until("the policy is applied to its node", lambda: nodes().get("applied") == 1)
-    assert nodes()["selected"] == 1, json.dumps(nodes())
-
-
 def test_a_policy_labels_nodes_as_gpu_feature_discovery_does_and_its_end_takes_the_labels_off(cluster: Cluster) -> None:
     def labels(node: str) -> dict[str, str]:
         found = cluster.node(node)["metadata"]["labels"]
@@ -109,33 +93,3 @@ def test_nodedevices_are_selected_by_the_labels_of_their_nodes(cluster: Cluster)
     cluster.until("its NodeDevices has it", lambda: selected() == [f"nodedevices.nodedevices.io/{cluster.b}"])
     cluster.kubectl.run("label", "node", cluster.b, "example.com/e2e-pool-")
     cluster.until("neither has it", lambda: not selected())
-
-
-@pytest.mark.long
-def test_a_policy_that_costs_a_node_its_devices_goes_no_further_until_a_person_says_so(cluster: Cluster) -> None:
-    """A probe that finds nothing: right to the letter, and no device is left, which shows only when it has reported."""
-    nodes = (cluster.a, cluster.b)
-    before = {node: cluster.ids(node) for node in nodes}
-    cluster.policy("hurts", {"discovery": {"probes": ["nvml"]}})
-
-    def rolled_out() -> dict[str, str]:
-        return cluster.condition("devicepolicy", "hurts", "RolledOut")
-
-    stopped = cluster.until("the roll-out stops", lambda: (c := rolled_out()).get("reason") == "Stopped" and c)
-    first, other = sorted(nodes, key=lambda node: len(cluster.ids(node)))
-    assert stopped["message"].startswith(f"{first}: {len(before[first])} of {len(before[first])} devices")
-    assert cluster.ids(other) == before[other]
-    assert "Stopped" in cluster.kubectl.run("get", "devicepolicy", "hurts")
-
-    def says(word: str) -> None:
-        cluster.kubectl.run("annotate", "--overwrite", "devicepolicy", "hurts", f"{CONFIRM}=rollout=resumed@{word}")
-
-    says("yes")
-    cluster.until("the word is refused", lambda: "resumed@yes: give rollout=resumed@<" in rolled_out()["message"])
-    assert cluster.ids(other) == before[other]
-    says("1")
-    cluster.until("it goes on", lambda: not cluster.ids(other))
-    cluster.drop_policy("hurts")
-    for node in nodes:
-        cluster.until(f"{node} offers its devices again", lambda n=node: cluster.ids(n) == before[n])  # type: ignore[misc]
-        cluster.until(f"{node} is not watched", lambda n=node: "change" not in cluster.nodedevices(n)["spec"])  # type: ignore[misc]

@@ -22,7 +22,6 @@ from support.second_scheduler import SCHEDULER, extended
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-COMPONENTS = Path(__file__).parents[2] / "manifests" / "components"
 OWN_DELETIONS = "nodedevices-operator-own-deletions"
 MEMORY = "nodedevices.io/gpu-memory"
 EACH = 22  # shares of 1Gi of a simulated L4

@@ -137,17 +137,6 @@ def test_c06_a_pod_that_has_succeeded_is_not_admitted_again(reboot: Reboot) -> N
     assert (phase(now), now["status"].get("reason")) == ("Succeeded", None)
 
 
-def test_p05_a_pod_that_has_ended_and_is_still_there_holds_nothing(reboot: Reboot) -> None:
-    rig = reboot.rig
-    assert phase(reboot.pod("ended")) == "Succeeded"
-    assert rig.held(rig.b, "ended") == set()
-
-    def holders() -> set[str]:
-        return {one["pod"] for device in rig.devices(rig.b).values() for one in device.get("holders", ())}
-
-    rig.until("NodeDevices names who is left", lambda: holders() == {"restarted"})
-
-
 def test_c11_a_pod_that_starts_before_the_agent_is_rejected_by_the_kubelet(reboot: Reboot) -> None:
     status = reboot.pod("dies")["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "UnexpectedAdmissionError")
@@ -159,11 +148,6 @@ def test_c09_a_device_of_a_pod_that_was_deleted_under_a_stopped_kubelet_is_free(
     assert not reboot.pod("deleted")
     rig.pod("all-others", rig.b, {GPU: 3})
     assert rig.visible("all-others") == set(reboot.listed) - reboot.held["restarted"]
-
-
-def test_p07_devices_without_a_numa_node_are_listed_alike_after_a_kubelets_restart(reboot: Reboot) -> None:
-    assert reboot.listed == {id_: [] for id_ in reboot.listed}
-    assert reboot.rig.node_clients[reboot.rig.b].allocatable()[GPU] == reboot.listed
 
 
 def test_h02_a_pod_whose_image_cannot_be_pulled_shows_the_health_of_its_device(rig: RigCluster) -> None:
@@ -229,30 +213,6 @@ def test_m02_a_plugin_whose_registration_fails_takes_nothing_from_ours(rig: RigC
         rig.kubectl.delete("pod", PLUGIN, namespace=NAMESPACE)
         rig.pod("after", rig.b, {GPU: 3})
     assert all(each == ids for each in seen())
-
-
-def test_m03_a_second_agent_that_comes_and_goes_leaves_the_devices_to_the_first(rig: RigCluster) -> None:
-    ids, first = rig.ids(rig.b), rig.agent(rig.b)
-    spec = rig.kubectl.json("get", "-n", SYSTEM, AGENTS)["spec"]["template"]["spec"]
-    metadata = {"name": "second-agent", "namespace": SYSTEM}
-    with rig.watching(rig.b) as seen:
-        rig.kubectl.apply(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, "nodeName": rig.b}}
-        )
-        try:
-            rig.until(
-                "it is ready",
-                lambda: condition(rig.kubectl.get("pod", "second-agent", SYSTEM), "Ready").get("status") == "True",
-            )
-            rig.pod("during", rig.b, {GPU: 1})
-        finally:
-            rig.kubectl.delete("pod", "second-agent", namespace=SYSTEM)
-        rig.until("the kubelet has all ids", lambda: rig.ids(rig.b) == ids)
-        rig.never("they go", lambda: rig.ids(rig.b) != ids, seconds=3)
-        rig.pod("after", rig.b, {GPU: 3})
-    unchanged(rig, seen(), ids)
-    rig.until("NodeDevices is the first one's", lambda: ready(rig, rig.b) == "AgentRunning")
-    assert rig.agent(rig.b)["metadata"]["uid"] == first["metadata"]["uid"]
 
 
 def ready(rig: RigCluster, node: str) -> str:

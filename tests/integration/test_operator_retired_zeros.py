@@ -1,6 +1,6 @@
 """Zeros that a kubelet leaves on the Node for names which the agent has retired, on the real API server.
 
-Six minutes are two seconds here; with the real ones the end-to-end tests have it.
+Six minutes are two seconds here.
 """
 
 from __future__ import annotations
