@@ -5,8 +5,8 @@
     make mutants RECORD=0                          # with what was recorded last of which test runs which line
     make mutants TESTS="tests/unit/offering"       # do these notice it? recorded in a minute
 
-First the unit tests run once, recorded. Then each change is made in a process of its own (zygote.py), and the tests
-that run its line run there, the narrowest first; the tree is not touched. A change that no test notices is shown.
+First the unit tests run once, recorded. Then, for each change, a pytest that loads the changed module (plugin.py) runs
+the tests that run its line, the narrowest first; the tree is not touched. A change that no test notices is shown.
 What changes nothing that anybody could see is listed in equivalent.txt with its reason, and not drawn.
 
 Why a tool of our own: mutmut 3.8 changes functions only, not tables, defaults and classes' bodies, where much of our
@@ -21,16 +21,19 @@ import json
 import os
 import random
 import re
+import resource
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
-from queue import Queue
 
 from coverage import CoverageData
 from mutants.sources import Mutant, mutants
@@ -61,6 +64,7 @@ WITHOUT = [
     *[f"tests/programs/test_{name}.py" for name in ("alerts", "manifests", "docs_yaml", "take_along")],
     "tests/unit/test_docs.py",
 ]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants.plugin"]
 IGNORED = [f"--ignore={ROOT / path}" for path in WITHOUT]
 NARROW = 40  # as many of the narrowest tests run first: nearly always one of them notices
 # In seconds of processor time, so that a busy machine judges as an idle one does.
@@ -168,77 +172,53 @@ def record(jobs: int) -> None:
     for old in RECORDED.iterdir():
         old.unlink()
     packages = ",".join([*ROOTS, "nodedevices_plugin", "nodedevices_probe"])
-    environment = {"MUTANTS_RECORD": str(RECORDED), "MUTANTS_PACKAGES": packages}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants.plugin", "-n", str(jobs)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environment}
-    subprocess.run([*command, "--timeout=900", *TESTS, *IGNORED], cwd=ROOT, env=environment, check=False)
+    environment = {**os.environ, "MUTANTS_RECORD": str(RECORDED), "MUTANTS_PACKAGES": packages}
+    subprocess.run(
+        [*PYTEST, "-n", str(jobs), "--timeout=900", *TESTS, *IGNORED], cwd=ROOT, env=environment, check=False
+    )
     if not list(RECORDED.glob("durations.*.json")):
         raise SystemExit("nothing was recorded: do the unit tests run?")
 
 
-class Zygote:
-    """A process that runs tests against changes, one at a time."""
-
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "mutants.zygote", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True)
-        self._ready = False
-
-    def run(self, mutant: Mutant, tests: list[str], seconds: int) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        if not self._ready and self._process.stdout.readline() != "ready\n":
-            raise SystemExit("the tests cannot be collected: do they run with make unit?")
-        self._ready = True
-        order = {"path": str(mutant.path), "text": mutant.text(), "line": mutant.line}
-        self._process.stdin.write(json.dumps({**order, "tests": tests, "seconds": seconds}) + "\n")
-        self._process.stdin.flush()
-        return self._process.stdout.readline().strip()
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+def passes(mutant: Mutant, tests: list[str], seconds: int) -> bool:
+    """Whether these tests pass with the changed module. Those that run on are ended by their processor time, as a busy
+    machine is no reason; those that wait for what does not come by the pytest-timeout of each."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as changed:
+        changed.write(mutant.text())
+        changed.flush()
+        process = subprocess.Popen(
+            [*PYTEST, "-x", "--timeout=900", *tests],
+            cwd=ROOT,
+            env={**os.environ, "MUTANT": str(mutant.path), "MUTANT_TEXT": changed.name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))
+        try:
+            return process.wait() == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what its tests have started
 
 
-class Runner:
-    def __init__(self) -> None:
-        self.bare, self.collected = Zygote("bare"), Zygote("collected", *TESTS, *IGNORED)
-
-    def run(self, mutant: Mutant, tests: list[str], seconds: int, *, at_collection: bool) -> str:
-        """Within a function in place; where that is not possible, or shows nothing although the line runs before
-        any test, with the changed module loaded."""
-        answer = "no" if mutant.at_import else self.collected.run(mutant, tests, seconds)
-        if answer == "no" or (answer == "ok" and at_collection):
-            return self.bare.run(mutant, tests, seconds)
-        return answer
-
-    def end(self) -> None:
-        self.bare.end()
-        self.collected.end()
-
-
-def noticed(mutant: Mutant, tests: Tests, runner: Runner) -> bool:
-    known, at_collection = tests.of(mutant), tests.at_collection(mutant)
+def noticed(mutant: Mutant, tests: Tests) -> bool:
+    known = tests.of(mutant)
     took = list(accumulate(tests.took[test] for test in known[NARROW:]))
     rest = known[NARROW : NARROW + sum(each < MOST_SECONDS for each in took)]
-    for some in filter(None, (known[:NARROW], rest)):
-        seconds = PATIENCE + int(4 * sum(tests.took[test] for test in some))
-        if runner.run(mutant, some, seconds, at_collection=at_collection) != "ok":
-            return True
-    return False
+    return not all(
+        passes(mutant, some, PATIENCE + int(4 * sum(tests.took[test] for test in some)))
+        for some in filter(None, (known[:NARROW], rest))
+    )
 
 
-def control(sample: list[Mutant], tests: Tests, runner: Runner) -> None:
+def control(sample: list[Mutant], tests: Tests) -> None:
     """A module without a change fails no test: else every change would count as noticed."""
-    for at_import in (False, True):
-        mutant = next((each for each in sample if each.at_import is at_import and tests.of(each)), None)
-        if mutant is None:
-            continue
+    mutant = next((each for each in sample if tests.of(each)), None)
+    if mutant is not None:
         before = mutant.path.read_bytes()[mutant.start : mutant.end].decode()
-        if noticed(replace(mutant, instead=before), tests, runner):
+        if noticed(replace(mutant, instead=before), tests):
             raise SystemExit(f"{mutant.path}: tests fail without a change; do they pass with make unit?")
 
 
@@ -275,21 +255,10 @@ def main() -> int:
     survived: Counter[str] = Counter()
     drawn = Counter(module_of(each.path) for each in sample)
     began = time.monotonic()
-    runners = [Runner() for _ in range(jobs)]
-    control(sample, tests, runners[0])
-    free: Queue[Runner] = Queue()
-    for each in runners:
-        free.put(each)
-
-    def judged(mutant: Mutant) -> bool:
-        runner = free.get()
-        try:
-            return noticed(mutant, tests, runner)
-        finally:
-            free.put(runner)
-
+    control(sample, tests)
     with ThreadPoolExecutor(jobs) as pool:
-        for at, (mutant, killed) in enumerate(zip(sample, pool.map(judged, sample), strict=True), 1):
+        judged = pool.map(partial(noticed, tests=tests), sample)
+        for at, (mutant, killed) in enumerate(zip(sample, judged, strict=True), 1):
             if not killed:
                 survived[module_of(mutant.path)] += 1
                 print(f"\nSURVIVED {named(mutant)}\n{mutant.diff(ROOT)}\n", flush=True)
@@ -297,8 +266,6 @@ def main() -> int:
                 print(
                     f"{at} of {len(sample)}, {survived.total()} survived, {time.monotonic() - began:.0f} s", flush=True
                 )
-    for runner in runners:
-        runner.end()
     for module, count in sorted(survived.items()):
         print(f"{module}: {count} of {drawn[module]} survived")
     found = len(sample) - survived.total()

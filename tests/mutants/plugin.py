@@ -1,8 +1,8 @@
 """What a pytest of `make mutants` does beside running tests.
 
 As a plugin (-p mutants.plugin) with MUTANTS_RECORD it writes which test ran which line (coverage.py's contexts) and how
-much processor time each took. `change` has one module loaded with one change. Programs that the tests start are neither
-recorded nor changed.
+much processor time each took. With MUTANT, a module's file, the text in the file MUTANT_TEXT is loaded in its place.
+Programs that the tests start are neither recorded nor changed.
 """
 
 from __future__ import annotations
@@ -85,6 +85,5 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Recorder(Path(folder), os.environ["MUTANTS_PACKAGES"].split(",")))
 
 
-def change(path: str, text: str) -> None:
-    """From now on this is the text of the module that is in that file."""
-    sys.meta_path.insert(0, _Finder(path, text))
+if changed := os.environ.get("MUTANT"):
+    sys.meta_path.insert(0, _Finder(changed, Path(os.environ["MUTANT_TEXT"]).read_text()))
