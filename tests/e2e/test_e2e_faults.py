@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support import simulated
-from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
+from support.cluster import GPU, HEALTHY, NAMESPACE, Cluster
 from support.fleet import stamp
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
@@ -128,25 +128,6 @@ def test_a_broken_devices_file_changes_nothing_at_the_kubelet(cluster: Cluster) 
     cluster.hardware(cluster.b, "devices: [{index: many}]\n")
     cluster.never("an id is withdrawn", lambda: cluster.ids(cluster.b) != before, seconds=4)
     assert cluster.summary(cluster.b)["healthy"] == 4
-
-
-def test_the_owned_capacity_follows_the_healthy_devices_and_is_repaired_when_somebody_edits_it(
-    cluster: Cluster,
-) -> None:
-    cluster.policy("memory", {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}]})
-
-    def capacity() -> int | None:
-        return cluster.node_count(cluster.b, MEMORY, "capacity")
-
-    cluster.until("the capacity is there", lambda: capacity() == 4 * simulated.L4_MIB)
-    cluster.hardware(cluster.b, simulated.l4s(lost=1))
-    cluster.until("it shrinks with the devices", lambda: capacity() == 3 * simulated.L4_MIB)
-    cluster.hardware(cluster.b, simulated.l4s())
-    cluster.until("it grows with the devices", lambda: capacity() == 4 * simulated.L4_MIB)
-    cluster.kubectl.patch("node", cluster.b, {"status": {"capacity": {MEMORY: "1"}}}, subresource="status")
-    cluster.until("the edit is repaired", lambda: capacity() == 4 * simulated.L4_MIB)
-    cluster.drop_policy("memory")
-    cluster.until("it is gone with its policy", lambda: capacity() is None)
 
 
 def test_a_device_that_people_take_out_of_service_goes_to_no_new_pod_until_its_time_is_over(cluster: Cluster) -> None:

@@ -67,29 +67,3 @@ def test_a_change_waits_for_the_held_gpu_alone_and_names_the_pod(cluster: Cluste
 def test_an_impossible_policy_is_refused_with_its_field_named(cluster: Cluster) -> None:
     with pytest.raises(KubectlError, match=r"replicas"):
         cluster.policy("impossible", sharing(1))
-
-
-def test_a_policy_labels_nodes_as_gpu_feature_discovery_does_and_its_end_takes_the_labels_off(cluster: Cluster) -> None:
-    def labels(node: str) -> dict[str, str]:
-        found = cluster.node(node)["metadata"]["labels"]
-        return {
-            name: value for name, value in found.items() if name.startswith(("nvidia.com/gpu.", "nvidia.com/cuda."))
-        }
-
-    cluster.policy("labels", {"labels": {"featureDiscovery": True}})
-    for node, product, count in ((cluster.a, "NVIDIA-H100-80GB-HBM3", "8"), (cluster.b, "NVIDIA-L4", "4")):
-        wanted = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": count}
-        cluster.until(f"{node} has {wanted}", lambda n=node, w=wanted: w.items() <= labels(n).items())  # type: ignore[misc]
-    cluster.drop_policy("labels")
-    for node in (cluster.a, cluster.b):
-        cluster.until(f"{node} has none of them", lambda n=node: not labels(n))  # type: ignore[misc]
-
-
-def test_nodedevices_are_selected_by_the_labels_of_their_nodes(cluster: Cluster) -> None:
-    def selected() -> list[str]:
-        return cluster.kubectl.run("get", "nd", "-l", "example.com/e2e-pool=x", "-o", "name").split()
-
-    cluster.kubectl.run("label", "node", cluster.b, "example.com/e2e-pool=x")
-    cluster.until("its NodeDevices has it", lambda: selected() == [f"nodedevices.nodedevices.io/{cluster.b}"])
-    cluster.kubectl.run("label", "node", cluster.b, "example.com/e2e-pool-")
-    cluster.until("neither has it", lambda: not selected())

@@ -150,33 +150,6 @@ def test_even_a_status_has_its_bounds(kubectl: Kubectl, change: Any, says: str) 
 
 
 # --- what people see -------------------------------------------------------------------------------------------------
-def test_the_columns_of_nodedevices(kubectl: Kubectl) -> None:
-    kubectl.create(FULL_NODE)
-    write_status(kubectl, FULL_NODE)
-
-    header, row = kubectl.run("get", "nd").splitlines()
-    assert header.split() == ["NAME", "MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
-    cells = dict(zip(header.split(), columns(header, row), strict=True))
-    assert {**cells, "AGE": ""} == {
-        "NAME": "gpu-a01",
-        "MODEL": "NVIDIA H100 80GB HBM3",
-        "DEVICES": "2",
-        "HEALTHY": "1",
-        "HELD": "1",
-        "READY": "True",
-        "STALE": "",
-        "REASON": "Xid79",
-        "AGE": "",
-    }
-
-
-def test_the_wide_columns_of_nodedevices(kubectl: Kubectl) -> None:
-    kubectl.create(FULL_NODE)
-    write_status(kubectl, FULL_NODE)
-
-    header, row = kubectl.run("get", "nd", "-o", "wide").splitlines()
-    assert header.split()[9:] == ["ACTION", "WITHHELD", "IDLE"]
-    assert columns(header, row)[9:] == ["RebootNode", "Unhealthy=1,Excluded=1", "1"]
 
 
 def columns(header: str, row: str) -> list[str]:

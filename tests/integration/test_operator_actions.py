@@ -12,7 +12,7 @@ from nodedevices_common.confirming import CONFIRM
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from support import fleet
 from support.fleet import NAMESPACE, FleetNode, events, get_pod, pod, policy
-from support.kubectl import Kubectl, KubectlError, action, condition, wait_until
+from support.kubectl import Kubectl, action, condition, wait_until
 from support.operatorprocess import NAMESPACE as SYSTEM
 from support.operatorprocess import OperatorProcess
 
@@ -99,27 +99,6 @@ def test_the_pod_that_holds_the_device_is_marked_and_then_evicted_and_no_other(
     assert [it["target"] for it in record(kubectl)["actions"]] == [f"{NAMESPACE}/trainer/{uid}"]
 
 
-def test_the_fault_of_a_nic_neither_taints_nor_evicts_where_that_of_a_gpu_does(
-    operator: OperatorProcess, kubectl: Kubectl
-) -> None:
-    node = FleetNode(kubectl, "n1").create()
-    node.more[1] = {"type": "nic", "attributes": {"vendor": "mellanox", "productName": "ConnectX-7"}}
-    rule = {"match": {"type": "nic", "vendor": "mellanox"}, "taintEffect": "None", "evictMode": "Never"}
-    applied = policy("by-device", faults=EVICT | {"taintEffect": "NoSchedule", "rules": [rule]})
-    kubectl.apply(applied)
-    held(node, "trainer", "with-nic")
-    node.fail(1, reason="LinkDown", recoveryAction="Inspect")
-    wait_until("marked", lambda: condition(get_pod(kubectl, "with-nic"), "nodedevices.io/DeviceHealthy"))
-    node.fail(0)
-    wait_until("evicted", lambda: leaving(kubectl, "trainer"))
-    wait_until("tainted", lambda: taints(node) == [(KEY, "NoSchedule", "Xid79")])
-    assert not leaving(kubectl, "with-nic")
-    assert {it["reason"] for it in record(kubectl)["actions"]} == {"Xid79"}
-    applied["spec"]["faults"]["rules"] = [{"match": {"profile": "1g.*"}}]
-    with pytest.raises(KubectlError, match=r"spec.faults.rules\[0\].match.profile: field not declared in schema"):
-        kubectl.apply(applied)
-
-
 def test_a_disruption_budget_blocks_an_eviction_which_is_shown_and_tried_again(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
@@ -157,25 +136,6 @@ def test_a_disruption_budget_blocks_an_eviction_which_is_shown_and_tried_again(
     kubectl.delete("pdb", "keep", namespace=NAMESPACE)
     wait_until("evicted", lambda: leaving(kubectl, "trainer"))
     assert condition(kubectl.get("dp", "evict"), "Applied").get("reason") != "Failed"
-
-
-def test_the_budget_holds_back_the_second_node_and_says_so(operator: OperatorProcess, kubectl: Kubectl) -> None:
-    limits = EVICT | {"budget": {"maxUnavailable": 1}, "breaker": {"percent": 100, "windowSeconds": 60}}
-    kubectl.apply(policy("evict", faults=limits))
-    one, two = (FleetNode(kubectl, name).create() for name in ("n1", "n2"))
-    held(one, "first")
-    held(two, "second")
-    one.fail(0)
-    wait_until("evicted", lambda: leaving(kubectl, "first"))
-    two.fail(0)
-    refused = wait_until("shown", lambda: (it := shown(two)).get("reason") == "Refused" and it)
-    assert "the budget of policy evict allows 1 nodes out of service (maxUnavailable)" in refused["message"]
-    assert refused["message"].endswith("nodes are: n1")
-    assert not leaving(kubectl, "second")
-    operator.kill()
-    operator.start()
-    one.recover(0)
-    wait_until("evicted", lambda: leaving(kubectl, "second"))
 
 
 def test_a_mass_fault_stops_actions_and_no_report_until_a_person_resumes(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support import fleet
-from support.fleet import GPU, MEMORY, NAMESPACE, FleetNode, memory_capacity, owners, pod, policy
+from support.fleet import GPU, MEMORY, NAMESPACE, FleetNode, memory_capacity, pod, policy
 from support.kubectl import Kubectl, action, condition, wait_until
 from support.operatorprocess import OperatorProcess
 
@@ -41,15 +41,6 @@ def test_memory_of_healthy_devices_is_a_resource_that_follows_their_health(node:
     shows(node, 2 * ONE)
 
 
-def test_deleting_the_policy_takes_away_our_key_and_no_other(node: FleetNode, kubectl: Kubectl) -> None:
-    kubectl.delete("dp", "memory")
-    shows(node, None)
-    wait_until("nothing owned", lambda: synced(node) == {})
-    assert condition(node.object, "ActionsSynced") == {}
-    assert node.capacity[GPU] == "2"
-    assert "nodedevices-operator-capacity" not in owners(node.node)
-
-
 @pytest.mark.parametrize("drift", ["7", None])
 def test_drift_is_repaired(node: FleetNode, drift: str | None) -> None:
     node.patch_node({"status": {"capacity": {MEMORY: drift}}}, manager="somebody")
@@ -76,39 +67,6 @@ def test_it_is_never_lower_than_what_pods_on_the_node_request(node: FleetNode, k
     kubectl.run("delete", "pod", "user", "-n", NAMESPACE, "--force", "--grace-period=0")
     node.fail(0, 1, reason="Xid94")  # any news of the node makes the operator look again
     shows(node, 0)
-
-
-def test_a_policy_deleted_and_recreated_with_less_leaves_running_pods_their_share(
-    node: FleetNode, kubectl: Kubectl
-) -> None:
-    pod(kubectl, "user", "n1", requests={MEMORY: 2 * ONE})
-    kubectl.delete("dp", "memory")
-    shows(node, None)
-    kubectl.apply(policy("less", capacity=[{"name": MEMORY, "perNode": ONE}]))
-    shows(node, 2 * ONE)
-    wait_until("said", lambda: synced(node).get("reason") == "Pending")
-
-
-def test_a_name_that_the_plugin_serves_is_refused_and_shown(operator: OperatorProcess, kubectl: Kubectl) -> None:
-    node = FleetNode(kubectl, "n1").create()
-    kubectl.apply(policy("greedy", capacity=[{"name": GPU, "perNode": 100}]))
-    wait_until("refused", lambda: synced(node).get("reason") == "Conflict")
-    assert GPU in synced(node)["message"]
-    assert node.capacity[GPU] == "2"
-    wait_until(
-        "its policy says so", lambda: condition(kubectl.get("dp", "greedy"), "Applied").get("reason") == "Failed"
-    )
-
-
-def test_a_name_that_the_node_shows_from_another_is_refused_and_shown(
-    operator: OperatorProcess, kubectl: Kubectl
-) -> None:
-    node = FleetNode(kubectl, "n1").create()
-    node.kubelet({GPU: 2, "example.com/other": 5})
-    kubectl.apply(policy("greedy", capacity=[{"name": "example.com/other", "perNode": 100}, *memory_capacity()]))
-    wait_until("refused", lambda: synced(node).get("reason") == "Conflict")
-    shows(node, 2 * ONE)
-    assert node.capacity["example.com/other"] == "5"
 
 
 def test_a_node_devices_deleted_by_hand_costs_the_node_nothing(node: FleetNode, kubectl: Kubectl) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from support import fleet
-from support.apiserver import ApiServer
 from support.fleet import FleetNode, owners, policy
 from support.kubectl import Kubectl, action, wait_until
 from support.operatorprocess import OperatorProcess
-from support.patience import CLUSTER_PATIENCE_SECONDS
 
 MANAGER = "nodedevices-operator-labels"
 PRODUCT, COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
@@ -74,29 +69,6 @@ def test_labels_come_with_the_policy_follow_the_devices_and_go_with_it(
     assert MANAGER not in owners(node.node)
 
 
-def test_nothing_is_written_while_nothing_changes(node: FleetNode, kubectl: Kubectl, operator: OperatorProcess) -> None:
-    kubectl.apply(policy("labels", labels=ON))
-    wait_until("marked", lambda: synced(node).get("reason") == "InSync")
-    shown = labels(node)
-    lists = operator.metric("nodedevices_operator_relists_total")
-    wait_until("two more lists", lambda: operator.metric("nodedevices_operator_relists_total") >= lists + 6)
-    assert labels(node) == shown, "the timestamp, too"
-
-
-def test_a_label_that_another_owner_manages_is_reported_and_left(node: FleetNode, kubectl: Kubectl) -> None:
-    kubectl.run("label", "node", "n1", f"{PRODUCT}=Tesla-T4", f"{COUNT}=2", "--field-manager=nfd-master")
-    kubectl.apply(policy("labels", labels=ON))
-    wait_until("marked", lambda: synced(node).get("reason") == "Conflict")
-    assert f"{PRODUCT}=Tesla-T4" in synced(node)["message"]
-    assert (labels(node)[PRODUCT], labels(node)[DRIVER]) == ("Tesla-T4", "570.148.08")
-    kubectl.run("label", "node", "n1", f"{PRODUCT}-", "--field-manager=nfd-master")
-    wait_until("ours now", lambda: labels(node).get(PRODUCT) == "NVIDIA-H100-80GB-HBM3")
-    wait_until("marked", lambda: synced(node).get("reason") == "InSync")
-    kubectl.delete("dp", "labels")
-    wait_until("gone", lambda: DRIVER not in labels(node))
-    assert labels(node)[COUNT] == "2", "the other owner has it still"
-
-
 def test_our_label_that_somebody_changes_is_theirs_from_then_on(node: FleetNode, kubectl: Kubectl) -> None:
     kubectl.apply(policy("labels", labels=ON))
     wait_until("marked", lambda: synced(node).get("reason") == "InSync")
@@ -105,30 +77,6 @@ def test_our_label_that_somebody_changes_is_theirs_from_then_on(node: FleetNode,
     assert labels(node)[PRODUCT] == "by-hand"
     kubectl.run("label", "node", "n1", f"{PRODUCT}-")
     wait_until("back", lambda: labels(node).get(PRODUCT) == "NVIDIA-H100-80GB-HBM3")
-
-
-def test_a_policy_that_labels_itself_away_comes_to_rest_and_says_so(node: FleetNode, kubectl: Kubectl) -> None:
-    selector = {"matchExpressions": [{"key": "example.com/seen", "operator": "DoesNotExist"}]}
-    made = policy("shy", labels={"extra": {"example.com/seen": "yes"}})
-    made["spec"]["nodeSelector"] = selector
-    kubectl.apply(made)
-    wait_until("marked", lambda: synced(node).get("reason") == "Conflict" or None)
-    assert "nodeSelector" in synced(node)["message"]
-
-
-def test_cleanup_takes_our_labels_and_no_other(
-    node: FleetNode, kubectl: Kubectl, operator: OperatorProcess, apiserver: ApiServer
-) -> None:
-    before = labels(node)
-    kubectl.apply(policy("labels", labels=ON))
-    wait_until("labels", lambda: PRODUCT in labels(node))
-    operator.kill()
-    argv = [sys.executable, "-m", "nodedevices_operator", "cleanup", f"--kubeconfig={apiserver.kubeconfig}"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    assert labels(node) == before
-    assert [owner for owner in owners(node.node) if owner == MANAGER] == []
-    assert fleet.GPU in node.capacity
 
 
 def test_nodedevices_are_selected_by_their_nodes_labels(node: FleetNode, kubectl: Kubectl) -> None:

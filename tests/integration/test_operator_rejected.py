@@ -15,7 +15,7 @@ from support.component_rights import rights_with
 from support.fleet import NAMESPACE, FleetNode, events, get_pod, stamp
 from support.kubectl import Kubectl, wait_until
 from support.operatorprocess import NAMESPACE as SYSTEM
-from support.operatorprocess import OperatorProcess, service_account
+from support.operatorprocess import OperatorProcess
 
 POLICY = "nodedevices-operator-own-deletions"
 MEMORY = "nodedevices.io/gpu-memory"
@@ -49,32 +49,6 @@ def rejected(kubectl: Kubectl, name: str, node: str, *, said: str = SAID, owner:
     reason = {"reason": "UnexpectedAdmissionError", "message": said}
     fleet.patch_pod(kubectl, name, {"phase": "Failed", "startTime": stamp(-ago)} | reason)
     return uid
-
-
-def test_a_rejected_pod_has_one_event_that_says_what_its_node_had(
-    apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path
-) -> None:
-    fleet.namespace(kubectl)
-    FleetNode(kubectl, "n1", gpus=8).create().fail(3)
-    none_left = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
-    uid = rejected(kubectl, "alone", "n1", said=none_left, owner=False, ago=0)
-    begin = audit.end(apiserver.audit_log)
-    with OperatorProcess(tmp_path, service_account(kubectl, tmp_path), relist_seconds=3) as operator:
-        wait_until("said", lambda: events(kubectl, uid))
-        [event] = events(kubectl, uid)
-        assert event["reason"] == "DevicesUnavailable"
-        assert (
-            "node n1 rejected this pod, which requests 1 nvidia.com/gpu (the node has 8: 7 offered" in event["message"]
-        )
-        assert "gpu-3 (Unhealthy: Xid79)" in event["message"]
-        operator.kill()
-        operator.start()
-        later = rejected(kubectl, "later", "n1", said=none_left, ago=0)
-        wait_until("said", lambda: events(kubectl, later))
-        assert len(events(kubectl, uid)) == 1
-        assert get_pod(kubectl, "later"), "nothing deletes it"
-    made = [each for each in audit.requests(apiserver.audit_log, after=begin) if each.account.startswith(SYSTEM)]
-    assert [each.text for each in made if each.refused] == []
 
 
 def test_rejected_pods_are_deleted_after_an_event_and_all_others_stay(
