@@ -92,15 +92,12 @@ def test_what_is_given_for_a_probe_that_hardware_may_start_is_checked_at_the_sta
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------------
-def test_hardware_that_comes_later_is_noticed_and_nothing_else_changes() -> None:
+def test_hardware_that_comes_later_is_noticed_and_takes_no_probe_away() -> None:
     node = auto("nvml").line("nvml", gpu(0))
     node.given(hardware=of("nvml", "amd"))
     node.line("nvml", gpu(0))
     assert node.runs == ("nvml", "amd")
     assert (node.devices, node.offered) == ([gpu_id(0)], [gpu_id(0)])
-
-
-def test_a_probe_that_was_started_is_not_taken_away_by_itself() -> None:
     node = auto("nvml", "amd")
     node.given(hardware=of("nvml"))
     assert node.line("nvml", gpu(0)).runs == ("nvml", "amd")
@@ -131,26 +128,20 @@ def test_hardware_that_vanished_while_the_agent_was_away_is_missing_and_not_forg
     assert node.states["NIC-0"] == ("Unknown", "Missing")
 
 
-def test_a_probe_that_never_had_a_device_is_not_started_again_without_its_hardware() -> None:
+def test_a_probe_that_never_had_a_device_is_not_started_again_unless_its_hardware_is_not_known() -> None:
     before = auto("nvml", "amd").line("nvml", gpu(0)).line("amd")
     assert auto("nvml", state=before.world.state).runs == ("nvml",)
-
-
-def test_while_the_hardware_is_not_known_those_that_ran_run_again() -> None:
     before = auto("nvml", "amd").line("nvml", gpu(0)).line("amd")
     assert Node(AUTO, None, before.world.state, None).runs == ("nvml", "amd")
     assert Node(BROKEN, None, before.world.state, None).runs == ("nvml", "amd"), "with a broken file, too"
 
 
-def test_a_probe_whose_file_is_no_longer_given_does_not_stay() -> None:
+def test_a_probe_stays_by_its_devices_and_not_without_its_file() -> None:
     files = {"generic.yaml": DeviceFileOutcome(error="not YAML")}
     before = Node(AUTO, FOLDER, None, of("nvml"), files).line("nvml", gpu(0)).line("generic", nic()).world.state
     assert before.auto_probes == ("nvml", "generic")
     assert Node(AUTO, FOLDER, before, of("nvml")).runs == ("nvml",)
     assert auto("nvml", state=before).runs == ("nvml",)
-
-
-def test_a_probe_with_devices_of_before_auto_stays() -> None:
     amd = auto(file=said("nvml", "amd")).line("nvml").line("amd", nic()).world.state
     assert auto("nvml", state=amd).runs == ("nvml", "amd")
     before = auto(file=said("nvml")).line("nvml", gpu(0)).world.state

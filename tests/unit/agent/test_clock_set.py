@@ -103,8 +103,5 @@ def test_times_that_a_clock_ahead_of_ours_has_saved_count_from_now() -> None:
     node = Timed(before.world.state).at(1, gpu(0))
     assert node.until(300, gpu(0)).says() == ("Unhealthy", "Xid109", False)
     assert node.at(302, gpu(0)).says() == ("Healthy", "", True)
-
-
-def test_a_missing_gpu_saved_by_a_clock_ahead_of_ours_is_missing_since_now() -> None:
     gone = InventoryDevice(fact=gpu(0), present=False, last_seen=START + timedelta(days=1))
     assert restored_devices(State(devices=(gone,)), START) == (replace(gone, last_seen=START),)

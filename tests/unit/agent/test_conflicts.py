@@ -48,16 +48,10 @@ def test_who_has_mig_devices_of_two_profiles_sees_those_of_one_and_it_is_said() 
     assert said(node) == {("two", SMALL): text, ("two", LARGE): text}
 
 
-def test_a_whole_gpu_beside_a_mig_device() -> None:
+def test_something_is_said_only_where_one_well_container_does_not_see_all() -> None:
     node = Node(CUT, gpu(1)).now(MIXED, has(GPU, gpu_id(1)), has(SMALL, mig_id(0, 0)))
     assert sorted(said(node)) == [("two", GPU), ("two", SMALL)]
-
-
-def test_only_where_one_container_does_not_see_all_is_something_said() -> None:
     assert said(Node(CUT).now(MIXED, BOTH[0], has(LARGE, mig_id(0, 1), container="side"))) == {}
     assert said(Node(CUT).now(injected("volume-mounts"), *BOTH)) == {}
-
-
-def test_of_a_device_that_is_at_fault_the_entry_says_nothing_else() -> None:
     node = Node(CUT).now(MIXED, *BOTH).line(xids=(xid(79),))
     assert (node.says()[:2], said(node)) == (("Unhealthy", "Xid79"), {})

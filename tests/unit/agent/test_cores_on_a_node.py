@@ -42,26 +42,17 @@ SHARING = pod("shared::core.7", "shared::core.8")
 ITS_MEMORY = pod(f"{gpu_id(0)}::256Mi.3", resource=MEMORY)
 
 
-def test_a_gpu_that_a_pod_has_whole_by_cores_is_given_in_no_other_way() -> None:
+def test_a_gpu_goes_out_whole_by_cores_or_in_another_way_and_never_in_both() -> None:
     node = Node(*TWO).now(tencents("0"))
     assert free(node.now(tencents("0", "1"), WHOLE)) == {MEMORY: SHARES, CORES: Counter({"shared": 200})}
     assert node.world.config.reason == "WaitingForHolders"
     assert free(node.now({}, WHOLE)) == {GPU: Counter({gpu_id(0): 1})}
-
-
-def test_a_gpu_that_a_pod_has_under_its_usual_name_is_not_given_by_cores() -> None:
     node = Node(*TWO).now({})
     found = free(node.now(tencents("0"), pod(gpu_id(1), resource=GPU)))
     assert found == {MEMORY: SHARES, CORES: Counter({"shared": 100})}
-
-
-def test_a_gpu_of_which_a_pod_has_memory_is_not_given_whole_by_cores() -> None:
     node = Node(*TWO).now(tencents("0"))
     found = free(node.now(tencents("1"), ITS_MEMORY, SHARING))
     assert found == {MEMORY: Counter({gpu_id(1): 32}), CORES: Counter({"shared": 100})}
-
-
-def test_counted_cores_are_in_nobodys_way() -> None:
     node = Node(*TWO).now(tencents("0", "1"))
     assert free(node.now(tencents("0"), SHARING)) == AS_REQUESTED
     assert node.world.config.reason == "Applied"

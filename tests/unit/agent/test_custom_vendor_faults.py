@@ -113,13 +113,10 @@ def test_a_policys_rules_name_its_reasons() -> None:
     assert entries == ["rules[0].reasons LinkFlap", "rules[1].reasons Link?own"]
 
 
-def test_its_faults_outlive_a_restart_of_the_agent() -> None:
+def test_its_faults_outlive_a_restart_and_a_maker_that_is_not_registered_has_what_every_probe_says() -> None:
     node = WithNic().nic(nic()).nic(nic(), codes=(7,)).lasts(nic(), 20)
     again = WithNic(WITH_NICS, replace(node.world.state))
     assert again.nic(nic()).says(NIC) == ("Unhealthy", "Nic7", False)
-
-
-def test_a_maker_that_is_not_registered_has_what_every_probe_says_and_no_more() -> None:
     node = WithNic(WITHOUT_NICS).nic(nic()).nic(nic("linkDown"), "LinkFlap")
     assert node.says(NIC) == WELL
     assert node.nic(nic(lost=True)).says(NIC)[:2] == ("Unhealthy", "FallenOffBus")

@@ -67,12 +67,9 @@ def node(**files: object) -> Node:
     return made.given(**files).now()
 
 
-def test_without_files_nothing_is_withheld_and_nothing_refused() -> None:
+def test_without_files_nothing_is_refused_and_an_unknown_one_is_named_with_those_that_are_known() -> None:
     config = node(device_files={}).world.config
     assert (config.reason, config.others) == ("Applied", ())
-
-
-def test_an_unknown_file_is_named_with_those_that_are_known() -> None:
     config = node(device_files={"foo.yml": DeviceFileOutcome(error="unknown file")}).world.config
     assert config.reason == "ConfigInvalid"
     assert "unknown file 'foo.yml' in /d: known are gpu_config.json, generic.yaml, NameCustomize.json" in config.message

@@ -59,16 +59,15 @@ def test_what_two_pods_may_have_is_no_double_allocation(other: HeldId) -> None:
     assert held_twice([SHARE, other]) == ()
 
 
-def test_two_partitions_side_by_side_or_one_that_is_gone_are_none() -> None:
+def test_side_by_side_gone_shared_by_nature_or_one_after_the_other_are_none() -> None:
     assert held_twice([MIG, held("MIG-2", "ml/b", part="MIG-2")]) == ()
     assert held_twice([MIG, held("MIG-2::0", "ml/b", part="MIG-2", replica=0)]) == ()
     assert held_twice([MIG, held("GPU-0", "ml/b")], departed={"MIG-1"}) == ()
-
-
-def test_of_a_device_that_is_shared_by_nature_only_the_same_id_is() -> None:
     hca = held("nic-0::1", "ml/a", resource="rdma/hca", replica=1)
     assert held_twice([hca, held("nic-0", "ml/b", resource="rdma/alone")], by_nature={"rdma/hca"}) == ()
     assert len(held_twice([hca, replace(hca, holder="ml/b")], by_nature={"rdma/hca"})) == 1
+    passed_on = replace(A_AND_B, pods=("ml/b", "ml/c"))
+    assert Comparison().after([A_AND_B], 1.0).after([passed_on], 2.0).found == ()
 
 
 A_AND_B = DoubleAllocation(device_id="GPU-0", id="GPU-0", pods=("ml/a", "ml/b"))
@@ -82,11 +81,6 @@ def test_one_list_proves_nothing_and_two_in_a_row_do() -> None:
     assert (twice.found, twice.unsure) == ((A_AND_B,), False)
     assert twice.after([], 3.0).found == ()
     assert once.after([], 2.0).after([A_AND_B], 3.0).found == ()
-
-
-def test_a_device_that_goes_from_pod_to_pod_is_held_by_one_at_a_time() -> None:
-    passed_on = replace(A_AND_B, pods=("ml/b", "ml/c"))
-    assert Comparison().after([A_AND_B], 1.0).after([passed_on], 2.0).found == ()
 
 
 # --- in the agent's steps ---------------------------------------------------------------------------------------------

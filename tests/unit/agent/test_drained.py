@@ -73,13 +73,10 @@ def test_a_gpu_is_swapped_without_a_fault_and_without_a_restart() -> None:
     assert sorted(made.offers[GPU]) == [gpu_id(0), NEW]
 
 
-def test_a_device_that_goes_before_it_is_drained_is_missing() -> None:
+def test_a_device_that_goes_before_it_is_drained_is_missing_also_when_it_is_taken_out_of_service_later() -> None:
     made = cordoned(held(node(), OLD)).line(after=20).line(FIRST)
     assert made.states[OLD] == ("Unhealthy", "Missing")
     assert drained(made) == {}
-
-
-def test_a_device_that_was_missing_before_is_not_drained_by_being_taken_out_of_service() -> None:
     made = cordoned(node().line(FIRST)).line(FIRST, after=20)
     assert made.states[OLD] == ("Unhealthy", "Missing")
     assert drained(made) == {}
@@ -127,11 +124,15 @@ def test_the_only_device_may_go_once_it_is_drained() -> None:
     assert (made.states, made.world.lost) == ({}, {})
 
 
-def test_an_agent_that_was_restarted_waits_for_what_the_probe_says_of_processes() -> None:
+def test_an_agent_that_was_restarted_knows_what_was_drained_and_waits_for_what_runs() -> None:
     used = card(1, Readings(recovery_action="None", processes=1))
     made = cordoned(node()).line(FIRST, used, after=20).restarts().line()  # which was not asked yet
     assert drained(made) == {}
     assert drained(made.line(FIRST, used, after=15)) == {}
+    made = cordoned(node()).line(after=20)
+    before = drained(made)
+    assert list(before) == [OLD]
+    assert drained(made.restarts().line()) == before
 
 
 @pytest.mark.parametrize("ago", [3600, -3600], ids=["before it was seen", "by a clock that is ahead"])
@@ -140,13 +141,6 @@ def test_the_time_that_a_person_wrote_is_not_the_one_since_which_the_probe_is_as
     made.sees(unschedulable=(Cordon(id=OLD, reason="RMA", since=made.time - timedelta(seconds=ago)),)).line()
     assert drained(made) == {}
     assert OLD in drained(made.line(after=15))
-
-
-def test_what_was_drained_before_a_restart_stays_so() -> None:
-    made = cordoned(node()).line(after=20)
-    before = drained(made)
-    assert list(before) == [OLD]
-    assert drained(made.restarts().line()) == before
 
 
 def test_what_people_knew_or_a_list_did_not_show_drains_nothing() -> None:

@@ -76,16 +76,13 @@ def test_what_the_kubelet_offers_of_our_devices_is_shown_and_of_others_nothing()
     assert observe({}, foreign, names(indices=True)) == Plan()
 
 
-def test_shares_are_shares_of_their_device() -> None:
+def test_shares_and_mig_devices_are_their_devices() -> None:
     four = tuple(f"{gpu_id(number)}::{share}" for number in range(2) for share in range(4))
     [resource] = observe({}, offered((SHARED, four)), names(), mode=Mps()).resources
     assert (len(resource.ids), resource.sharing) == (8, SharingFacts(mode=Mps(), replicas=4))
     assert {each.device_id for each in resource.ids} == {gpu_id(0), gpu_id(1)}
     [unknown] = observe({}, offered((SHARED, four)), names()).resources
     assert unknown.sharing.name == "timeSlicing"
-
-
-def test_mig_devices_are_their_gpus() -> None:
     profile = "nvidia.com/mig-1g.10gb"
     [resource] = observe({}, offered((profile, (mig_id(0, 0), mig_id(0, 1)))), names(SPLIT)).resources
     assert {(each.device_id, each.partition_id) for each in resource.ids} == {
@@ -129,11 +126,15 @@ def test_a_plugin_that_is_down_or_ill_keeps_its_name_and_its_capacity() -> None:
     assert shows(observe(remembered(down), BOTH, names())) == {GPU: (2, 2)}
 
 
-def test_while_the_kubelet_does_not_answer_nothing_counts_as_healthy() -> None:
+def test_what_is_held_is_capacity_and_what_is_gone_for_good_is_forgotten() -> None:
     silent = replace(BOTH, state=HoldersState.UNAVAILABLE)
     assert shows(observe(remembered(SERVED), silent, names())) == {GPU: (2, 0)}
     refused = replace(BOTH, state=HoldersState.RATE_LIMITED)
     assert shows(observe(remembered(SERVED), refused, names())) == {GPU: (2, 2)}
+    held = replace(offered((GPU, (gpu_id(1),))), holders=(holder(gpu_id(0)),))
+    assert shows(observe({}, held, names())) == {GPU: (2, 1)}
+    assert shows(observe(remembered(SERVED), offered(), names(inventory_of(gpu(0))))) == {GPU: (1, 0)}
+    assert observe(remembered(SERVED), offered(), names(Inventory())) == Plan()
 
 
 def test_devices_that_are_offered_again_are_forgotten_under_their_old_name() -> None:
@@ -142,16 +143,6 @@ def test_devices_that_are_offered_again_are_forgotten_under_their_old_name() -> 
     renamed = observe(remembered(SERVED), offered((SHARED, four)), names())
     assert shows(renamed) == {SHARED: (8, 8)}
     assert shows(observe(remembered(renamed), offered((SHARED, two)), names())) == {SHARED: (4, 4)}
-
-
-def test_a_held_id_is_capacity_whatever_its_plugin_says_of_it() -> None:
-    held = replace(offered((GPU, (gpu_id(1),))), holders=(holder(gpu_id(0)),))
-    assert shows(observe({}, held, names())) == {GPU: (2, 1)}
-
-
-def test_devices_that_are_gone_for_good_are_forgotten() -> None:
-    assert shows(observe(remembered(SERVED), offered(), names(inventory_of(gpu(0))))) == {GPU: (1, 0)}
-    assert observe(remembered(SERVED), offered(), names(Inventory())) == Plan()
 
 
 @given(
@@ -218,20 +209,14 @@ def test_a_pod_that_holds_the_very_ids_that_would_be_shared_by_mps_is_waited_for
     assert take_over(by_mps, offered((GPU, (share.id,))), names()).apply
 
 
-def test_a_plugin_that_offers_the_devices_differently_is_waited_for() -> None:
+def test_a_plugin_that_offers_our_devices_differently_is_waited_for_and_other_devices_are_not() -> None:
     decision = take_over(WANTED, offered((SHARED, (f"{gpu_id(0)}::0",))), names())
     assert not decision.apply
     assert SHARED in decision.message
-
-
-def test_other_peoples_devices_are_not_waited_for() -> None:
     busy = replace(
         offered(("vendor.example/nic", ("nic-1",))), holders=(holder("nic-1", resource="vendor.example/nic"),)
     )
     assert take_over(WANTED, busy, names()).apply
-
-
-def test_nothing_is_taken_over_before_the_kubelet_has_said_what_is_held_and_offered() -> None:
     for unknown in (replace(BOTH, state=HoldersState.RATE_LIMITED, message="not now"), replace(BOTH, offered=None)):
         assert not take_over(WANTED, unknown, names()).apply
 
@@ -262,18 +247,12 @@ def in_the_way(
     return {each.resource: len(each.ids) for each in found}
 
 
-def test_whoever_offers_anything_under_our_name_is_in_the_way() -> None:
+def test_whoever_offers_under_our_name_or_our_devices_is_in_the_way_and_nobody_else() -> None:
     assert in_the_way(Offer(resource=GPU, ids=(gpu_id(0),))) == {GPU: 1}
     assert in_the_way(Offer(resource=GPU, ids=("somebody-elses",))) == {GPU: 1}
-
-
-def test_whoever_offers_our_devices_under_another_name_is_in_the_way_with_those() -> None:
     shares = Offer(resource=SHARED, ids=(f"{gpu_id(0)}::0", f"{gpu_id(0)}::1", "GPU-of-nobody"))
     assert in_the_way(shares) == {SHARED: 2}
     assert in_the_way(Offer(resource=SHARED, ids=("0", "7")), indices=True) == {SHARED: 1}
-
-
-def test_other_devices_other_vendors_and_what_is_our_own_are_not() -> None:
     assert in_the_way(Offer(resource="nvidia.com/nic", ids=("0",))) == {}
     assert in_the_way(Offer(resource="vendor.example/gpu", ids=(gpu_id(0),))) == {}
     assert in_the_way(Offer(resource=GPU, ids=(gpu_id(0),)), own=(GPU,)) == {}

@@ -33,13 +33,10 @@ def test_after_a_kubelet_restart_the_one_that_served_has_the_first_turn() -> Non
         assert judge(turn, NEW, seen, now=turn.until) is None
 
 
-def test_its_turn_starts_over_with_every_kubelet_and_its_name_stays() -> None:
+def test_the_turn_of_one_that_served_starts_over_with_every_kubelet_and_is_waited_for_as_before() -> None:
     turn = judge(SERVED, NEW, NOBODY, now=100.0)
     again = judge(turn, OLD, NOBODY, now=120.0)
     assert again == Waiting(kubelet=OLD, who=THEIRS, until=120.0 + GIVE_WAY_SECONDS)
-
-
-def test_one_that_took_its_turn_is_waited_for_as_before() -> None:
     turn = judge(SERVED, NEW, NOBODY, now=100.0)
     served = judge(turn, NEW, THEIRS, now=101.0)
     assert served == Waiting(kubelet=NEW, who=THEIRS)

@@ -116,7 +116,7 @@ def test_work_is_never_shown_as_idle(trace: Iterable[Readings]) -> None:
     assert not any(writes)
 
 
-def test_a_notebook_is_idle_over_lunch_and_at_no_other_time() -> None:
+def test_a_notebook_is_idle_over_lunch_and_an_inference_server_until_the_first_request() -> None:
     node = working(config=HALF_AN_HOUR)
     [lunch] = periods(node, traces.notebook())
     assert lunch.word == "Idle"
@@ -124,12 +124,9 @@ def test_a_notebook_is_idle_over_lunch_and_at_no_other_time() -> None:
     # From the last cell on: 19 minutes of thinking, then an hour.
     assert lunch.until - lunch.since == timedelta(minutes=19, hours=1) - timedelta(seconds=traces.SECONDS)
     assert writes.count(True) == 2  # when it begins, and when it ends
-
-
-def test_an_inference_server_without_requests_at_night_is_idle_until_the_first_one() -> None:
     [night] = periods(working(config=HALF_AN_HOUR), traces.inference_night(1))
     assert (night.word, night.until - night.since) == ("Idle", timedelta(hours=1) - timedelta(seconds=traces.SECONDS))
-    assert writes.count(True) == 2
+    assert writes.count(True) == 4
 
 
 # --- the three words --------------------------------------------------------------------------------------------------
@@ -147,26 +144,20 @@ def test_a_process_that_comes_makes_it_used_and_idle_only_after_the_same_time_ag
     assert found[1].told - found[0].until > timedelta(seconds=AFTER)
 
 
-def test_memory_without_a_process_is_memory_only() -> None:
+def test_memory_without_a_process_is_memory_only_unless_processes_of_others_are_not_seen() -> None:
     [found] = periods(working(), [*lasting(MINUTE, BUSY), *lasting(LONG, reading(0, processes=0, gib=30))])
     assert found.word == "MemoryOnly"
-
-
-def test_where_processes_of_other_containers_are_not_seen_memory_tells_that_one_was_there() -> None:
     [found] = periods(working(), lasting(LONG, reading(0, gib=0.5)))
     assert found.word == "MemoryOnly"
     [never] = periods(working(), lasting(LONG, reading(0, gib=0.01)))
     assert never.word == "NeverUsed"
 
 
-def test_the_word_stays_while_it_is_unused_so_that_each_period_is_written_once() -> None:
+def test_the_word_stays_while_it_is_unused_and_one_percent_is_work() -> None:
     changing = [*lasting(LONG, LOADED), *lasting(LONG, reading(0, processes=0, gib=30)), *lasting(LONG, UNUSED)]
     [found] = periods(working(), changing)
     assert found.word == "Idle"
     assert writes.count(True) == 1
-
-
-def test_one_percent_is_work() -> None:
     assert periods(working(), lasting(LONG, reading(1, processes=1, gib=1))) == []
 
 
@@ -213,21 +204,15 @@ def test_a_driver_that_does_not_say_how_busy_it_is_is_unknown_and_not_idle() -> 
     assert shown(node).idle is None
 
 
-def test_one_share_of_a_device_is_unknown_too() -> None:
+def test_one_share_a_partition_and_a_nic_have_no_word_of_their_own() -> None:
     node = watching()
     read(held(node, holder(node, f"{gpu_id(0)}::1")), lasting(LONG, UNUSED))
     assert shown(node).idle == "Unknown"
-
-
-def test_a_partition_is_unknown_and_so_is_its_device() -> None:
     part = Partition(id=mig_id(0, 1), profile="1g.10gb", index=0)
     node = Node(gpu(0, mig_enabled=True, partitions=(part,), readings=reading(None)))
     node.given(seen=SeenObject(exists=True, generation=1, config=ASKS)).line().line()
     held(node, holder(node, part.id)).line()
     assert report_of(node.world, node.time).devices[0].holders[0].idle == "Unknown"
-
-
-def test_a_nic_has_no_word() -> None:
     node = watching()
     node.devices = (gpu(0, type="nic", readings=Readings()),)
     held(node.line(), holder(node, resource="example.com/rdma")).line().wait(2 * AFTER)
@@ -242,13 +227,10 @@ def test_a_container_that_was_there_before_anything_was_observed_is_idle_and_not
     assert found.word == "Idle"
 
 
-def test_while_the_holders_are_not_known_nothing_is() -> None:
+def test_while_the_holders_are_not_known_nothing_is_idle_and_those_of_before_stay() -> None:
     node = watching()
     node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE)).line()
     assert node.world.uses is None
-
-
-def test_while_the_kubelet_does_not_answer_the_holders_are_those_of_before() -> None:
     node = working()
     lost = replace(node.inputs.holdings, state=HoldersState.UNAVAILABLE)
     [found] = periods(node.given(holdings=lost), lasting(LONG, UNUSED))
@@ -297,16 +279,13 @@ def test_a_pod_that_was_made_again_under_its_name_meanwhile_may_have_used_it(uid
     assert found.since >= began
 
 
-def test_that_it_was_never_used_survives_a_restart_of_the_agent() -> None:
+def test_whether_it_was_used_survives_a_restart_of_the_agent() -> None:
     node = working()
     since = node.time
     made = again(read(node, lasting(LONG, UNUSED)))
     assert shown(made).idle is None  # what happened meanwhile is not known
     [found] = periods(made, lasting(LONG, UNUSED))
     assert (found.word, found.since) == ("NeverUsed", since)
-
-
-def test_that_it_was_used_survives_a_restart_of_the_agent() -> None:
     node = working()
     [found] = periods(again(read(node, lasting(MINUTE, BUSY))), lasting(LONG, UNUSED))
     assert found.word == "Idle"

@@ -389,14 +389,11 @@ def test_an_event_goes_to_every_device_at_its_address() -> None:
     }
 
 
-def test_an_event_that_names_its_device_or_no_address_stays_with_its_probe() -> None:
+def test_an_event_that_names_its_device_or_no_pci_address_goes_nowhere_else() -> None:
     parts = {"nvml": inventory_of(gpu(0, pci_bus_id="0000:1b:00.0"))}
     own = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id="0000:1b:00.0", device_id="OWN")
     placeless = ProbeEvent(sequence=2, time=START, kind=kinds.PCIE_FATAL)
     assert routed((own, placeless), "other", parts) == ({"other": (own, placeless)}, ())
-
-
-def test_an_address_that_is_none_of_pci_is_compared_as_it_is() -> None:
     parts = {"own": inventory_of(gpu(0, pci_bus_id="slot-1"), gpu(1, pci_bus_id="slot-2"))}
     event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id="slot-2")
     assert [each.device_id for each in routed((event,), "kmsg", parts)[0]["own"]] == [gpu_id(1)]

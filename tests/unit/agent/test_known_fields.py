@@ -24,15 +24,12 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def test_what_the_schema_has_no_field_for_is_left_out_wherever_it_is_and_named_once() -> None:
+def test_what_the_schema_has_no_field_for_is_left_out_and_named_once_in_a_map_with_its_key() -> None:
     health = {"state": "Healthy", "trend": "up"}
     devices = [{"id": "a", "health": health, "history": []}, {"id": "b", "history": [1]}]
     known, left_out = without_unknown({"devices": devices, "later": 1, "names": ["x"]}, SCHEMA)
     assert known == {"devices": [{"id": "a", "health": {"state": "Healthy"}}, {"id": "b"}], "names": ["x"]}
     assert left_out == ("status.later", "status.devices[].history", "status.devices[].health.trend")
-
-
-def test_the_path_of_what_is_left_out_of_a_map_has_its_key() -> None:
     known, left_out = without_unknown({"byName": {"gpu-0": {"id": "a", "history": []}}}, SCHEMA)
     assert (known, left_out) == ({"byName": {"gpu-0": {"id": "a"}}}, ("status.byName.gpu-0.history",))
 

@@ -34,14 +34,11 @@ RECORDED = {
 }
 
 
-def test_ids_are_read_by_container_over_all_numa_nodes() -> None:
+def test_ids_are_read_by_container_over_all_numa_nodes_and_without_entries_no_container_has_any() -> None:
     assert parse(json.dumps(RECORDED).encode()) == (
         CheckpointEntry("0a9a1f0f-5d0b-4f5e-9d0c-6d4fbd0a9a12", "main", "example.com/nic", ("nic-0",)),
         CheckpointEntry("6f0f4c0e-5d0b-4f5e-9d0c-6d4fbd0a9a11", "main", "nvidia.com/gpu", ("GPU-0", "GPU-1")),
     )
-
-
-def test_no_container_has_anything_where_there_are_no_entries() -> None:
     assert parse(b'{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {}}, "Checksum": 1}') == ()
 
 

@@ -44,9 +44,6 @@ def test_the_gpu_is_back_and_who_held_it_still_says_what_it_lost() -> None:
     assert node.says() == ("Healthy", "", True)
     assert shown(node) == {"train-0": ("Xid79", "RestartApp")}
     assert shown(node.restarts().line()) == {"train-0": ("Xid79", "RestartApp")}
-
-
-def test_while_the_gpu_is_at_fault_the_entry_says_nothing_else_than_the_device() -> None:
     node = Node(gpu(0)).given(**holding(holder())).line().line(xids=(xid(79),))
     assert (node.says()[:2], shown(node)) == (("Unhealthy", "Xid79"), {})
 
@@ -58,13 +55,10 @@ def test_who_comes_after_it_lost_nothing_and_the_entry_goes_with_its_pod() -> No
     assert not node.world.state.lost_contexts
 
 
-def test_while_the_holders_are_not_known_nothing_is_forgotten() -> None:
+def test_nothing_is_forgotten_while_the_holders_are_not_known_but_a_boot_ends_it() -> None:
     node = fell(holder())
     node.given(holdings=replace(NOBODY, state=HoldersState.UNAVAILABLE)).line()
     assert shown(node.given(**holding(holder())).line()) == {"train-0": ("Xid79", "RestartApp")}
-
-
-def test_a_boot_ends_it_since_every_container_starts_again() -> None:
     node = fell(holder())
     assert shown(node.restarts().line(boot_id="another")) == {}
 

@@ -21,20 +21,17 @@ def had_two() -> Node:
     return Node(NVML).line("nvml", gpu(0), gpu(1)).restart()
 
 
-def test_a_driver_that_a_roll_out_lost_makes_the_agent_not_ready() -> None:
+def test_a_driver_or_all_devices_lost_make_the_agent_not_ready_until_the_first_is_seen() -> None:
     node = had_two().line("nvml", driver=UNLOADED, problems=NO_LIBRARY)
     [why] = node.world.lost.values()
     assert why == (
         "2 devices were here (gpu-0, gpu-1), but none is seen now: DriverNotLoaded: libnvidia-ml.so.1: not found"
     )
-
-
-def test_devices_that_are_all_missing_are_lost_though_the_driver_is_loaded_until_the_first_is_seen() -> None:
     assert list(had_two().line("nvml").world.lost) == ["nvml"]
     assert had_two().line("nvml").line("nvml", gpu(1)).world.lost == {}
 
 
-def test_devices_that_their_probe_does_not_see_at_all_are_unknown_and_well_again_at_once() -> None:
+def test_devices_that_their_probe_does_not_see_at_all_are_unknown_and_one_beside_others_is_a_fault() -> None:
     """By this a pod is neither marked nor evicted: the operator acts on what is Unhealthy. No new pod gets one."""
     node = had_two().line("nvml")
     assert (node.states, node.offered) == (dict.fromkeys(IDS, ("Unknown", "Missing")), [])
@@ -42,9 +39,6 @@ def test_devices_that_their_probe_does_not_see_at_all_are_unknown_and_well_again
     assert node.states == dict.fromkeys(IDS, ("Unknown", "Missing"))
     node = node.restart().line("nvml", gpu(0), gpu(1))
     assert (node.states, sorted(node.offered)) == (dict.fromkeys(IDS, ("Healthy", "")), list(IDS))
-
-
-def test_a_device_that_is_missing_beside_one_that_is_seen_again_is_a_fault() -> None:
     node = had_two().line("nvml").line("nvml", gpu(1))
     assert node.states == {IDS[0]: ("Unhealthy", "Missing"), IDS[1]: ("Healthy", "")}
 
@@ -56,14 +50,11 @@ def test_a_fault_of_before_stays_while_nothing_is_seen_and_keeps_its_hold_down()
     assert node.states == {IDS[0]: ("Unhealthy", "Missing"), IDS[1]: ("Healthy", "")}
 
 
-def test_devices_out_of_service_by_hand_that_are_not_seen_are_missing() -> None:
+def test_devices_out_of_service_that_are_not_seen_are_missing_and_lost_again_after_their_time() -> None:
     node = had_two()
     cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711") for each in (0, 1))
     node.sees(unschedulable=cordons)
     assert node.line("nvml").states == dict.fromkeys(IDS, ("Unhealthy", "Missing"))
-
-
-def test_devices_whose_time_out_of_service_is_over_are_lost_again() -> None:
     node = had_two()
     cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711", until=START) for each in (0, 1))
     node.sees(unschedulable=cordons)

@@ -99,15 +99,12 @@ def test_a_directory_that_the_node_no_longer_allows_is_given_to_nobody_after_a_r
     assert again.now(by_memory(), HELD).container(MEMORY, f"{gpu_id(1)}::1Gi.0").mounts == ()
 
 
-def test_who_has_a_gpu_whole_or_its_memory_keeps_it_from_the_other_way() -> None:
+def test_who_has_a_gpu_whole_or_its_memory_keeps_it_from_the_other_way_also_without_a_state_file() -> None:
     node = Node(*TWO).now(by_memory())
     assert free(node.now({}, HELD)) == {GPU: Counter({gpu_id(1): 1})}
     node = Node(*TWO).now({})
     whole = pod(gpu_id(1), resource=GPU)
     assert free(node.now(by_memory(), whole)) == {MEMORY: Counter({gpu_id(0): 8})}
-
-
-def test_a_lost_state_file_and_another_unit_at_once_give_nothing_twice() -> None:
     node = Node(*TWO).now(by_memory())
     node.begin(State())
     assert free(node.now(by_memory("2Gi"), HELD)) == {MEMORY: Counter({gpu_id(1): 4})}
@@ -135,14 +132,11 @@ def test_where_computing_power_is_shared_nothing_is_offered_until_the_nodes_pods
     assert node.world.config.reason == "Applied"
 
 
-def test_what_pods_hold_stays_healthy_while_the_nodes_pods_are_not_known() -> None:
+def test_what_pods_hold_stays_healthy_while_the_nodes_pods_are_not_known_then_or_later() -> None:
     """The kubelet shows an unhealthy id in its pod's status, and takes no pod back after a reboot that has one."""
     node = Node(*TWO).now(by_memory())
     node.given(pods=NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True))
     assert node.now(by_memory(cores=True), HELD).offers == {MEMORY: list(HELD.ids)}
-
-
-def test_an_api_server_that_went_away_later_withholds_nothing() -> None:
     node = Node(*TWO)
     node.given(pods=NodePods(pods=(), problem="list pods: no answer"))
     assert free(node.now(by_memory(cores=True))) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}

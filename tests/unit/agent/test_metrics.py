@@ -47,11 +47,8 @@ def test_a_device_out_of_service_counts_as_that_only_while_nothing_is_wrong_with
     assert of(samples, "nodedevices_device_healthy", "index")["0",] == 0
 
 
-def test_what_has_been_a_fault_of_a_device_is_counted_and_what_was_a_programs_error_is_not() -> None:
+def test_a_fault_is_counted_and_a_device_held_and_not_used_says_for_how_long_and_by_whom() -> None:
     assert of(agent(), "nodedevices_device_faults", "index", "reason") == {("2", "Xid79"): 3}
-
-
-def test_a_device_that_is_held_and_not_used_says_for_how_long_and_by_whom() -> None:
     shown = of(agent(), "nodedevices_device_idle_seconds", "index", "namespace", "pod", "idle")
     assert shown == {("0", "ml", "train-0", "Idle"): 300}
     assert of(agent(), "nodedevices_device_unused_seconds_total", "namespace") == {("ml",): 300}
@@ -75,16 +72,13 @@ def test_devices_say_what_they_are_why_they_are_unwell_and_what_may_be_handed_ou
     assert since["2",] == SINCE.timestamp()
 
 
-def test_each_container_that_holds_a_device_or_a_part_of_it_is_named() -> None:
+def test_each_container_that_holds_a_device_or_a_part_of_it_is_named_until_it_ended() -> None:
     shown = of(agent(), "nodedevices_device_holder", "uuid", "resource", "namespace", "pod", "container")
     assert shown == {
         (gpu_id(0), GPU, "ml", "train-0", "main"): 1,
         (gpu_id(2), GPU, "ml", "train-1", "main"): 1,
         (gpu_id(5), "", "ml", "infer", "main"): 1,
     }
-
-
-def test_a_pod_that_ended_leaves_no_series() -> None:
     before = facts()
     after = replace(before, holdings=replace(before.holdings, holders=()))
     assert "nodedevices_device_holder" not in agent(after)
@@ -192,14 +186,11 @@ def test_a_node_says_which_drivers_and_which_generation_of_its_object_it_has() -
     assert "nodedevices_config_observed_generation" not in agent(), "no object was read yet"
 
 
-def test_each_probe_says_when_its_last_line_came() -> None:
+def test_each_probe_says_when_its_last_line_came_and_before_the_first_plan_there_are_no_resources() -> None:
     reported, never = ProbeFacts(name="nvml", inventory=inventory_of()), facts().inventory
     silent = ProbeFacts(name="acme", inventory=replace(never, line_time=None))
     shown = agent(replace(facts(), probes=(reported, silent)))["nodedevices_probe_last_line_timestamp_seconds"]
     assert shown == {(("probe", "nvml"),): START.timestamp(), (("probe", "acme"),): 0}
-
-
-def test_before_the_first_plan_there_is_nothing_of_resources() -> None:
     assert "nodedevices_resource_capacity" not in agent(replace(facts(), plan=None))
     assert "nodedevices_resource_capacity" not in agent(replace(facts(), plan=Plan()))
 

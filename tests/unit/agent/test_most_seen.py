@@ -70,13 +70,10 @@ def test_a_device_that_was_forgotten_is_remembered_as_a_number() -> None:
     assert says(found.line("nvml", *GPUS)) is None
 
 
-def test_a_node_whose_disk_was_made_anew_knows_from_its_object_what_it_had() -> None:
+def test_a_node_knows_from_its_object_what_it_had_also_where_it_has_no_device_at_all() -> None:
     again = reimaged(node().line("nvml", *GPUS))
     assert says(again.line("nvml", *GPUS[:7])) == ("False", "Expected8Found7")
     assert len(again.offered) == 7
-
-
-def test_no_device_at_all_is_said_where_the_node_has_had_some_and_leaves_it_ready() -> None:
     again = reimaged(node().line("nvml", *GPUS)).line("nvml")
     assert says(again) == ("False", "Expected8Found0")
     assert says(again, "Ready") == ("True", "AgentRunning")
@@ -104,27 +101,21 @@ def seven(count: int) -> MostSeen:
     return MostSeen(probe="nvml", vendor="nvidia", product_name=H100, count=count)
 
 
-def test_a_persons_word_ends_it() -> None:
+def test_a_persons_word_ends_it_once() -> None:
     found = forgotten().sees(confirm=ALL_REMOVED).step()
     assert found.last is not None
     assert found.last.confirmed == (ALL_REMOVED,)
     assert says(found.line("nvml", *GPUS[:7])) is None
-
-
-def test_a_word_counts_once() -> None:
     found = forgotten().sees(confirm=ALL_REMOVED).step().line("nvml", *GPUS).wait(70.0, nvml=GPUS[:7])
     assert says(found) == ("False", "Expected8Found7")
     again = found.sees(confirm=f"{ALL_REMOVED},*=removed@2026-11-24T12:00:00Z").step()
     assert says(again.line("nvml", *GPUS[:7])) is None
 
 
-def test_all_that_is_not_here_are_the_missing_ones_too() -> None:
+def test_all_that_is_not_here_can_be_removed_but_not_by_a_probe_that_sees_nothing() -> None:
     found = node().line("nvml", *GPUS).line("nvml", *GPUS[:6]).sees(confirm=ALL_REMOVED).step()
     assert len(found.devices) == 6
     assert found.world.state.most_seen == (seven(6),)
-
-
-def test_a_probe_that_sees_nothing_cannot_tell_what_was_removed() -> None:
     found = node().line("nvml", *GPUS).line("nvml").sees(confirm=ALL_REMOVED).step()
     assert len(found.devices) == 8
     (problem,) = found.world.confirm_problems
@@ -142,26 +133,20 @@ def test_a_removal_that_a_person_confirmed_is_no_longer_expected_and_one_in_its_
     assert found.world.state.most_seen == (seven(8),)
 
 
-def test_a_policy_that_says_what_is_expected_decides() -> None:
+def test_a_policy_decides_what_is_expected_and_another_spelling_of_a_product_is_no_loss() -> None:
     expects = {"expect": [{"match": {"type": "gpu"}, "count": 7}]}
     assert says(forgotten(expects)) == ("True", "AllFound")
-
-
-def test_another_spelling_of_a_product_is_no_loss() -> None:
     renamed = [replace(each, product_name="NVIDIA H100 80GB") for each in GPUS]
     found = node(FORGETS).line("nvml", *GPUS).wait(70.0, nvml=tuple(renamed))
     assert says(found) is None
     assert [each.product_name for each in found.world.state.most_seen or ()] == ["NVIDIA H100 80GB"]
 
 
-def test_a_probe_that_is_taken_away_on_purpose_leaves_no_expectation() -> None:
+def test_a_probe_taken_away_on_purpose_and_devices_without_an_address_leave_no_expectation() -> None:
     gpus = [replace(each, vendor="amd", pci_bus_id=f"0000:c{number}:00.0") for number, each in enumerate(GPUS)]
     found = Node(BOTH).given(seen=SeenObject(exists=True, config=FORGETS))
     found.line("nvml", *GPUS[:1]).line("nics", *gpus[1:]).uses(said("nvml")).wait(300.0, nvml=GPUS[:1])
     assert says(found) is None
-
-
-def test_nics_and_devices_without_an_address_are_not_remembered() -> None:
     found = Node(BOTH).given(seen=SeenObject(exists=True, config=FORGETS))
     plain = replace(GPUS[0], pci_bus_id="")
     found.line("nics", nic(), nic(1)).line("nvml", plain)
@@ -177,13 +162,10 @@ def test_nothing_is_said_before_every_probe_has_reported() -> None:
     assert says(again.line("nvml", *GPUS[:7])) == ("False", "Expected8Found7")
 
 
-def test_a_node_without_an_operator_remembers_from_its_start() -> None:
+def test_what_is_remembered_begins_with_the_agent_and_is_bounded() -> None:
     local = parse(["--node-name=n1", "--standalone"], {})
     found = OneProbe(*GPUS, local=local).line()
     assert [each.count for each in found.world.state.most_seen or ()] == [8]
-
-
-def test_what_is_remembered_is_bounded() -> None:
     many = [replace(each, product_name=f"GPU {number}") for number, each in enumerate(map(h100, range(40)))]
     assert len(node().line("nvml", *many).world.state.most_seen or ()) == MAX_KEPT
 

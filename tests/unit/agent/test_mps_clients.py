@@ -90,26 +90,20 @@ def test_a_worse_fault_of_a_device_is_not_hidden_behind_its_daemons() -> None:
     assert with_daemons({device.id: bad}, node.mps, wanted)[device.id].reason == "Xid79"
 
 
-def test_a_daemon_of_which_nobody_says_what_process_it_is_is_another_after_it_was_silent() -> None:
+def test_a_daemon_of_an_unknown_process_is_another_after_silence_and_one_that_begins_to_say_it_is_none() -> None:
     node = Node().daemon("", 0).step(20, pod("old")).step(30)
     assert node.reasons() == {"old": ""}
     node.silent().step(40).daemon("", 0).step(50)
     assert node.reasons() == {"old": RESTARTED}
-
-
-def test_a_runner_that_begins_to_say_it_marks_nobody() -> None:
     node = Node().daemon("", 0).step(20, pod("old")).daemon("one", 0).step(30)
     assert node.reasons() == {"old": ""}
     assert node.daemon("two", 40).step(41).reasons() == {"old": RESTARTED}
 
 
-def test_a_client_that_came_just_before_the_restart_and_is_listed_just_after_it_is_marked() -> None:
+def test_a_client_that_came_just_before_the_restart_is_marked_and_none_for_a_clock_set_back() -> None:
     node = Node().step(20, pod("first")).daemon("two", 100)
     node.step(101, pod("first"), pod("before", since=99.5), pod("after", since=100.5))
     assert node.reasons() == {"first": RESTARTED, "before": RESTARTED, "after": ""}
-
-
-def test_the_clock_set_back_marks_no_new_client() -> None:
     node = Node().daemon("one", 1000).step(1010).step(20, pod("new", since=15))
     assert node.reasons() == {"new": ""}
 

@@ -35,13 +35,10 @@ def read(item: dict[str, Any]) -> NodePod:
 
 
 # --- one pod ----------------------------------------------------------------------------------------------------------
-def test_of_a_pod_it_matters_who_requests_what_and_how_much_computing_power() -> None:
+def test_of_a_pod_it_matters_who_requests_what_and_an_odd_status_changes_nothing() -> None:
     assert read(pod()) == NodePod(
         uid="uid-a", namespace="ml", name="a", containers=(PodContainer(name="main", requests={MEMORY: 2}, cores="30"),)
     )
-
-
-def test_a_status_that_is_odd_ends_and_starts_nothing() -> None:
     odd = {"phase": "Running", "containerStatuses": [{"name": [], "restartCount": 1}, {"restartCount": 1}]}
     assert [each.started for each in read(pod(status=odd)).containers] == [False]
     assert not read(pod(status={"phase": []})).finished

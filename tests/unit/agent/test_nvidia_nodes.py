@@ -76,11 +76,8 @@ def test_nodes_that_another_program_gives_are_its_own_matter(config: dict[str, A
     assert node.world.verdicts[gpu_id(0)].reason == ""
 
 
-def test_a_gpu_of_the_container_toolkits_own_specification_needs_no_nodes_from_here() -> None:
+def test_the_toolkits_own_specification_needs_no_nodes_and_an_agent_that_sees_none_calls_none_missing() -> None:
     theirs = tuple(ToolkitDevice(name=gpu_id(index), nodes=frozenset({f"/dev/nvidia{index}"})) for index in (0, 1))
     assert reasons(node_with(EVERY - {"/dev/nvidia-uvm"}, BY_CDI, theirs)) == ["", ""]
-
-
-def test_an_agent_that_sees_none_of_the_hosts_nodes_calls_none_missing() -> None:
     node = node_with(frozenset({"/dev/infiniband/uverbs0"}), PASSED)
     assert (reasons(node), node.offers) == (["", ""], {GPU: BOTH})

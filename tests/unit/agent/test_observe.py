@@ -101,15 +101,12 @@ def test_faults_are_judged_and_reported_and_a_plugin_that_goes_on_offering_the_d
     assert "gpu-0" not in ready(node)[2]
 
 
-def test_another_plugins_end_is_reported_as_nothing_healthy_and_its_name_is_not_retired() -> None:
+def test_another_plugins_end_is_reported_and_its_name_is_retired_only_when_it_gave_it_up() -> None:
     node = observer().given(holdings=THEIRS).line().given(holdings=NOBODY).line()
     assert resources(node) == {GPU: (2, 0, 0, "plugin")}
     assert ready(node)[0] == "True"
     assert not status(node).retired_resources
     assert resources(node.restarted().given(holdings=NOBODY, seen=seen({})).line()) == {GPU: (2, 0, 0, "plugin")}
-
-
-def test_a_name_that_the_other_plugin_gave_up_is_retired() -> None:
     shared = replace(NOBODY, offered=(Offer(resource=SHARED, ids=(f"{gpu_id(0)}::0", f"{gpu_id(1)}::0")),))
     node = observer().given(holdings=THEIRS).line().given(holdings=shared).line()
     assert [each.name for each in status(node).resources] == [SHARED]
@@ -138,13 +135,10 @@ def test_podresources_is_the_way_to_the_kubelet_and_before_its_first_answer_an_o
     assert ready(node.line(after=20))[:2] == ("False", "KubeletUnreachable")
 
 
-def test_what_others_offer_may_be_unknown_while_holders_are_known() -> None:
+def test_what_others_offer_may_be_unknown_and_the_object_says_that_the_node_observes_as_long_as_it_does() -> None:
     node = observer().given(holdings=replace(NOBODY, offered=None, message="GetAllocatableResources failed")).line()
     assert ready(node)[:2] == ("True", "AgentRunning")
     assert "GetAllocatableResources failed" in ready(node)[2]
-
-
-def test_the_object_says_that_the_node_observes_as_long_as_it_does() -> None:
     node = observer().given(holdings=THEIRS).line()
     assert serving(node) == "Observe"
     assert serving(node.given(seen=seen(SERVE)).line()) is None

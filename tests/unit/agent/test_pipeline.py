@@ -78,12 +78,9 @@ def held(*holders: Holder) -> Holdings:
     return replace(NOBODY, holders=holders)
 
 
-def test_nothing_is_planned_before_the_first_good_line() -> None:
+def test_nothing_is_planned_before_the_first_good_line_and_saved_verdicts_hold_from_then_on() -> None:
     assert Node(*TWO_GPUS).wait(1).world.plan is None
     assert Node(*TWO_GPUS).line().counts == {GPU: (2, 2)}
-
-
-def test_a_verdict_from_the_state_file_holds_from_the_first_plan_on() -> None:
     node = Node(*TWO_GPUS).line().line(xids=(xid(79),))
     assert node.counts == {GPU: (2, 1)}
     assert node.restarted().line(instance="second").counts == {GPU: (2, 1)}
@@ -192,14 +189,11 @@ def test_mps_and_mig_that_make_no_sense_together_keep_the_last_good_configuratio
     assert (again.config, again.counts) == ("ConfigInvalid", {GPU: (2, 2)})
 
 
-def test_a_bad_file_is_no_sections_fault_even_before_the_first_line() -> None:
+def test_what_is_refused_of_a_file_is_named_by_field_and_a_file_that_is_none_by_no_section() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({}), file=FileOutcome(error="not YAML")).wait()
     assert node.world.config.refused is not None
     assert (node.world.config.refused.section, node.world.config.refused.field) == ("", "")
     assert "not YAML" in node.world.config.refused.message
-
-
-def test_what_is_refused_of_a_file_is_named_by_section_and_field_too() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_file(b"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}")
     outcome = FileOutcome(error=str(caught.value), field=caught.value.field)
@@ -267,12 +261,15 @@ def test_at_a_first_start_no_daemon_is_requested_under_pods_that_hold_its_gpus(p
     assert node.given(mps=ANSWERS).line().counts == {GPU: (8, 8)}
 
 
-def test_a_pod_that_holds_a_gpu_by_its_index_keeps_a_daemon_back_where_indices_are_wanted() -> None:
+def test_pods_keep_a_daemon_back_by_an_index_where_that_is_wanted_and_by_other_devices_never() -> None:
     by_index = {**CLIENTS, "injection": {"deviceIDStrategy": "index"}}
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(by_index), holdings=held(holder("1"))).line()
     assert (node.config, node.world.daemons) == ("WaitingForHolders", None)
     by_uuid = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=held(holder("1"))).line()
     assert [each.resource for each in by_uuid.world.daemons or ()] == [GPU], "nobody knows what that would be"
+    nic = replace(holder("nic-1"), resource="vendor.example/nic")
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=held(nic)).line()
+    assert [each.resource for each in node.world.daemons or ()] == [GPU]
 
 
 def test_at_a_first_start_no_daemon_is_requested_while_another_plugin_offers_its_gpus() -> None:
@@ -284,12 +281,6 @@ def test_at_a_first_start_no_daemon_is_requested_while_another_plugin_offers_its
         "the guard's matter"
     )
     node.given(holdings=replace(NOBODY, offered=())).line()
-    assert [each.resource for each in node.world.daemons or ()] == [GPU]
-
-
-def test_pods_of_other_devices_keep_no_daemon_back() -> None:
-    nic = replace(holder("nic-1"), resource="vendor.example/nic")
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=held(nic)).line()
     assert [each.resource for each in node.world.daemons or ()] == [GPU]
 
 
@@ -398,12 +389,16 @@ def test_clients_keep_their_daemon_over_a_restart_and_a_lost_state_file() -> Non
     assert again.world.daemons == node.world.daemons
 
 
-def test_a_daemon_does_not_come_back_under_a_pod_that_is_none_of_its_clients() -> None:
+def test_a_daemon_does_not_come_back_under_a_pod_that_is_no_client_or_where_another_plugin_serves() -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
     again = node.restarted().given(seen=seen(CLIENTS), holdings=held(holder(gpu_id(0)))).line()
     assert (again.config, again.world.daemons) == ("WaitingForHolders", None)
     assert again.world.config.message.startswith(f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0")
     assert again.given(holdings=NOBODY).line().world.daemons == node.world.daemons
+    theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR)).line()
+    node.given(seen=seen(CLIENTS), registrations=(theirs,)).line()
+    assert (node.config, node.world.daemons) == ("Applied", ())
 
 
 def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_still_be_there() -> None:
@@ -416,13 +411,6 @@ def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_s
     node.given(mps=facts({})).line()
     assert (node.config, node.world.daemons, node.counts) == ("Applied", (), {GPU: (8, 0)})
     assert node.given(registrations=()).line().world.daemons == wanted
-
-
-def test_a_change_to_mps_requests_no_daemon_where_another_plugin_serves() -> None:
-    theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR)).line()
-    node.given(seen=seen(CLIENTS), registrations=(theirs,)).line()
-    assert (node.config, node.world.daemons) == ("Applied", ())
 
 
 def test_silence_is_reported_after_fifteen_seconds_and_the_deadline_says_when_to_look() -> None:
@@ -534,15 +522,12 @@ def test_an_allocate_not_listed_yet_holds_a_change_back_for_half_a_minute() -> N
     assert node.given(holdings=replace(NOBODY, taken=node.clock)).line().config == "Applied"
 
 
-def test_an_allocate_that_was_listed_and_is_gone_is_a_pod_that_has_ended() -> None:
+def test_an_allocate_that_was_listed_and_is_gone_has_ended_and_a_list_from_before_it_says_nothing() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({})).line()
     fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
     listed = replace(held(holder(gpu_id(0))), taken=fresh.monotonic + 1)
     node.given(recent=(fresh,), holdings=listed).wait()
     assert node.given(seen=seen(FOUR), holdings=NOBODY).wait().config == "Applied"
-
-
-def test_a_list_from_before_an_allocate_shows_who_had_the_ids_then() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({})).line()
     fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
     before = replace(held(holder(gpu_id(0), pod="ended")), taken=fresh.monotonic - 0.1)
@@ -587,16 +572,13 @@ def test_before_the_first_good_configuration_nothing_is_offered_and_a_restart_do
     assert (again.config, again.counts) == ("Applied", {GPU: (3, 3)})
 
 
-def test_a_node_that_nobody_resolved_says_so_and_keeps_the_last_resolution_it_had() -> None:
+def test_a_node_that_nobody_resolved_keeps_the_last_resolution_and_one_on_its_own_knows_no_operator() -> None:
     node = Node(*TWO_GPUS).given(seen=seen()).line()
     assert (node.config, node.counts) == ("NoConfig", {GPU: (2, 2)})
     node.given(seen=seen(FOUR, config_hash="b")).wait()
     node.given(seen=seen()).wait()
     assert (node.config, node.counts) == ("NoConfig", {GPU: (8, 8)})
     assert node.restarted().line().counts == {GPU: (8, 8)}
-
-
-def test_a_node_on_its_own_knows_no_operator() -> None:
     node = Node(*TWO_GPUS).given(seen=seen(FOUR)).line()
     alone = node.restarted(ALONE).line()
     assert (alone.config, alone.counts) == ("Applied", {GPU: (2, 2)})
@@ -643,14 +625,11 @@ def test_at_a_first_start_nothing_is_offered_by_cdi_until_its_files_can_be_writt
     assert node.given(cdi=found(WRITABLE)).wait().counts == {GPU: (2, 2)}
 
 
-def test_the_toolkits_own_specification_needs_no_folder_of_ours_while_it_has_all_devices() -> None:
+def test_the_toolkits_own_specification_is_enough_where_it_has_all_devices_that_are_here() -> None:
     node = Node(*TWO_GPUS).given(seen=seen(BY_CDI), cdi=found(replace(READ_ONLY, toolkit=OWN_SPEC[:1]))).line()
     assert (node.config, node.world.plan) == ("ConfigInvalid", None)
     node.given(cdi=found(replace(READ_ONLY, toolkit=OWN_SPEC))).wait()
     assert (node.config, node.counts) == ("Applied", {GPU: (2, 2)})
-
-
-def test_where_no_device_is_here_yet_nobody_knows_that_the_toolkits_specification_will_do() -> None:
     node = Node(*TWO_GPUS).given(seen=seen(BY_CDI), cdi=found(replace(READ_ONLY, toolkit=OWN_SPEC)))
     node.step(snapshot())
     assert node.config == "ConfigInvalid"

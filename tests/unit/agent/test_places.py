@@ -101,10 +101,13 @@ def confirmed_while_held() -> Node:
     return node.line("one", at(0, NEW)).wait(10, one=(at(0, NEW),))
 
 
-def test_a_removal_that_is_confirmed_while_a_pod_holds_the_gpu_gives_its_place_to_no_other() -> None:
+def test_a_removal_waits_for_the_pod_that_holds_the_gpu_and_counts_no_more_once_the_gpu_is_back() -> None:
     node = confirmed_while_held()
     assert (OLD in node.devices, node.offered) == (True, [])
     assert list(node.world.confirm_waits) == [f"{OLD}=removed: remembered; listed until no pod holds it"]
+    node = confirmed_while_held().line("one", at(0, OLD)).line("one", at(0, NEW))
+    assert node.world.confirm_waits == ()
+    assert OLD in node.held(GPU).devices
 
 
 def test_a_removal_is_acted_on_when_that_pod_has_ended_though_the_agent_was_restarted() -> None:
@@ -117,12 +120,6 @@ def test_a_removal_is_acted_on_when_that_pod_has_ended_though_the_agent_was_rest
     node.line("one", at(0, NEW))
     assert (OLD in node.devices, node.offered) == (True, [])
     assert node.held(GPU).devices == [NEW]
-
-
-def test_a_removal_that_waited_counts_no_more_once_the_gpu_is_back() -> None:
-    node = confirmed_while_held().line("one", at(0, OLD)).line("one", at(0, NEW))
-    assert node.world.confirm_waits == ()
-    assert OLD in node.held(GPU).devices
 
 
 def test_while_nobody_knows_who_holds_what_a_removal_is_remembered() -> None:
@@ -355,14 +352,11 @@ def test_the_second_probes_keeps_the_place_that_it_had_and_while_a_pod_holds_it_
     )
 
 
-def test_a_device_that_is_in_no_resource_is_in_nobodys_way() -> None:
+def test_a_device_in_no_resource_and_a_node_of_several_devices_are_in_nobodys_way() -> None:
     """As every NIC that no file names."""
     unused = nic(0, id="CARD", vendor="none", type="port", pci_bus_id="", device_nodes=("/dev/card0",))
     node = Node(BOTH).line("one", unused).line("two", other("/dev/card0"))
     assert (node.offered, node.problems) == (["OTHER"], [])
-
-
-def test_a_node_that_several_devices_of_a_probe_have_is_nobodys_alone() -> None:
     second = nic(1, id="SECOND", pci_bus_id="", device_nodes=("/dev/card1", "/dev/common"))
     node = Node(BOTH).line("one", CARD, second).line("two", other("/dev/common"))
     assert (sorted(node.offered), node.problems) == (["CARD", "OTHER", "SECOND"], [])

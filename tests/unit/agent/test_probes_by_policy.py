@@ -45,14 +45,11 @@ def test_a_policy_replaces_the_nodes_list_by_names_that_are_built_in_or_the_node
         assert node.world.config.reason != "ConfigInvalid"
 
 
-def test_a_probe_that_the_file_defines_and_the_flags_do_not_run_is_there_for_policies() -> None:
+def test_probes_of_the_file_are_there_for_policies_and_of_one_name_the_flags_is_meant() -> None:
     flags = at_once(["--node-name=n1", "--config-file=/c", "--probe=nvml"], {})
     node = Node(BOTH, flags)
     assert node.runs == ("nvml",)
     assert by(node, "nvml", "nics").runs == ("nvml", NICS)
-
-
-def test_of_one_name_in_flags_and_file_the_flags_is_meant() -> None:
     assert by(Node(said("nvml", "nics=/opt/other"), FLAGS), "nics").runs == (NICS,)
 
 
@@ -107,13 +104,10 @@ def test_a_policy_brings_no_program(name: str) -> None:
     assert refused(node)[:2] == ("ConfigInvalid", "discovery.probes[0]")
 
 
-def test_the_policys_probes_run_after_a_restart_before_the_api_server_is_heard() -> None:
+def test_the_policys_probes_run_after_a_restart_and_never_on_a_standalone_node() -> None:
     state = by(Node(BOTH).line("nvml", gpu(0)), "nics").line("nics", nic()).world.state
     assert Node(BOTH, None, state).runs == (NICS,)
     assert Node(BROKEN, None, state).runs == (NICS,), "and while the file that defines it cannot be read"
-
-
-def test_a_standalone_node_has_no_policies() -> None:
     state = by(Node(BOTH).line("nvml", gpu(0)), "nics").line("nics", nic()).world.state
     local = parse(["--standalone", "--config-file=/c"], {})
     assert Node(BOTH, local, state).runs == ("nvml", NICS)

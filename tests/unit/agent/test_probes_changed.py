@@ -47,13 +47,10 @@ def test_of_several_files_the_one_that_applies_says_it() -> None:
     assert begin(State(), local, now=START, monotonic=0.0, files=named).probe_set.texts == ("nvml", NICS)
 
 
-def test_a_file_that_cannot_be_used_changes_none_of_them_and_a_good_one_does_at_once() -> None:
+def test_a_file_that_cannot_be_used_changes_no_probe_and_a_refused_policy_keeps_none_from_starting() -> None:
     node = both().uses(BROKEN)
     assert node.runs == ("nvml", NICS)
     assert node.uses(said("nvml")).runs == ("nvml",)
-
-
-def test_a_policy_that_is_refused_does_not_keep_a_probe_from_being_started() -> None:
     node = Node(said("nvml")).line("nvml", gpu(0))
     node.sees(config={"sharing": {"strategy": "no such"}})
     node.uses(BOTH)
@@ -147,14 +144,11 @@ def test_what_was_being_handed_out_when_the_probe_was_taken_away_counts_as_held(
     assert node.devices == [gpu_id(0), "NIC-0"]
 
 
-def test_while_nobody_knows_what_pods_hold_nothing_is_dropped() -> None:
+def test_while_nobody_knows_what_pods_hold_nothing_is_dropped_and_no_fault_is_forgotten() -> None:
     node = both()
     node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE))
     node.uses(said("nvml")).wait(600, nvml=(gpu(0),))
     assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
-
-
-def test_a_fault_is_not_forgotten_with_its_probe() -> None:
     node = both().line("nvml", gpu(0), events=(xid(79, sequence=3),)).uses(said(NICS)).wait(600, nics=(nic(),))
     assert node.states[gpu_id(0)] == ("Unhealthy", "Xid79")
     again = node.uses(BOTH).line("nvml", gpu(0), instance="again")
@@ -173,10 +167,12 @@ def test_a_pool_that_could_not_be_reached_leaves_with_its_probe() -> None:
     assert held.uses(said("nvml")).wait(600, nvml=(gpu(0),)).devices == [gpu_id(0), "pool:a"], "while no pod holds it"
 
 
-def test_a_broken_device_of_a_probe_that_is_gone_leaves_when_a_person_says_so() -> None:
+def test_a_broken_device_of_a_gone_probe_leaves_on_a_persons_word_and_its_late_line_counts_for_nothing() -> None:
     node = both().line("nvml", gpu(0), events=(xid(79, sequence=3),)).uses(said(NICS)).wait(60, nics=(nic(),))
     node.sees(confirm=f"{gpu_id(0)}=removed@{CONFIRMED}")
     assert node.line("nics", nic()).devices == ["NIC-0"]
+    node = both().uses(said("nvml")).line("nics", nic(), nic(1))
+    assert node.devices == [gpu_id(0), "NIC-0"]
 
 
 # --- another in its place ---------------------------------------------------------------------------------------------
@@ -187,11 +183,6 @@ def test_a_device_that_the_next_probe_reports_too_is_offered_all_the_time_and_he
     assert sorted(node.line(name, nic()).offered) == sorted([gpu_id(0), "NIC-0"])
     assert {each.fact.id: each.probe for each in node.world.inventory.devices}["NIC-0"] == name
     assert (node.states["NIC-0"], node.problems) == (("Healthy", ""), [])
-
-
-def test_a_line_of_the_probe_that_was_taken_away_counts_for_nothing() -> None:
-    node = both().uses(said("nvml")).line("nics", nic(), nic(1))
-    assert node.devices == [gpu_id(0), "NIC-0"]
 
 
 @pytest.mark.parametrize(
@@ -228,10 +219,11 @@ def test_of_two_changes_in_a_row_no_two_ids_of_the_same_hardware_are_left_on_off
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
-def test_a_restart_in_the_middle_keeps_what_pods_hold() -> None:
+def test_a_restart_in_the_middle_keeps_what_pods_hold_and_saves_nothing_before_a_probe_has_reported() -> None:
     node = both().held(RDMA, "NIC-0").uses(said("nvml")).restart().line("nvml", gpu(0)).wait(60, nvml=(gpu(0),))
     assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
     assert node.held(RDMA).devices == [gpu_id(0)]
+    assert replace(Node().wait(1).world.state, spec=None) == State()
 
 
 def test_a_restart_knows_the_devices_of_a_command_of_before_from_those_of_the_same_name() -> None:
@@ -241,10 +233,6 @@ def test_a_restart_knows_the_devices_of_a_command_of_before_from_those_of_the_sa
     assert (again.offered, again.states["NIC-0"][0]) == ([gpu_id(0)], "Unknown")
     assert sorted(again.held(RDMA).offered) == sorted([gpu_id(0), "mlx5_0"])
     assert again.world.state.retired_devices == ()
-
-
-def test_nothing_is_saved_before_a_probe_has_reported() -> None:
-    assert replace(Node().wait(1).world.state, spec=None) == State()
 
 
 def test_a_restart_with_another_command_is_the_same_as_the_change_while_it_runs() -> None:

@@ -187,13 +187,10 @@ def test_the_nearest_devices_of_other_probes_are_links_where_the_probes_own_leav
     assert found["NIC-07"] == [("PCIe", gpu_id(0), 1)]
 
 
-def test_equal_facts_give_equal_reports_a_minute_later() -> None:
+def test_equal_facts_give_equal_reports_and_a_conditions_time_is_when_its_status_changed() -> None:
     first = report(facts())
     later = report(facts(now=START + timedelta(seconds=90), previous=first.conditions))
     assert later == first
-
-
-def test_a_conditions_time_is_when_its_status_changed() -> None:
     days_ago = START - timedelta(days=3)
     before = (Condition(type="Ready", status="True", reason="AgentRunning", message="", last_transition_time=days_ago),)
     same = find(report(facts(previous=before)).conditions, "Ready")
@@ -330,16 +327,13 @@ def test_several_models_are_mixed() -> None:
 
 
 # --- holders ----------------------------------------------------------------------------------------------------------
-def test_a_pods_replicas_on_a_device_are_one_entry_with_their_ids() -> None:
+def test_a_pods_replicas_are_one_entry_with_a_few_ids_and_their_number() -> None:
     ids = (f"{gpu_id(0)}::3", f"{gpu_id(0)}::1", f"{gpu_id(1)}::0")
     [first, second] = report(facts(holdings=holding(holder(*ids)))).devices
     assert [each.ids for each in first.holders] == [(f"{gpu_id(0)}::1", f"{gpu_id(0)}::3")]
     assert [each.ids for each in second.holders] == [(f"{gpu_id(1)}::0",)]
-
-
-def test_of_many_replicas_a_few_ids_are_listed_and_all_are_counted() -> None:
-    ids = tuple(f"{gpu_id(0)}::{number}" for number in range(20))
-    [first, _] = report(facts(holdings=holding(holder(*ids)))).devices
+    many = tuple(f"{gpu_id(0)}::{number}" for number in range(20))
+    [first, _] = report(facts(holdings=holding(holder(*many)))).devices
     assert [(each.shares, len(each.ids)) for each in first.holders] == [(20, 8)]
 
 
@@ -386,14 +380,11 @@ def test_a_gpu_that_is_free_and_that_the_scheduler_does_not_see_is_said(
     assert sees in made.summary.message
 
 
-def test_more_holders_than_the_object_may_have_are_counted() -> None:
+def test_of_too_many_holders_the_oldest_are_listed_and_the_rest_counted() -> None:
     many = [holder(f"{gpu_id(0)}::{number}", pod=f"pod-{number:03d}") for number in range(MAX_HOLDERS + 6)]
     device = report(facts(holdings=holding(*many))).devices[0]
     assert (len(device.holders), device.holders_truncated) == (MAX_HOLDERS, 6)
     assert [each.pod for each in device.holders] == sorted(each.pod for each in device.holders)
-
-
-def test_of_too_many_holders_the_oldest_are_listed_so_that_a_new_pod_pushes_out_none() -> None:
     many = [holder(f"{gpu_id(0)}::{number}", pod=f"pod-{number:03d}") for number in range(MAX_HOLDERS)]
     newcomer = replace(holder(f"{gpu_id(0)}::{MAX_HOLDERS}", pod="aaa"), since=many[0].since + timedelta(seconds=1))
     before = report(facts(holdings=holding(*many))).devices[0]
@@ -501,9 +492,13 @@ def test_a_probe_without_devices_hides_no_missing_driver() -> None:
     assert condition(facts(probes=(gpus, log)), "Ready")[:2] == ("False", "DriverNotLoaded")
 
 
-def test_registering_again_does_not_change_what_ready_said() -> None:
+def test_registering_again_does_not_change_what_ready_said_unless_the_agent_was_stopped() -> None:
     before = report(facts()).conditions
     assert condition(facts(previous=before, **registered(RegistrationState.PENDING)), "Ready")[0] == "True"
+    before = report(facts(stopping=True)).conditions
+    registering = facts(previous=before, **registered(RegistrationState.PENDING))
+    assert condition(registering, "Ready")[:2] == ("Unknown", "Starting")
+    assert condition(facts(previous=before), "Ready")[:2] == ("True", "AgentRunning")
 
 
 def test_what_a_program_did_stands_at_its_device_and_the_device_stays_well() -> None:
@@ -533,13 +528,6 @@ def test_an_agent_that_ends_says_so_and_leaves_all_else_as_it_was() -> None:
     others = [each for each in report(made).conditions if each.type != "Ready"]
     assert [each for each in last.conditions if each.type != "Ready"] == others
     assert (last.devices, last.resources, last.summary) == (report(made).devices, report(made).resources, last.summary)
-
-
-def test_an_agent_that_came_back_does_not_go_on_saying_that_it_was_stopped() -> None:
-    before = report(facts(stopping=True)).conditions
-    registering = facts(previous=before, **registered(RegistrationState.PENDING))
-    assert condition(registering, "Ready")[:2] == ("Unknown", "Starting")
-    assert condition(facts(previous=before), "Ready")[:2] == ("True", "AgentRunning")
 
 
 def test_what_is_wrong_with_the_configuration_is_a_field_each_and_the_message_names_a_few() -> None:

@@ -114,13 +114,10 @@ def test_what_enforces_limits_is_shown_where_something_does() -> None:
     assert said == [None, "mps"]
 
 
-def test_each_holder_says_how_much_it_has() -> None:
+def test_each_holder_says_how_much_it_has_and_lists_one_id_of_many() -> None:
     node = Node(l4(0)).now(by_memory("512Mi"), has("a", 10, unit="512Mi"), has("b", 3, first=10, unit="512Mi"))
     [device] = report(facts(node)).devices
     assert [(each.pod, each.shares, each.memory) for each in device.holders] == [("a", 10, "5Gi"), ("b", 3, "1536Mi")]
-
-
-def test_of_a_container_with_many_units_one_id_is_listed_and_the_first_by_number() -> None:
     node = Node(l4(0)).now(by_memory(), has("a", 9, first=8))
     [device] = report(facts(node)).devices
     assert [(each.shares, each.ids) for each in device.holders] == [(9, (f"{gpu_id(0)}::1Gi.8",))]

@@ -178,15 +178,12 @@ def test_the_place_of_the_first_error_is_a_field(text: str, field: str) -> None:
     assert caught.value.field == field
 
 
-def test_a_file_that_is_too_large_or_not_text_is_refused() -> None:
+def test_a_file_that_is_too_large_or_not_text_is_refused_and_values_in_messages_are_short() -> None:
     assert "262144 are the most" in refused(b"#" * (1 << 18) + b"\n")
     assert "too many values" in refused("[" + "1," * 20_000 + "]")
     assert "nested more than 32 deep" in refused("[" * 40)
     assert "not YAML" in refused(b"\xff\xfe\x00")
     assert "nested more than 32 deep" in refused("[" * 20_000)
-
-
-def test_a_value_in_a_message_is_short() -> None:
     assert len(refused("flags: {migStrategy: " + "x" * 10_000 + "}")) < 300
 
 
@@ -232,16 +229,13 @@ def test_a_spec_config_that_cannot_be_is_refused_by_name(spec: dict[str, Any], s
     assert says in str(caught.value)
 
 
-def test_what_is_in_effect_survives_the_state_file() -> None:
+def test_what_is_in_effect_survives_the_state_file_and_what_that_lacks_is_as_without_flags() -> None:
     node = ("--gds-enabled", "--imex-channel-ids=0", "--dev-root=/host", "--mps-root=/m", "--cdi-annotation-prefix=x/")
     arguments = ("--resource-prefix=example.com", *node)
     now = effective(text=SLICED, arguments=arguments, spec={"health": {"holdDownSeconds": 7}})
     assert own_of(now.node).imex_channels == (0,)
     assert from_saved(to_saved(now)) == now
-
-
-def test_settings_that_a_state_file_lacks_are_those_of_an_agent_without_flags() -> None:
-    """As in one of an earlier version. Two usual paths in the agent's image stand in its flags alone."""
+    # As in one of an earlier version. Two usual paths in the agent's image stand in its flags alone.
     saved = to_saved(effective()) | {"node": {}}
     assert from_saved(saved) == effective(arguments=("--driver-root-ctr-path=", "--nvidia-cdi-hook-path="))
 

@@ -32,12 +32,9 @@ def test_the_defaults_are_those_of_a_daemonset() -> None:
     assert local.given == {}
 
 
-def test_a_flag_is_stronger_than_its_variable() -> None:
+def test_a_flag_is_stronger_than_its_variable_also_for_who_serves_the_kubelet() -> None:
     assert parse(["--log-level=debug"], {**HERE, "NODEDEVICES_LOG_LEVEL": "error"}).log_level == "debug"
     assert parse([], {**HERE, "NODEDEVICES_LOG_LEVEL": "error"}).log_level == "error"
-
-
-def test_who_serves_the_kubelet_is_a_local_setting_too() -> None:
     assert parse([], HERE).serving_mode == "Serve"
     assert parse([], {**HERE, "NODEDEVICES_SERVING_MODE": "Observe"}).serving_mode == "Observe"
     assert "give Serve or Observe" in refused(["--serving-mode=off"])

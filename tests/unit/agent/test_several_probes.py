@@ -105,7 +105,7 @@ def test_an_id_that_two_probes_report_is_the_first_ones_and_is_said(first: Seque
     assert (problem.code, problem.message) == ("SameId", f"nics: {gpu_id(0)} is also reported by the probe nvml")
 
 
-def test_nothing_is_offered_before_every_probe_has_reported_or_was_waited_for() -> None:
+def test_nothing_is_offered_before_every_probe_has_reported_and_a_device_that_moves_is_there_once() -> None:
     node = made().line("nvml", gpu(0))
     assert node.world.plan is None
     assert node.line("nics", nic()).world.plan is not None
@@ -113,9 +113,6 @@ def test_nothing_is_offered_before_every_probe_has_reported_or_was_waited_for() 
     late = made().line("nvml", gpu(0)).wait(10).line("nvml", gpu(0)).wait(5)
     assert late.world.plan is not None
     assert [each.name for each in late.world.plan.resources] == ["nvidia.com/gpu"]
-
-
-def test_a_device_that_moves_to_another_probe_is_there_once() -> None:
     node = both().line("nvml", gpu(0)).line("nics", nic(), gpu(1))
     devices = {each.fact.id: (each.probe, each.present) for each in node.world.inventory.devices}
     assert devices == {gpu_id(0): ("nvml", True), gpu_id(1): ("nics", True), "NIC-0": ("nics", True)}
@@ -141,13 +138,10 @@ def specs_of(local: Local) -> tuple[ProbeSpec, ...]:
     return read(given)[0]
 
 
-def test_probes_are_named_in_their_order_and_a_command_is_split_as_a_shell_does() -> None:
+def test_probes_are_named_in_their_order_split_as_a_shell_does_and_a_socket_is_an_absolute_path() -> None:
     assert [each.name for each in specs_of(LOCAL)] == ["nvml", "nics"]
     assert specs_of(LOCAL)[1].command == ("/opt/nic-probe", "--fast")
     assert specs_of(parse(["--standalone"], {"NODEDEVICES_PROBE": "nvml,x='a b' c"}))[1].command == ("a b", "c")
-
-
-def test_a_socket_has_an_absolute_path_that_fits_into_an_address() -> None:
     longest = "/" + "x" * 106
     local = parse(["--standalone", "--probe=nvml=unix:/run/a.sock", f"--probe=nics=unix:{longest}"], {})
     assert specs_of(local) == (ProbeSpec("nvml", socket="/run/a.sock"), ProbeSpec("nics", socket=longest))
@@ -215,14 +209,11 @@ def test_what_one_part_adds_takes_nothing_of_anothers_away(
     assert wanted(parse(["--standalone", *flags], environment | FOLDER), files=files) == run
 
 
-def test_a_files_probes_are_a_list_to_which_others_are_added() -> None:
+def test_a_files_probes_are_a_list_to_which_parts_are_added_and_a_policy_may_choose_these() -> None:
     local = parse(["--standalone", "--config-file=/c"], DRIVER | FOLDER)
     assert wanted(local, "amd", files=RDMA) == ("amd", "nvml=unix:/run/nvml.sock", "nic")
     broken = request_config(parse(["--standalone", *LISTED_NVML], GPUS), FileOutcome(error="not YAML"), None)
     assert broken.probes == ("nvml", "amd", "intel"), "and a broken file takes none of the others away"
-
-
-def test_a_policy_may_choose_what_a_part_has_added() -> None:
     local = parse(["--standalone"], {"NODEDEVICES_ADD_PROBE_A": "nics=/opt/x", **GPUS})
     spec = SeenSpec(config={"discovery": {"probes": ["nics"]}}, config_hash="h")
     assert request_config(local, FileOutcome(), spec).probes == ("nics=/opt/x",)

@@ -107,15 +107,12 @@ def test_what_happens_to_all_gpus_at_once_is_one_line() -> None:
     assert story.devices(*eight[:3], lost, *eight[4:]) == [("warning", "FallenOffBus", gpu_id(3))]
 
 
-def test_a_problem_is_reported_once_and_its_end_too() -> None:
+def test_a_problem_and_its_end_are_reported_once_and_another_after_the_pause() -> None:
     story = Story()
     assert story.line(WRONG) == ["FileInvalid: devices.yaml: profile: 'h9' is not known"]
     assert story.line(WRONG, after=60) == []
     assert story.line(after=60) == ["none"]
     assert story.line(after=60) == []
-
-
-def test_another_problem_right_after_the_first_is_reported_when_the_pause_is_over() -> None:
     story, other = Story(), replace(WRONG, message="devices.yaml: profile: 'h8' is not known")
     assert story.line(WRONG)
     assert story.line(other) == []

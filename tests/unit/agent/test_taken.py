@@ -48,14 +48,11 @@ def test_what_no_kubelet_could_refuse_is_applied() -> None:
     assert after(()) == NEW
 
 
-def test_a_name_that_the_kubelet_refuses_is_a_refusal_of_the_field_that_gives_it() -> None:
+def test_a_refused_name_is_a_refusal_of_the_field_that_gives_it_or_of_none() -> None:
     found = after(states(gpu=REGISTERED, bad=RegistrationState.REJECTED), GPU, BAD)
     said = f"the kubelet refuses {BAD}: m"
     assert (found.reason, found.message, found.applied_hash) == ("RegistrationRejected", said, "aa")
     assert found.refused == Refused(section="resources", field="resources.devices[1].name", message=said)
-
-
-def test_a_refused_name_that_no_section_gives_is_nobodys_field() -> None:
     rejected = (Registration(resource="nvidia.com/other", state=RegistrationState.REJECTED, message="m"),)
     found = after(rejected, "nvidia.com/other")
     assert found.refused is not None
@@ -80,11 +77,8 @@ def test_what_the_kubelet_has_taken_once_nothing_takes_back() -> None:
     assert after((), GPU, config=config, before=before, was_applied=False).reason == "WaitingForKubelet"
 
 
-def test_before_the_first_plan_the_earlier_hash_is_reported() -> None:
+def test_before_the_first_plan_the_earlier_hash_is_reported_and_a_wrong_configuration_first() -> None:
     taken = follow_kubelet(BEFORE, NEW, None, ())
     assert with_kubelet(NEW, taken, None, (), SECTIONS, was_applied=True).applied_hash == "aa"
-
-
-def test_what_is_wrong_with_the_configuration_itself_is_said_first() -> None:
     config = ConfigStatus(applied_hash="aa", reason="ConfigInvalid", message="replicas: 1")
     assert after(states(gpu=RegistrationState.REJECTED), GPU, config=config) == config

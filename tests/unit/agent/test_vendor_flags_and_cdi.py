@@ -71,15 +71,12 @@ def test_what_they_set_is_a_section_which_a_policy_replaces() -> None:
     assert resolve(own, None, {"partitions": {"strategy": "none"}}).sections.partitions.strategy == "none"
 
 
-def test_what_they_say_survives_the_state_file_and_one_that_has_none_of_it_is_read() -> None:
+def test_what_they_say_survives_the_state_file_and_a_flag_of_no_vendor_is_refused() -> None:
     now = effective("--acme-shells=a")
     saved = json.loads(json.dumps(to_saved(now)))
     assert from_saved(saved, vendors=WITH_ACME) == now
     del saved["node"]["vendors"]["acme"]
     assert acmes(from_saved(saved, vendors=WITH_ACME)) == AcmeSettings()
-
-
-def test_a_flag_of_a_vendor_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="--acme-shells: unknown flag"):
         parse([NODE, "--acme-shells=a"], {})
 
@@ -110,13 +107,10 @@ def test_its_devices_have_cdi_names_and_need_no_libraries() -> None:
     assert (got.cdi_devices, got.envs) == ((f"{KIND}=ACME-0",), {"ACME_SHELLS": "x"})
 
 
-def test_cdi_names_are_refused_while_no_file_of_its_can_be_written() -> None:
+def test_cdi_names_wait_for_a_file_that_can_be_written_and_not_for_gpus_without_libraries() -> None:
     node = by_cdi(node_with(fpga(0)).now({}), acme=NO_FOLDER)
     assert "cannot write /var/run/cdi: Read-only file system" in node.world.config.message
     assert node.offers == {"acme.com/fpga": ["ACME-0"]}, "the way in effect goes on"
-
-
-def test_where_gpus_lack_their_libraries_its_devices_are_still_offered() -> None:
     node = node_with(gpu(0, readings=old()), fpga(0))
     by_cdi(node, nvidia=CdiEnvironment(made=frozenset({gpu_id(0)}), kept=True), acme=CdiEnvironment())
     assert node.offers == {"acme.com/fpga": ["ACME-0"], "nvidia.com/gpu": [gpu_id(0)]}

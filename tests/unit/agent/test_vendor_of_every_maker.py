@@ -151,7 +151,7 @@ def test_a_saved_content_that_cannot_be_read_costs_its_devices_alone_until_the_f
     assert node.gives(HubFile(HUB)).now(shared).offers == before
 
 
-def test_what_of_a_saved_configuration_cannot_be_read_is_named() -> None:
+def test_a_saved_content_survives_the_state_file_and_what_of_it_cannot_be_read_is_named() -> None:
     node = Hubbed(hub(0), file=HubFile(HUB)).now()
     text = unread(damaged(node), vendors=WITH_HUBS)
     assert text.startswith(UNREADABLE)
@@ -159,9 +159,6 @@ def test_what_of_a_saved_configuration_cannot_be_read_is_named() -> None:
     assert unread(node.world.state.applied, vendors=WITH_HUBS) == ""
     assert unread({"sections": {}}, vendors=WITH_HUBS) == "applied: saved configuration: 'resourcePrefix'"
     assert "applied.node.files.hubs.json: " in unread({**damaged(node), "node": {"files": 7}}, vendors=WITH_HUBS)
-
-
-def test_a_content_survives_the_state_file() -> None:
     node = Hubbed(hub(0), file=HubFile(HUB, shares=3, together=True)).now()
     effective = node.world.active.effective
     assert from_saved(to_saved(effective), vendors=WITH_HUBS) == effective
@@ -202,22 +199,19 @@ def test_a_policys_sharing_of_that_resource_comes_first_and_none_can_ask_for_its
     assert "shared" in node.world.config.message
 
 
-def test_where_each_share_is_of_all_devices_a_container_gets_those_that_are_fit_for_use() -> None:
+def test_where_each_share_is_of_all_devices_a_container_gets_those_fit_for_use_and_is_shown_at_all() -> None:
     node = Hubbed(hub(0), hub(1), hub(2), file=HubFile(HUB, shares=6, together=True)).now()
     assert node.container(HUB, "HUB-1::0", "HUB-2::1").devices == nodes("/dev/hub0", "/dev/hub1", "/dev/hub2")
     node.devices = (hub(0), lost(1), hub(2))
     node.now()
     assert node.offers == {HUB: ["HUB-0::0", "HUB-0::1", "HUB-2::0", "HUB-2::1"]}
     assert node.container(HUB, "HUB-2::1").devices == nodes("/dev/hub0", "/dev/hub2")
-
-
-def test_its_holders_are_shown_at_all_of_them() -> None:
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now({}, pod("a", "HUB-1::0"))
     assert node.held_at == {"HUB-0": {"a"}, "HUB-1": {"a"}}
     assert Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4)).now({}, pod("a", "HUB-1::0")).held_at == {"HUB-1": {"a"}}
 
 
-def test_a_device_is_not_taken_out_of_it_under_a_pod_whichever_share_that_holds() -> None:
+def test_a_device_is_not_taken_out_of_it_under_a_pod_by_policy_or_file() -> None:
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now()
     holder = pod("a", "HUB-0::0")
     node.now(RULES, holder)
@@ -225,9 +219,6 @@ def test_a_device_is_not_taken_out_of_it_under_a_pod_whichever_share_that_holds(
     assert node.world.config.reason == "WaitingForHolders"
     assert "ml/a" in node.world.config.message
     assert node.now(RULES).offers == {HUB: [f"HUB-0::{n}" for n in range(4)], OTHER: ["HUB-1"]}
-
-
-def test_nor_by_its_file() -> None:
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now()
     holder = pod("a", "HUB-0::0")
     assert node.gives(HubFile(OTHER)).now({}, holder).offers.keys() == {HUB}
@@ -249,13 +240,10 @@ def test_a_whole_device_is_not_shared_under_the_pod_that_has_it() -> None:
     assert node.offers == {HUB: ["HUB-1::0", "HUB-1::1"]}
 
 
-def test_after_a_restart_with_another_file_the_pods_of_before_are_waited_for() -> None:
+def test_after_a_restart_with_another_file_pods_are_waited_for_and_without_a_state_there_are_no_files() -> None:
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now()
     node.gives(HubFile(OTHER)).restarts().now({}, pod("a", "HUB-0::0"))
     assert node.offers.keys() == {HUB}
     assert node.world.config.reason == "WaitingForHolders"
-
-
-def test_before_a_state_was_ever_written_a_node_has_no_files() -> None:
     world = begin(State(), dataclasses.replace(local(), devices_dir=None), now=START, monotonic=1.0)
     assert world.active.effective.node.files == {}

@@ -63,15 +63,12 @@ RolledOut: True Done; False Progressing Stopped Paused Failed
 """
 
 
-def test_the_table_of_reasons_is_the_agreed_one() -> None:
+def test_the_table_of_reasons_is_the_agreed_one_and_every_reason_makes_a_condition() -> None:
     shown = [
         f"{kind}: " + "; ".join(f"{status} {' '.join(each)}" for status, each in table.items())
         for kind, table in REASONS.items()
     ]
     assert " ".join(shown).split() == AGREED.split()
-
-
-def test_every_agreed_reason_makes_a_condition() -> None:
     for kind, table in REASONS.items():
         for status, reasons in table.items():
             for reason in (each.format(expected=8, found=7) for each in reasons):

@@ -52,9 +52,6 @@ def ours() -> list[tuple[str, dict[str, Any]]]:
 def test_what_is_committed_is_what_the_models_say() -> None:
     for name, content in generate.crd_files().items():
         assert (ROOT / "crds" / name).read_text(encoding="utf-8") == content, "run `make gen`"
-
-
-def test_the_reference_pages_are_what_the_models_say() -> None:
     for name, content in generate.reference_files().items():
         assert (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8") == content, "run `make gen`"
 
@@ -148,18 +145,11 @@ def test_the_children_of_a_device_are_atomic_so_that_managed_fields_stay_small()
             assert child["x-kubernetes-map-type"] == "atomic", name
 
 
-def test_every_field_is_explained() -> None:
+def test_every_field_is_explained_with_more_than_its_name_and_no_bare_example() -> None:
     for path, node in ours():
         if not path.endswith(("[]", ".*", ".metadata")):
             assert node.get("description", "").strip(), path
             assert "\n" not in node["description"], path
-
-
-def words(text: str) -> list[str]:
-    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", text).lower())
-
-
-def test_what_kubectl_explains_is_more_than_the_fields_name_and_no_bare_example() -> None:
     for path, node in ours():
         text = node.get("description", "")
         if text:
@@ -167,6 +157,10 @@ def test_what_kubectl_explains_is_more_than_the_fields_name_and_no_bare_example(
             said = set(words(text)) - {"a", "an", "its", "the"} - {*name, *(f"{each}s" for each in name)}
             assert len(text.split()) >= 3, f"{path}: {text}"
             assert len(said) >= 2, f"{path}: {text}"
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", text).lower())
 
 
 def test_every_pattern_is_one_that_go_understands_and_is_anchored() -> None:
@@ -219,24 +213,18 @@ def test_the_built_in_defaults_are_documented_for_people() -> None:
     assert "default" not in health["rules"]["description"], "empty goes without saying"
 
 
-def test_in_status_only_closed_sets_are_enums() -> None:
+def test_in_status_only_closed_sets_are_enums_and_no_rule_refuses_a_report() -> None:
     enums = {re.sub(r".*\.", "", path) for path, node in every() if ".status" in path and "enum" in node}
     assert enums == {"state", "faultDomain", "status"}
-
-
-def test_status_has_no_rules_so_that_no_report_is_refused() -> None:
     assert [path for path, node in every() if ".status" in path and "x-kubernetes-validations" in node] == []
 
 
-def test_the_columns_of_nodedevices_are_the_agreed_ones() -> None:
+def test_the_columns_are_the_agreed_ones_and_point_at_fields() -> None:
     columns = next(kind for kind in crdgen.KINDS if kind.plural == "nodedevices").columns
     assert [column.name.upper() for column in columns if not column.wide] == (
         ["MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
     )
     assert [column.name.upper() for column in columns if column.wide] == ["ACTION", "WITHHELD", "IDLE"]
-
-
-def test_columns_and_selectable_fields_point_at_fields() -> None:
     for kind in crdgen.KINDS:
         paths = {path.removesuffix("[]") for path, _ in nodes(schemas()[kind.plural])}
         for path in [column.path for column in kind.columns] + list(kind.selectable):

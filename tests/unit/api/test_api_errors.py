@@ -84,12 +84,9 @@ def test_a_message_names_the_place_the_value_and_what_would_be_right(spec: dict[
     assert [problem for problem in caught.value.problems if problem.startswith(message)], caught.value.problems
 
 
-def test_what_the_api_server_writes_into_metadata_and_status_may_be_null() -> None:
+def test_every_problem_is_reported_at_once_and_null_in_what_the_server_writes_is_none() -> None:
     metadata = {"name": "p", "creationTimestamp": None}
     assert parse(DevicePolicy, {"metadata": metadata, "spec": {"nodeSelector": {}, "health": {}}}).metadata.name == "p"
-
-
-def test_every_problem_is_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
         parse(Sections, {"partitions": {"strategy": "both"}, "health": {"holdDownSeconds": -1}, "sharin": {}})
     assert len(caught.value.problems) == 3
@@ -112,13 +109,10 @@ def test_values_that_are_long_or_no_json_are_shown_in_part() -> None:
         parse(Sections, {"partitions": {1, 2}})
 
 
-def test_other_validations_can_be_explained_too() -> None:
+def test_other_validations_can_be_explained_and_unknown_errors_keep_pydantics_words() -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(dict[str, Health]).validate_python({"a": {"holdDown": 3}})
     assert explain(caught.value, where="file.yaml") == ["file.yaml.a.holdDown: unknown key"]
-
-
-def test_a_kind_of_error_without_advice_keeps_pydantics_words() -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(bytes).validate_python(3)
     assert explain(caught.value, where="here") == ["here: 3: Input should be a valid bytes"]

@@ -71,19 +71,13 @@ def test_an_unknown_key_is_an_error_that_names_its_place(place: str, document: d
     assert f"{path}: " in str(caught.value)
 
 
-def test_a_status_of_a_newer_version_can_still_be_read() -> None:
+def test_a_newer_status_can_be_read_python_names_are_not_accepted_and_values_are_frozen() -> None:
     document = copy.deepcopy(FULL_NODE)
     document["status"]["devices"][0]["mood"] = "calm"
     document["status"]["forecast"] = "sunny"
     assert parse(NodeDevices, document) == parse(NodeDevices, FULL_NODE)
-
-
-def test_python_names_are_not_accepted_from_outside() -> None:
     with pytest.raises(InputError, match="hold_down_seconds: unknown key; did you mean holdDownSeconds"):
         parse(Health, {"hold_down_seconds": 3})
-
-
-def test_values_are_frozen() -> None:
     health = Health(hold_down_seconds=3)
     with pytest.raises(ValidationError, match="frozen"):
         health.hold_down_seconds = 4  # type: ignore[misc]
@@ -96,14 +90,11 @@ def test_numbers_are_exact_about_their_type(value: object) -> None:
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
-def test_a_section_is_written_as_it_was_set() -> None:
+def test_a_section_is_written_as_it_was_set_and_an_empty_configuration_is_not_an_absent_one() -> None:
     assert to_dict(Sections(health=Health(hold_down_seconds=30))) == {"health": {"holdDownSeconds": 30}}
     assert to_dict(Sections(health=Health(hold_down_seconds=300))) == {"health": {"holdDownSeconds": 300}}
     assert to_dict(Sections(sharing=Sharing())) == {"sharing": {}}
     assert to_dict(Sections()) == {}
-
-
-def test_an_empty_configuration_in_a_spec_is_not_an_absent_one() -> None:
     assert to_dict(NodeDevicesSpec(config=Sections(), config_hash="ab")) == {"config": {}, "configHash": "ab"}
     assert to_dict(NodeDevicesSpec()) == {}
     assert parse(NodeDevicesSpec, {"config": {}}).config == Sections()
@@ -141,11 +132,8 @@ def test_the_sections_of_a_policy_are_all_but_how_strongly_it_is_for_whom() -> N
     assert type(spec.sections()) is Sections
 
 
-def test_a_field_left_out_equals_the_same_field_at_its_default() -> None:
+def test_a_field_left_out_equals_its_default_and_a_plain_number_is_a_quantity() -> None:
     assert parse(Sections, {"faults": {"event": True}}) == parse(Sections, {"faults": {}})
-
-
-def test_a_plain_number_is_a_quantity() -> None:
     assert parse(SharedResource, {"name": "nvidia.com/gpu", "memoryUnit": 1024}).memory_unit == "1024"
 
 
@@ -233,7 +221,7 @@ def test_a_policy_for_every_node_must_say_so() -> None:
         parse(DevicePolicy, {**policy(), "spec": {"partitions": {"strategy": "none"}}})
 
 
-def test_with_mps_a_container_may_have_one_share_unless_said_otherwise() -> None:
+def test_with_mps_a_container_may_have_one_share_and_mps_fits_neither_mixed_nor_a_watcher() -> None:
     def fails(**given: Any) -> bool:
         sharing = Sharing(resources=(SharedResource(name="nvidia.com/gpu", replicas=2),), **given)
         return with_defaults(Sections(sharing=sharing)).sharing.fail_requests_greater_than_one
@@ -241,10 +229,7 @@ def test_with_mps_a_container_may_have_one_share_unless_said_otherwise() -> None
     assert fails(strategy="mps")
     assert not fails(strategy="mps", fail_requests_greater_than_one=False)
     assert not fails(strategy="timeSlicing")
-
-
-def test_mps_fits_what_is_not_mixed_and_a_node_that_only_watches() -> None:
-    """Where it does not fit a node after all, such as one with MIG devices, that node says so."""
+    # Where it does not fit a node after all, such as one with MIG devices, that node says so.
     sharing = {"strategy": "mps", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}
     assert parse(DevicePolicySpec, {"nodeSelector": {}, "sharing": sharing, "partitions": {"strategy": "single"}})
     mixed = {"nodeSelector": {}, "sharing": sharing, "partitions": {"strategy": "mixed"}}

@@ -155,14 +155,11 @@ def test_bytes_survive_being_written(count: int) -> None:
     assert quantity.to_bytes(quantity.from_bytes(count)) == count
 
 
-def test_bytes_are_written_short() -> None:
+def test_bytes_are_written_short_and_memory_is_not_negative() -> None:
     assert quantity.from_bytes(80 << 30) == "80Gi"
     assert quantity.from_bytes(81559 << 20) == "81559Mi"
     assert quantity.from_bytes(0) == "0"
     assert quantity.from_bytes(1001) == "1001"
-
-
-def test_memory_is_not_negative() -> None:
     with pytest.raises(ValueError, match="not negative"):
         quantity.from_bytes(-1)
 

@@ -43,12 +43,9 @@ def test_a_seed_gives_the_same_steps_and_more_of_them_begin_alike() -> None:
     assert [n for n, step in enumerate(steps, 1) if step.action == Settle()] == [SETTLE_EVERY * n for n in range(1, 6)]
 
 
-def test_a_long_run_has_done_everything_that_there_is() -> None:
+def test_a_long_run_has_done_and_chosen_everything_that_there_is() -> None:
     done = {type(action) for _, action in plans(1)}
     assert done == set(Action.__subclasses__())
-
-
-def test_a_long_run_has_chosen_everything_that_policies_can_say_and_every_fault() -> None:
     actions = [action for _, action in plans(1)]
     chosen = {(each.section, each.choice) for each in actions if isinstance(each, SetPolicy) and each.choice}
     assert chosen == {(section, choice) for section, choices in machines.SECTIONS.items() for choice in choices}
@@ -92,16 +89,13 @@ def hardware(plan: Plan, node: str) -> str:
     return machines.hardware(node, [(index, *each) for index, each in here.faults.items()], here.cut)
 
 
-def test_an_absent_device_may_be_forgotten_only_with_the_state_file() -> None:
+def test_an_absent_device_may_be_forgotten_only_with_the_state_file_or_before_it_is_seen() -> None:
     absent = after(Plan(), Strike("n1", 1, "absent", "e"))
     assert after(absent, Kill("agent", "n1")).nodes["n1"].forgotten == frozenset()
     assert after(absent, SpoilState("n1", "torn")).nodes["n1"].forgotten == {1}
     full = after(after(absent, FillDisk("n1")), Kill("agent", "n1"))
     assert full.nodes["n1"].forgotten == {1}
     assert after(after(full, Cure("n1", 1)), Settle()).nodes["n1"].forgotten == frozenset()
-
-
-def test_what_goes_before_the_next_agent_has_seen_it_may_be_forgotten_too() -> None:
     spoiled = after(Plan(), SpoilState("n1", "torn"))
     assert after(spoiled, Strike("n1", 4, "absent", "e")).nodes["n1"].forgotten == {4}
     assert after(spoiled, Strike("n1", 1, "xid79", "e")).nodes["n1"].forgotten == frozenset()

@@ -21,8 +21,11 @@ def loud(one: Line, *done: Done) -> bool:
     return bool(unexplained([one], done, ROWS))
 
 
-def test_a_warning_is_explained_by_what_was_done_before_it() -> None:
+def test_only_what_was_done_before_explains_a_warning_and_a_line_that_is_none_of_ours_is_loud() -> None:
     assert not loud(line(), Done("StopApiServer", 9))
+    assert not loud(line(level="info"))
+    assert not loud(line(level="debug"))
+    assert loud(Line("agent", "n1", "Traceback (most recent call last):", 1))
 
 
 @cases(
@@ -39,15 +42,6 @@ def test_a_warning_is_explained_by_what_was_done_before_it() -> None:
 )
 def test_otherwise_it_is_not(one: Line, done: list[Done]) -> None:
     assert loud(one, *done)
-
-
-def test_what_is_no_warning_needs_no_reason() -> None:
-    assert not loud(line(level="info"))
-    assert not loud(line(level="debug"))
-
-
-def test_a_line_that_is_none_of_ours_is_loud() -> None:
-    assert loud(Line("agent", "n1", "Traceback (most recent call last):", 1))
 
 
 @cases("why", ["Freeze", "StopApiServer", "StartApiServer"])

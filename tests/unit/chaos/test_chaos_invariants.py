@@ -103,16 +103,13 @@ def test_a_container_of_a_pod_that_is_over_may_take_a_moment_to_end(phase: str) 
 
 
 # --- containers and kubelet -------------------------------------------------------------------------------------------
-def test_a_container_that_sees_another_gpu_than_it_has_is_found() -> None:
+def test_a_container_that_sees_another_gpu_or_loses_one_is_found() -> None:
     node, history = running(pod=[(GPU, A)])
     sees = replace(node, processes=(replace(node.processes[0], visible=frozenset({B})),))
     assert invariants.containers_see_what_they_have(sees, history) == [f"n1: pod/main has ['{A}'] and sees ['{B}']"]
     right = replace(node, processes=(replace(node.processes[0], visible=frozenset({A})),))
     assert invariants.containers_see_what_they_have(right, history) == []
     assert invariants.containers_see_what_they_have(node, history) == [f"n1: pod/main has ['{A}'] and sees none"]
-
-
-def test_a_device_that_leaves_a_running_container_is_found() -> None:
     node, history = running(pod=[(GPU, A)])
     history = invariants.remember(history, Seen({"n1": node}))
     assert invariants.nothing_lost(node, history) == []
@@ -228,7 +225,7 @@ def test_a_holder_that_nodedevices_does_not_name_is_found_and_so_is_one_that_hol
     assert [each for each in wrong(replace(held, holders=())) if "is held by" in each]
 
 
-def test_only_a_device_that_was_forgotten_may_have_a_holder_that_a_condition_alone_names() -> None:
+def test_only_a_forgotten_device_may_have_a_holder_without_an_entry() -> None:
     held = replace(node(), holders=(Holder("pod", "main", frozenset({(GPU, "GPU-away")})),))
     forgotten = NodePlan("n1", has_forgotten=True)
     assert [each for each in wrong(held, forgotten) if "is held by" in each]
@@ -236,9 +233,6 @@ def test_only_a_device_that_was_forgotten_may_have_a_holder_that_a_condition_alo
     said["message"] = "held, but listed by no probe: GPU-away (by x/pod)"
     assert [each for each in wrong(held, forgotten) if "is held by" in each] == []
     assert [each for each in wrong(held) if "is held by" in each]
-
-
-def test_what_was_forgotten_with_the_last_device_of_its_resource_is_not_known_to_be_ours() -> None:
     held = replace(node(), holders=(Holder("pod", "main", frozenset({("amd.com/cpx_nps4", "xcp-0")})),))
     assert [each for each in wrong(held, NodePlan("n1", has_forgotten=True)) if "is held by" in each] == []
     assert [each for each in wrong(held) if "is held by" in each]
@@ -253,22 +247,18 @@ def test_a_fault_that_is_not_seen_is_found_and_so_is_one_that_was_not_made() -> 
     assert [each for each in wrong(ill) if "device 2" in each]
 
 
-def test_a_link_that_is_down_is_a_fault_where_the_nic_is_offered_and_is_shown_elsewhere() -> None:
+def test_a_link_that_is_down_is_a_fault_where_the_nic_is_offered_or_held() -> None:
     unused = after(Plan(), Strike("n1", 5, "linkDown", "e"))
     offered = after(unused, SetPolicy("n1", "resources", "nics")).nodes["n1"]
     seen = node(conditions={"DevicesHealthy": ("True", "Degraded")})
     seen.shown["status"]["devices"][5]["health"]["state"] = "Degraded"
     assert wrong(seen, unused.nodes["n1"]) == []
     assert [each for each in wrong(seen, offered) if "device 5" in each]
-
-
-def test_a_link_that_is_down_is_a_fault_of_a_nic_that_a_pod_still_has() -> None:
-    unused = after(Plan(), Strike("n1", 5, "linkDown", "e")).nodes["n1"]
     seen = node()
     seen.shown["status"]["devices"][5]["holders"] = [{"pod": "pod", "container": "main", "namespace": "x"}]
     for state in ("Degraded", "Unhealthy"):
         seen.shown["status"]["devices"][5]["health"]["state"] = state
-        assert any("device 5" in each for each in wrong(seen, unused)) is (state == "Degraded")
+        assert any("device 5" in each for each in wrong(seen, unused.nodes["n1"])) is (state == "Degraded")
 
 
 @pytest.mark.parametrize(("withheld", "right"), [([], "Degraded"), ([{"devices": ["gpu-5"], "count": 1}], "Unhealthy")])
@@ -341,15 +331,12 @@ def test_a_taint_without_a_policy_is_found() -> None:
     assert not [each for each in wrong(tainted, asked.nodes["n1"]) if "tainted" in each]
 
 
-def test_a_pod_with_a_device_at_fault_is_marked_and_no_other_is() -> None:
+def test_a_pod_at_fault_is_marked_until_it_starts_again_and_no_other_is() -> None:
     ill = node()
     ill.shown["status"]["devices"][0] |= {"health": {"state": "Unhealthy"}, "holders": [{"pod": "p", "container": "m"}]}
     for name, healthy, right in (("p", "False", True), ("p", "", False), ("q", "", True), ("q", "False", False)):
         pods = {name: PodSeen("u", name, "n1", "Running", healthy=healthy)}
         assert (invariants.marks_are_right(ill, pods) == []) is right
-
-
-def test_a_pod_that_lost_what_it_had_on_a_device_is_marked_until_it_starts_again() -> None:
     lost = node()
     lost.shown["status"]["devices"][0] |= {"holders": [{"pod": "p", "health": {"state": "Unhealthy"}}]}
     for healthy in ("False", "True"):
@@ -419,12 +406,9 @@ def request(verb: str, resource: str, *, account: str = "nodedevices-operator", 
     return Request(f"nodedevices-system:{account}", right, 200, True, f"{account} {verb} {resource}/{path}: 200")
 
 
-def test_a_write_while_nothing_happens_is_found() -> None:
+def test_a_write_while_nothing_happens_is_found_but_for_each_agents_heartbeat() -> None:
     assert invariants.needless([request("patch", "nodedevices")])
     assert invariants.needless([request("patch", "leases"), request("get", "nodes"), request("watch", "pods")]) == []
-
-
-def test_each_agent_may_report_once_for_its_heartbeat() -> None:
     beats = [request("patch", "nodedevices/status", account="nodedevices-agent", path=node) for node in ("n1", "n2")]
     assert invariants.needless(beats) == []
     assert invariants.needless([*beats, beats[0]])

@@ -58,12 +58,9 @@ def test_a_device_whose_fault_is_undecided_is_unknown() -> None:
     assert checked(HealthState.DEGRADED, offered=True).status is Status.WARNING
 
 
-def test_the_summary_names_as_many_findings_as_there_is_room_for() -> None:
+def test_the_summary_names_as_many_findings_as_there_is_room_for_and_cuts_long_ones() -> None:
     many = result(*(finding(f"gpu-{index} FallenOffBus") for index in range(8)))
     assert summary(many) == "DEVICES CRITICAL - gpu-0 FallenOffBus, gpu-1 FallenOffBus and 6 more"
-
-
-def test_a_finding_that_is_too_long_is_cut() -> None:
     text = summary(result(finding("x" * 200)))
     assert (len(text), text.isascii(), text[-3:]) == (MOST_SUMMARY, True, "...")
 

@@ -58,9 +58,11 @@ def test_devices_of_other_drivers_and_pools_are_theirs() -> None:
     assert found == Claim(uid=UID, namespace="ns", name="c", results=(Result(request="big", device="gpu-1"),))
 
 
-def test_administrators_shares_and_amounts_are_read() -> None:
+def test_shares_of_administrators_are_read_and_configuration_for_others_is_not_ours() -> None:
     [found] = understood(result(adminAccess=True, shareID="s-1", consumedCapacity={"memory": "10Gi"})).results
     assert found == Result(request="gpu", device="gpu-0", admin=True, share="s-1", consumed={"memory": "10Gi"})
+    config = [{"opaque": {"driver": "gpu.nvidia.com", "parameters": {}}}, "?"]
+    assert read(claim(config=config), uid=UID, driver=DRIVER, pool=NODE).results
 
 
 @cases(
@@ -81,11 +83,6 @@ def test_administrators_shares_and_amounts_are_read() -> None:
 def test_a_claim_that_makes_no_sense_here_is_refused_and_says_why(wrong: Any, why: str) -> None:
     with pytest.raises(ClaimError, match=why):
         read(wrong, uid=UID, driver=DRIVER, pool=NODE)
-
-
-def test_configuration_for_another_driver_is_not_ours_to_judge() -> None:
-    config = [{"opaque": {"driver": "gpu.nvidia.com", "parameters": {}}}, "?"]
-    assert read(claim(config=config), uid=UID, driver=DRIVER, pool=NODE).results
 
 
 @given(JSON, JSON, JSON)
@@ -154,13 +151,10 @@ def test_what_the_plan_does_not_give_away_no_claim_gets(facts: dict[str, Any], w
         prepared(understood(result(adminAccess=True)), **facts)
 
 
-def test_a_claim_that_tolerates_the_taint_gets_the_device() -> None:
+def test_a_claim_that_tolerates_the_taint_gets_the_device_and_none_has_one_twice() -> None:
     """The scheduler has judged the tolerations."""
     tainted = replace(DEVICES["gpu-0"], blocked=Blocked(reason=UNHEALTHY, message="Xid79"))
     assert prepared(understood(), devices={"gpu-0": tainted}).record.held == {"GPU-0"}
-
-
-def test_one_claim_has_no_device_twice() -> None:
     with pytest.raises(ClaimError, match="has the device gpu-0 twice"):
         prepared(understood(result(), result(request="other")))
 
@@ -183,13 +177,16 @@ def test_no_device_is_held_by_two_claims(calls: list[tuple[str, set[int], bool]]
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
-def test_a_record_is_read_as_it_was_written_and_cut_anywhere_it_is_no_record() -> None:
+def test_a_record_is_read_as_it_was_written_whole_and_of_this_version() -> None:
     record = prepared(understood(result(shareID="s", consumedCapacity={"memory": "1Gi"}))).record
     content = encode(record)
     assert decode(content, uid=UID) == record
     for end in range(len(content)):
         with pytest.raises(RecordError):
             decode(content[:end], uid=UID)
+    later = msgspec.to_builtins(prepared(understood()).record) | {"later": 1}
+    with pytest.raises(RecordError, match="later"):
+        decode(msgspec.json.encode(later) + b"\n", uid=UID)
 
 
 @given(st.binary(max_size=64))
@@ -206,12 +203,6 @@ def test_a_record_that_is_not_this_claims_is_refused(change: dict[str, Any], why
     record = replace(prepared(understood()).record, **change)
     with pytest.raises(RecordError, match=why):
         decode(encode(record), uid=UID)
-
-
-def test_a_field_of_a_later_version_is_refused() -> None:
-    later = msgspec.to_builtins(prepared(understood()).record) | {"later": 1}
-    with pytest.raises(RecordError, match="later"):
-        decode(msgspec.json.encode(later) + b"\n", uid=UID)
 
 
 @cases("uid", ["", "..", "../x", "a/b", "a\n", "x" * 65])

@@ -191,11 +191,8 @@ def test_what_protects_other_pods_leaves_a_device_out_and_nothing_else_does(reas
     assert found.left_out == ({} if advice else {"gpu-0": f"{reason}: why"})
 
 
-def test_every_reason_that_a_claim_may_tolerate_has_a_taint() -> None:
+def test_a_reason_that_may_be_tolerated_has_a_taint_and_an_unknown_one_leaves_the_device_out() -> None:
     assert set(KEYS) == TOLERABLE
-
-
-def test_a_reason_that_is_not_known_leaves_the_device_out() -> None:
     assert published(gpu(0), blocked=Blocked(reason="OfALaterVersion", message="")).devices == ()
 
 

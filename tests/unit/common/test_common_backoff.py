@@ -21,14 +21,11 @@ def test_a_wait_doubles_with_every_failure_up_to_its_bound(failures: int, second
     assert Backoff(initial_seconds=0.5, max_seconds=30.0).after(failures, longest) == seconds
 
 
-def test_jitter_takes_away_at_most_its_part() -> None:
+def test_jitter_takes_away_at_most_its_part_and_two_nodes_do_not_wait_alike() -> None:
     backoff = Backoff(initial_seconds=10.0, max_seconds=60.0, jitter=0.2)
     assert backoff.after(1, shortest) == 8.0
     assert backoff.after(9, shortest) == 48.0
     assert Backoff(initial_seconds=10.0, max_seconds=60.0, jitter=0.0).after(3, shortest) == 40.0
-
-
-def test_two_nodes_do_not_wait_alike() -> None:
     backoff = Backoff(initial_seconds=1.0, max_seconds=30.0)
     assert len({backoff.after(3) for _ in range(10)}) > 1
 

@@ -21,13 +21,10 @@ def test_the_transition_time_moves_only_with_the_status() -> None:
     assert build("Ready", "True", "Fine", "", shown=timeless, now=NOW)["lastTransitionTime"] == NOW
 
 
-def test_a_message_fits_what_the_api_server_takes() -> None:
+def test_a_message_is_cut_to_what_the_server_takes_and_what_is_written_is_read_as_the_same() -> None:
     message = build("Ready", "True", "Fine", "x" * 5000, shown=None, now=NOW)["message"]
     assert len(message) == MESSAGE_LIMIT
     assert message.endswith("…")
-
-
-def test_what_is_written_is_read_as_the_same() -> None:
     written = build("Ready", "True", "Fine", "all is well", shown=SHOWN, now=NOW, generation=3)
     assert read(written) == SHOWN
     assert same(read(written), written)
@@ -41,11 +38,8 @@ def test_a_difference_in_anything_but_time_is_worth_a_write(key: str) -> None:
     assert not same(SHOWN, wanted | {key: 4 if key == "observedGeneration" else "Unknown"})
 
 
-def test_none_is_the_same_as_none_alone() -> None:
+def test_none_is_the_same_as_none_alone_and_somebody_elses_is_read_as_it_is() -> None:
     assert same(None, None)
     assert not same(SHOWN, None)
     assert not same(None, build("Ready", "True", "Fine", "", shown=None, now=NOW))
-
-
-def test_a_condition_of_somebody_elses_making_is_read_as_it_is() -> None:
     assert read({"type": "Ready", "status": None, "observedGeneration": "three"}) == ConditionRecord("Ready", "")

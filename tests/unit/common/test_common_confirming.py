@@ -94,14 +94,11 @@ def test_a_generation_is_a_number_as_the_api_server_writes_it(what: str) -> None
     assert (entries, len(problems)) == ([], 1)
 
 
-def test_a_hostile_entry_is_shown_short_and_printable() -> None:
+def test_hostile_entries_are_shown_short_and_of_too_many_the_rest_is_counted() -> None:
     _, (problem,) = read("\x1b[2J\n" + "x" * 9000, OF_RECORD)
     assert problem.startswith(r"\x1b[2J\nxxx")
     assert len(problem) < 200
     assert problem.isprintable()
-
-
-def test_more_entries_than_count_are_named() -> None:
     value = ",".join(f"GPU-{index}=removed@{AT}" for index in range(MAX_ENTRIES))
     assert (len(read(value, OF_NODE)[0]), read(value, OF_NODE)[1]) == (MAX_ENTRIES, [])
     entries, problems = read(f"{value},GPU-x=removed@{AT},", OF_NODE)

@@ -55,10 +55,15 @@ def test_refused_input_has_a_line_for_each_problem() -> None:
     assert isinstance(error, ValueError), "what a validator may raise"
 
 
-def test_a_request_without_an_answer_has_status_0() -> None:
+def test_a_refused_input_can_be_shown_and_sent_and_no_answer_has_status_0() -> None:
     assert RequestError("list nodes: no answer").status == 0
     assert RequestError("list nodes: 429", status=429, retry_after=3.0).retry_after == 3.0
     assert RequestError("list nodes: 503", status=503, retry_after=3600.0).retry_after == 60.0
+    problems = [InputProblem.at(f"a{HALF}", "is wrong\x1b[2J"), f"{HALF}\u202e is not allowed", "é: fine"]
+    error = InputError(problems)
+    assert error.place == "a\\ud800"
+    assert error.problems == ("a\\ud800: is wrong\\x1b[2J", "\\ud800\\u202e is not allowed", "é: fine")
+    str(error).encode()
 
 
 @cases(
@@ -77,11 +82,3 @@ def test_a_request_without_an_answer_has_status_0() -> None:
 )
 def test_a_wait_that_the_server_requires_is_a_minute_at_most(header: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(header) == seconds
-
-
-def test_whatever_a_refused_input_said_its_error_can_be_shown_and_sent() -> None:
-    problems = [InputProblem.at(f"a{HALF}", "is wrong\x1b[2J"), f"{HALF}\u202e is not allowed", "é: fine"]
-    error = InputError(problems)
-    assert error.place == "a\\ud800"
-    assert error.problems == ("a\\ud800: is wrong\\x1b[2J", "\\ud800\\u202e is not allowed", "é: fine")
-    str(error).encode()

@@ -135,22 +135,13 @@ def opened(*peers: str, sent: tuple[int, ...] = ()) -> list[Connection]:
     return [Connection(peer, float(number), number in sent) for number, peer in enumerate(peers)]
 
 
-def test_while_there_is_room_nobody_leaves() -> None:
+def test_the_peer_with_most_makes_room_by_its_longest_silent_connection() -> None:
     assert makes_room(opened(*"abcd"), "e") is None
-
-
-def test_a_peer_with_its_share_loses_its_own_longest_silent_connection() -> None:
     connections = opened("b", *["a"] * PEER_SHARE, sent=(1,))
     assert makes_room(connections, "a") is connections[2]
     assert makes_room(connections, "b") is None
-
-
-def test_when_all_places_are_taken_the_peer_with_most_makes_room() -> None:
     connections = opened("a", "a", *(f"p{number}" for number in range(MAX_CONNECTIONS - 2)))
     assert makes_room(connections, "new") is connections[0]
-
-
-def test_among_equals_a_request_that_is_being_answered_stays() -> None:
     connections = opened(*(f"p{number}" for number in range(MAX_CONNECTIONS)), sent=(0, 1))
     assert makes_room(connections, "new") is connections[2]
 

@@ -43,12 +43,9 @@ def test_a_flag_has_one_dash_or_two_and_its_value_beside_it_or_behind(arguments:
     assert flags(*arguments) == {"log-level": "debug"}
 
 
-def test_a_truth_value_needs_no_word_and_a_list_has_commas_or_several_flags() -> None:
+def test_lists_have_commas_or_several_flags_and_of_variables_the_first_that_says_something_counts() -> None:
     assert flags("--fail", "--strategy=a,b", "-strategies", "c") == {"fail": True, "strategy": ("a", "b", "c")}
     assert flags("--fail=F") == {"fail": False}
-
-
-def test_of_several_variables_the_first_that_says_something_counts_and_an_empty_one_says_nothing() -> None:
     assert variables(ND_KUBECONFIG="", KUBECONFIG="/k") == {
         "kubeconfig": Given("/k", "environment variable KUBECONFIG")
     }
@@ -66,16 +63,13 @@ def test_every_problem_of_a_command_line_is_reported_at_once() -> None:
     )
 
 
-def test_a_variable_is_named_with_its_value_and_an_unknown_one_of_ours_is_a_typo() -> None:
+def test_an_unknown_variable_of_ours_is_a_typo_but_for_what_kubernetes_says_of_services() -> None:
     with pytest.raises(InputError) as caught:
         variables(FAIL="perhaps", ND_LOG_LEVLE="debug")
     assert caught.value.problems == (
         "environment variable FAIL: 'perhaps' is not true or false; give true or false",
         "environment variable ND_LOG_LEVLE: unknown setting; did you mean ND_LOG_LEVEL?",
     )
-
-
-def test_what_kubernetes_says_of_a_service_of_that_name_is_no_setting() -> None:
     assert variables(ND_SERVICE_HOST="10.0.0.1", ND_OPERATOR_PORT_9736_TCP_ADDR="10.0.0.1", OTHER="x") == {}
 
 
@@ -95,24 +89,18 @@ class Settings:
     command: str
 
 
-def test_a_record_that_is_the_table_has_a_flag_and_a_variable_for_each_field() -> None:
+def test_a_record_has_a_flag_and_a_variable_a_value_or_a_default_for_each_field() -> None:
     named = {option.name: (option.kind, option.variables) for option in options_of(Settings)}
     assert named == {
         "wait-seconds": ("text", ("NODEDEVICES_WAIT_SECONDS",)),
         "folder": ("list", ("NODEDEVICES_FOLDER",)),
         "verbose": ("bool", ("VERBOSE",)),
     }
-
-
-def test_a_field_has_what_was_given_else_its_default() -> None:
     options = options_of(Settings)
     given = defaults(options) | {"wait-seconds": Given("0.5", "--wait-seconds")}
     assert Settings(**settings_of(Settings, given), command="run") == Settings(
         wait_seconds=0.5, folders=("/etc", "/run"), verbose=False, command="run"
     )
-
-
-def test_a_record_is_not_made_without_a_value_for_each_field() -> None:
     with pytest.raises(TypeError, match="wait_seconds"):
         Settings(command="run")
 

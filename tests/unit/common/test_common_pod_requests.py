@@ -94,15 +94,12 @@ def test_an_annotation_that_is_no_text_is_no_percentage(said: Any) -> None:
     assert want.problem
 
 
-def test_an_annotation_that_names_no_container_is_named_with_the_one_that_is_probably_meant() -> None:
+def test_an_annotation_that_names_no_container_is_named_and_harms_no_other() -> None:
     [want] = wants([container(2)], MEMORY, ["mian"])
     assert want.problem == (
         "annotation nodedevices.io/gpu-cores.mian names no container of the pod; did you mean "
         "nodedevices.io/gpu-cores.main? Correct it, or remove it for a part like the container's memory."
     )
-
-
-def test_one_that_names_no_container_harms_none_that_has_its_own() -> None:
     [want] = wants([container(2, "30")], MEMORY, ["mian"])
     assert (want.demand, want.problem) == (Demand(percent=30), "")
 

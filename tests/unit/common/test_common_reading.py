@@ -70,11 +70,12 @@ def test_fields_are_read_where_their_names_and_annotations_say() -> None:
     )
 
 
-def test_what_is_absent_or_of_another_type_is_the_default() -> None:
+def test_what_is_absent_is_the_default_and_what_is_given_is_not_read() -> None:
     assert read({}) == EMPTY
     assert read({"sold": 1, "count": True, "most": False, "numbers": [True, 2]}) == Thing(
         "", "", 0, sold=False, numbers=(2,)
     )
+    assert reader(Part, given="kind")({"name": "p", "kind": "half"}, kind="third") == Part("p", "third")
 
 
 @cases("odd", [None, 1.5, [], {}, "", [[]], {"a": 1}, ["x", None]])
@@ -83,22 +84,12 @@ def test_what_has_another_type_is_the_default(odd: Any) -> None:
     assert read(wrong) == EMPTY
 
 
-def test_a_bad_item_of_a_list_leaves_the_others() -> None:
+def test_a_bad_item_or_label_leaves_the_others_and_equal_texts_are_one() -> None:
     found = read({"parts": [7, {"name": "p"}, None, {"name": []}], "names": ["a", 1, "b"], "numbers": ["1", 2]})
     assert (found.parts, found.names, found.numbers) == ((Part("p"), Part("")), ("a", "b"), (2,))
-
-
-def test_a_bad_label_leaves_the_others() -> None:
     assert read({"metadata": {"labels": {"x": 1, "y": "z"}}}).labels == {"y": "z"}
-
-
-def test_texts_that_many_objects_have_are_one() -> None:
     one, other = (read(json.loads('{"metadata": {"name": "of many"}}')) for _ in range(2))
     assert one.name is other.name
-
-
-def test_fields_that_are_given_are_not_read() -> None:
-    assert reader(Part, given="kind")({"name": "p", "kind": "half"}, kind="third") == Part("p", "third")
 
 
 def test_a_type_that_json_has_not_is_a_mistake_of_the_record() -> None:

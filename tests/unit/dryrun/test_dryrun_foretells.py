@@ -129,16 +129,13 @@ def test_a_missing_gpu_that_does_not_fit_refuses_nothing() -> None:
     assert numbers(node) == {change.name: change.after for change in found.resources}
 
 
-def test_where_the_nodes_own_flags_have_a_part_no_number_is_given() -> None:
+def test_where_the_nodes_own_flags_have_a_part_no_number_is_given_and_odd_parts_are_read() -> None:
     own = at_once(["--node-name=n1", "--resource-prefix=example.com"], {})
     node = Node(*FOUR, local=own)
     found = foretold(node.now({}), {}, shared())
     assert not found.resources
     assert found.names == ("example.com/gpu",)
     assert found.unknown.startswith("what it offers depends on its own flags or files")
-
-
-def test_an_object_of_odd_parts_is_read_without_a_word() -> None:
     raw = {
         "status": {"devices": [{}, {"id": 3, "capacity": {"memory": []}, "partitions": [{}], "holders": [{}]}, None]}
     }

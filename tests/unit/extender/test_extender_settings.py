@@ -14,10 +14,12 @@ from nodedevices_operator.main import main
 from support.cases import cases
 
 
-def test_without_flags_it_serves_loopback_alone() -> None:
+def test_without_flags_it_serves_loopback_alone_and_bodies_are_small() -> None:
     found = settings.read([], {})
     assert (found.address, found.certificate) == (Address("127.0.0.1", 9739), None)
     assert (found.http_address, found.health_address) == (Address("", 9736), Address("", 9738))
+    assert settings.read([], {}).limits == ServerLimits()
+    assert settings.read(["--whole-nodes"], {}).limits.body_bytes > 10 * ServerLimits().body_bytes
 
 
 @cases("address", ["127.0.0.1:1", "127.0.0.9:1", "[::1]:1", "localhost:1"])
@@ -68,11 +70,6 @@ def test_the_command_comes_first_and_what_is_wrong_ends_it_with_2(capsys: pytest
     assert "not a loopback address" in capsys.readouterr().err
     assert main(["--log-level=info", "extender"]) == 2
     assert "extender before all flags" in capsys.readouterr().err
-
-
-def test_bodies_are_small_unless_whole_nodes_are_sent() -> None:
-    assert settings.read([], {}).limits == ServerLimits()
-    assert settings.read(["--whole-nodes"], {}).limits.body_bytes > 10 * ServerLimits().body_bytes
 
 
 def test_help_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

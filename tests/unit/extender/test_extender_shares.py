@@ -138,37 +138,31 @@ def test_a_partition_is_in_service_and_present_as_itself_and_its_device_are(brok
     assert (found.offered, found.missing) == (False, True)
 
 
-def test_a_partition_without_health_of_its_own_has_its_devices() -> None:
+def test_partitions_have_their_devices_health_and_holders_of_other_resources_hold_none() -> None:
     part = gpu(0, 10) | {"id": "MIG-1"}
     del part["health"]
     [found] = shared({"id": "GPU-0", "index": 0, "health": {"state": "Healthy"}, "partitions": [part]})
     assert (found.offered, found.missing) == (True, False)
-
-
-def test_holders_of_another_resource_or_of_no_shares_hold_none_of_these() -> None:
     other, none = holder("other", 3, resource="example.com/other"), holder("none", 0)
     [found] = shared(gpu(0, 24, other, none, holder("mine", 4)))
     assert [(each.pod, each.shares, each.uid, each.cores) for each in found.holders] == [("default/mine", 4, "", 0)]
 
 
-def test_shares_whose_holders_are_not_listed_are_counted_where_the_list_is_cut() -> None:
+def test_unlisted_holders_are_counted_where_the_list_is_cut_and_a_reason_without_count_withholds_nothing() -> None:
     cut = gpu(0, 24, holder("a", 4), held=10, truncated=1)
     assert [each.unlisted for each in shared(cut)] == [6]
     assert [each.unlisted for each in shared(gpu(0, 24, holder("a", 4), held=10))] == [0]
     assert [each.unlisted for each in shared(gpu(0, 24, holder("a", 12), held=10, truncated=1))] == [0]
+    raw = node_devices("n1", gpu(0, 24))
+    entries = [{"reason": "Cordoned"}, {"count": 4}, {"reason": "SamePlace", "count": 4}]
+    raw["status"]["resources"] = [{"name": MEMORY, "unit": "1Gi", "capacity": 24, "withheld": entries}]
+    assert read(raw).resources[MEMORY].withheld == (WithheldShares("SamePlace", 4),)
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_node_of_which_any_device_has_partitions_that_are_not_listed_is_not_judged(first: bool) -> None:
     cut, plain = gpu(0, 24) | {"partitionsTruncated": 1}, gpu(1, 24)
     assert shared(*((cut, plain) if first else (plain, cut))) == ()
-
-
-def test_a_reason_without_name_or_count_withholds_nothing() -> None:
-    raw = node_devices("n1", gpu(0, 24))
-    entries = [{"reason": "Cordoned"}, {"count": 4}, {"reason": "SamePlace", "count": 4}]
-    raw["status"]["resources"] = [{"name": MEMORY, "unit": "1Gi", "capacity": 24, "withheld": entries}]
-    assert read(raw).resources[MEMORY].withheld == (WithheldShares("SamePlace", 4),)
 
 
 @cases(

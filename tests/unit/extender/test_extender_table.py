@@ -167,20 +167,21 @@ def test_pods_bound_in_one_second_are_placed_as_they_were_seen_and_then_by_uid()
     assert free(known) == [2, 0]
 
 
-def test_a_container_that_holds_nothing_beside_one_that_does_has_its_place() -> None:
+def test_a_container_beside_one_that_holds_has_its_place_and_who_cannot_be_placed_takes_nothing() -> None:
     half = pod("half", container("one", 4), container("two", 6), node="n1")
     known = cache(node_devices("n1", gpu(0, 24, holder("half", 4, container="one")), gpu(1, 6)), half)
     assert free(known) == [20, 0]
-
-
-def test_a_pod_that_can_no_longer_be_placed_takes_nothing_from_the_others() -> None:
     assert free(cache(node_devices("n1", gpu(0, 24, held=10)), pod("lost", 16, node="n1"))) == [14]
 
 
-def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_ones_where_uids_are_known() -> None:
+def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_one_and_a_static_pod_has_its_kubelets_uid() -> None:
     earlier = holder("same", 10) | {"podUID": "another"}
     known = cache(node_devices("n1", gpu(0, 24, earlier), gpu(1, 10)), pod("same", 10, node="n1"))
     assert free(known) == [24, 0]
+    mirror = pod("static", 10, node="n1")
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
+    known = cache(node_devices("n1", gpu(0, 24, holder("static", 10) | {"podUID": "hash"})), mirror)
+    assert free(known) == [14]
 
 
 def test_a_pod_that_follows_one_of_its_name_has_a_place_of_its_own() -> None:
@@ -190,13 +191,6 @@ def test_a_pod_that_follows_one_of_its_name_has_a_place_of_its_own() -> None:
     known.remove_pod(first)
     known.observe_pod(second)
     assert free(known) == [24, 0]
-
-
-def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_has() -> None:
-    mirror = pod("static", 10, node="n1")
-    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
-    known = cache(node_devices("n1", gpu(0, 24, holder("static", 10) | {"podUID": "hash"})), mirror)
-    assert free(known) == [14]
 
 
 @pytest.mark.parametrize(("held", "left"), [(60, 25), (70, 15)])
@@ -236,22 +230,16 @@ def test_a_gpu_needs_room_in_computing_power_where_that_is_shared() -> None:
     )
 
 
-def test_a_refusal_says_how_much_computing_power_is_left_at_most_where_the_memory_is_free() -> None:
+def test_a_refusal_says_how_much_computing_power_is_left_and_who_says_nothing_needs_its_part() -> None:
     known = cache(node_devices("n1", *(gpu(n, 24, held=2, cores_held=held) for n, held in enumerate((80, 60, 70)))))
     assert judge(known, pod("p", 4, cores={"main": "50"})).refusal.endswith("(where the memory is free: 41 %)")
-
-
-def test_a_pod_that_says_nothing_needs_as_much_as_its_shares_are_of_all() -> None:
     known = cache(node_devices("n1", gpu(0, 24, held=2, cores_held=80)))
     assert judge(known, pod("p", 4)).refusal == ""
     assert judge(known, pod("p", 12)).refusal != ""
 
 
-def test_three_thirds_of_a_gpu_fit_though_reports_round_up() -> None:
+def test_three_thirds_of_a_gpu_fit_and_where_cores_are_not_shared_the_annotation_means_nothing() -> None:
     assert judge(cache(node_devices("n1", gpu(0, 24, held=16, cores_held=67))), pod("p", 8)).refusal == ""
-
-
-def test_where_computing_power_is_not_shared_the_annotation_means_nothing() -> None:
     known = cache(node_devices("n1", gpu(0, 24)), pod("coming", 4, node="n1", cores={"main": "90"}))
     assert judge(known, pod("p", 4, cores={"main": "90"})).refusal == ""
 
@@ -274,7 +262,7 @@ def test_what_comes_and_goes_takes_computing_power_and_gives_it_back() -> None:
     assert judge(known, pod("p", 4, cores={"main": "41"})).refusal != "", "as much as it had is given back, and no more"
 
 
-def test_a_pod_that_says_wrongly_what_it_needs_waits_with_the_reason_that_its_node_would_refuse_it_with() -> None:
+def test_a_pod_that_says_wrongly_what_it_needs_waits_and_once_bound_counts_as_all_of_a_gpu() -> None:
     wanted = pod("p", 4, cores={"main": "30%"})
     empty = cache(node_devices("n1", gpu(0, 24, cores_held=0)))
     right = 'give a percentage of one device, "1" to "100".'
@@ -282,9 +270,6 @@ def test_a_pod_that_says_wrongly_what_it_needs_waits_with_the_reason_that_its_no
         refusal=f"annotation nodedevices.io/gpu-cores.main: '30%': {right}", never=True
     )
     assert judge(cache(node_devices("n1", gpu(0, 24))), wanted).refusal == ""  # where it is not shared, it is not read
-
-
-def test_what_a_bound_pod_says_wrongly_counts_as_all_of_a_gpu() -> None:
     known = cache(node_devices("n1", gpu(0, 24, cores_held=0)), pod("coming", 4, node="n1", cores={"main": "many"}))
     assert judge(known, pod("p", 4, cores={"main": "1"})).refusal != ""
 
@@ -327,22 +312,16 @@ def test_a_gpu_that_says_more_is_free_than_there_is_scores_as_an_empty_one(
 
 
 # --- what is not known -----------------------------------------------------------------------------------------------
-def test_nothing_is_known_of_a_node_without_node_devices_or_with_a_stale_one() -> None:
+def test_nothing_is_known_of_a_node_that_is_stale_overdue_or_says_nothing_of_what_is_free() -> None:
     known = cache(node_devices("n1", gpu(0, 24)), node_devices("n2", gpu(0, 24), stale=True))
     assert known.table("n1", MEMORY, 1.0) is not None
     assert known.table("n2", MEMORY, 1.0) is None
     assert known.table("n3", MEMORY, 1.0) is None
-
-
-def test_nothing_is_known_of_a_node_whose_heartbeat_is_overdue_until_it_comes_again() -> None:
     known = cache(node_devices("n1", gpu(0, 24)))
     assert known.table("n1", MEMORY, 899.0) is not None
     assert known.table("n1", MEMORY, 900.0) is None
     known.observe_node(node_devices("n1", gpu(0, 24), heartbeat="2026-11-22T12:15:00Z"), 901.0)
     assert known.table("n1", MEMORY, 901.0) is not None
-
-
-def test_nothing_is_known_of_an_agent_that_does_not_say_what_is_free() -> None:
     old = gpu(0, 24)
     del old["shares"]["free"]
     assert cache(node_devices("n1", old)).table("n1", MEMORY, 1.0) is None
@@ -385,13 +364,10 @@ def test_every_change_of_a_pod_or_a_node_devices_shows_in_the_next_answer() -> N
     assert known.table("n1", MEMORY, 1.0) is None
 
 
-def test_a_pod_that_has_ended_is_forgotten_by_its_phase_as_well() -> None:
+def test_only_pods_that_run_and_request_memory_are_remembered() -> None:
     known = cache(node_devices("n1", gpu(0, 24)), pod("p", 10, node="n1"))
     known.observe_pod(pod("p", 10, node="n1", phase="Failed"))
     assert (free(known), known.sizes()) == ([24], (1, 0))
-
-
-def test_only_pods_that_request_shares_of_memory_are_remembered() -> None:
     plain = pod("plain", container("main", 0), node="n1")
     known = cache(node_devices("n1", gpu(0, 24)), plain, pod("other", 1, node="n1", resource="nvidia.com/gpu"))
     known.observe_pod(plain)
@@ -426,9 +402,11 @@ def test_a_pod_that_is_none_requests_nothing(odd: dict[str, Any]) -> None:
     assert requests_of(odd, {MEMORY}) == {}
 
 
-def test_of_a_pods_requests_those_for_other_resources_are_left_out() -> None:
+def test_requests_for_other_resources_are_left_out_and_a_node_of_unlisted_partitions_passes() -> None:
     spec = {"containers": [{"name": "a", "resources": {"requests": {"cpu": "2", MEMORY: "3", OTHER: "1"}}}]}
     assert requests_of({"spec": spec}, {MEMORY}).keys() == {MEMORY}
+    # They may have room; a report is cut where etcd would refuse it.
+    assert cache(node_devices("n1", gpu(0, 24) | {"partitionsTruncated": 3})).table("n1", MEMORY, 1.0) is None
 
 
 @given(st.data())
@@ -476,8 +454,3 @@ def test_pods_that_are_gone_leave_nothing_behind() -> None:
     assert known.different_requests <= LEAST_REQUESTS
     assert known.sizes() == (1, 1)
     assert free(known) == [21, 24]
-
-
-def test_a_node_of_which_partitions_are_not_listed_passes() -> None:
-    """They may have room; a report is cut where etcd would refuse it."""
-    assert cache(node_devices("n1", gpu(0, 24) | {"partitionsTruncated": 3})).table("n1", MEMORY, 1.0) is None

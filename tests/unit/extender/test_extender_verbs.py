@@ -54,27 +54,21 @@ def test_names_in_names_out_with_the_reason_for_each_node_that_is_left_out() -> 
     }
 
 
-def test_whole_nodes_in_whole_nodes_out() -> None:
+def test_whole_nodes_in_whole_nodes_out_with_keys_in_any_case() -> None:
     nodes = {"kind": "NodeList", "items": [{"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2")]}
     body = json.dumps({"Pod": pod("p", 20), "Nodes": nodes, "NodeNames": None}).encode()
     found = answered(cache(*TWO), body)
     assert found["Nodes"] == {"kind": "NodeList", "items": [{"metadata": {"name": "n2", "labels": {"a": "b"}}}]}
     assert (found["NodeNames"], list(found["FailedNodes"])) == (None, ["n1"])
-
-
-def test_keys_are_read_in_any_case_and_written_capitalised() -> None:
     body = json.dumps({"pod": pod("p", 20), "nodenames": ["n1", "n2"]}).encode()
     assert answered(cache(*TWO), body)["NodeNames"] == ["n2"]
     body = json.dumps({"POD": pod("p", 20), "nodes": {"items": [{"metadata": {"name": "n1"}}]}}).encode()
     assert answered(cache(*TWO), body)["Nodes"] == {"items": []}
 
 
-def test_where_ending_other_pods_would_not_help_the_scheduler_need_not_try() -> None:
+def test_an_answer_has_the_nodes_as_they_were_sent_and_says_where_preemption_would_not_help() -> None:
     found = filtered(cache(*TWO), pod("p", 25), "n1", "n2")
     assert (found.passed, found.failed, sorted(found.never)) == ([], {}, ["n1", "n2"])
-
-
-def test_an_answer_has_the_nodes_in_the_order_in_which_they_were_sent_and_no_others() -> None:
     found = filtered(cache(*TWO), pod("p", 2), "n2", "n9", "n1")
     assert (found.passed, found.unknown) == (["n2", "n9", "n1"], 1)
 

@@ -31,9 +31,14 @@ def plan() -> Plan:
     return apply(make_shape(TESTED, PlanSettings()), facts, gates=(*GATES, burn_in))
 
 
-def test_the_page_shows_the_file_that_is_tested_with_its_imports() -> None:
+def test_the_page_shows_the_tested_file_its_reasons_are_in_troubleshooting_and_it_costs_nothing() -> None:
     _, code = Path(inspect.getfile(burn_in)).read_text().split('"""\n\n', 1)
     assert f"```python\n{code}```" in (DOCS / "extending.md").read_text()
+    facts = GateFacts(inventory=inventory_of(gpu(0)), verdicts=healthy(gpu(0)), holdings=NOBODY)
+    assert burn_in(make_shape(facts.inventory, PlanSettings()), facts) is None
+    page = (DOCS / "troubleshooting.md").read_text()
+    section = page.partition("## Why ids are withheld")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(MEANINGS)
 
 
 def test_its_devices_go_to_no_new_container_and_status_and_allocate_say_why() -> None:
@@ -57,14 +62,3 @@ def test_its_devices_go_to_no_new_container_and_status_and_allocate_say_why() ->
     assert (why.reason, why.count, why.devices, why.message) == ("BurnIn", 1, ("gpu-1",), "its burn-in test runs")
     assert status.summary is not None
     assert status.summary.withheld == "BurnIn=1"
-
-
-def test_where_it_blocks_nothing_it_costs_nothing() -> None:
-    facts = GateFacts(inventory=inventory_of(gpu(0)), verdicts=healthy(gpu(0)), holdings=NOBODY)
-    assert burn_in(make_shape(facts.inventory, PlanSettings()), facts) is None
-
-
-def test_every_reason_has_a_row_in_troubleshooting() -> None:
-    page = (DOCS / "troubleshooting.md").read_text()
-    section = page.partition("## Why ids are withheld")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(MEANINGS)

@@ -91,12 +91,9 @@ def test_a_reason_that_a_claim_may_tolerate_hides_none_that_protects_another_pod
     assert by_api[Api.DRA] == {gpu_id(0): "", gpu_id(1): reasons.HELD_IN_ANOTHER_SHAPE}
 
 
-def test_where_nothing_is_in_the_way_the_plan_is_the_shape_itself() -> None:
+def test_nothing_in_the_way_leaves_the_shape_and_a_fault_blocks_with_its_reason() -> None:
     shape = whole(0, 1)
     assert gated(shape, BOTH, WELL) is shape
-
-
-def test_a_device_at_fault_is_blocked_with_its_health_reason() -> None:
     bad = Verdict(state=HealthState.UNHEALTHY, reason="Xid79", message="long story", since=START, offered=False)
     plan = gated(whole(0, 1), BOTH, {**WELL, gpu_id(1): bad})
     assert why(plan) == {gpu_id(0): "", gpu_id(1): reasons.UNHEALTHY}

@@ -89,13 +89,10 @@ def test_a_folder_that_is_too_large_names_its_largest_files() -> None:
     )
 
 
-def test_wheels_are_taken_by_hash_and_never_built() -> None:
+def test_wheels_are_taken_by_hash_and_no_step_is_longer_than_the_whole() -> None:
     command = " ".join(uv_command("3.12", "aarch64"))
     assert "--require-hashes --only-binary :all: --python-version 3.12" in command
     assert "--python-platform aarch64-manylinux_2_28" in command
-
-
-def test_no_step_is_longer_than_the_whole() -> None:
     assert all(step.seconds < WHOLE_SECONDS for step in steps(60.0))
     assert [step.module for step in steps(60.0)] == ["probing", "checking", "serving", "faults", "use", "mps"]
 
@@ -115,11 +112,8 @@ def test_a_card_that_another_process_may_be_on_is_left_alone(readings: Json, why
     assert busy({"id": "GPU-1", "readings": readings}) == why
 
 
-def test_a_card_in_mig_mode_is_left_alone() -> None:
+def test_a_card_in_mig_mode_is_left_alone_and_arguments_behind_dashes_are_the_runs() -> None:
     assert busy({"readings": {"processes": 0}, "extra": {"migEnabled": {"bool": True}}}) == "it is in MIG mode"
-
-
-def test_the_arguments_behind_two_dashes_are_those_of_the_run() -> None:
-    """As `make hardware ARGUMENTS="--no-faults --seconds 20"` has them."""
+    # As `make hardware ARGUMENTS="--no-faults --seconds 20"` has them.
     given = parser().parse_args(["run", "--", "--no-faults", "--seconds", "20"])
     assert (given.command, given.arguments) == ("run", ["--no-faults", "--seconds", "20"])

@@ -57,13 +57,10 @@ def test_what_an_xid_comes_to(disable: str, enable: str, number: int, kind: Effe
     assert effect(meaning(look_up(number)), rules(disable, enable)) is kind
 
 
-def test_only_the_enabled_xids_make_a_gpu_unhealthy() -> None:
+def test_only_the_enabled_xids_make_a_gpu_unhealthy_as_many_as_fit_into_a_section() -> None:
     """NVIDIA's plugin hears nothing when everything is disabled and some are enabled."""
     story = Story(rules("all", "79")).line(gpu(0), gpu(1), xids=[xid(79, 0), xid(48, 1)])
     assert (story.says(0), story.says(1)) == (("Unhealthy", "Xid79"), ("Healthy", ""))
-
-
-def test_as_many_xids_as_there_are_fit_into_the_rules_of_a_section() -> None:
     numbers = list(range(1, 1024))
     found = rules_from_environment(",".join(map(str, numbers[::2])), ",".join(map(str, numbers[1::2]))).rules()
     section = parse(Health, to_dict(Health(rules=found)))

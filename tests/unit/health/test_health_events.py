@@ -22,7 +22,7 @@ def test_a_new_process_with_an_earlier_ones_name_has_new_events() -> None:
     assert cursor.sequence == 2
 
 
-def test_an_event_that_is_repeated_in_later_lines_is_seen_once() -> None:
+def test_an_event_repeated_in_later_lines_is_seen_once_by_the_numbers_of_its_process() -> None:
     first = snapshot(events=(xid(79, sequence=1),))
     second = snapshot(events=(xid(79, sequence=1), xid(31, sequence=2)))
     cursor, fresh = fresh_events(EventCursor(), first)
@@ -30,9 +30,6 @@ def test_an_event_that_is_repeated_in_later_lines_is_seen_once() -> None:
     cursor, fresh = fresh_events(cursor, second)
     assert [event.xid for event in fresh] == [31]
     assert fresh_events(cursor, second) == (cursor, ())
-
-
-def test_sequence_numbers_belong_to_one_probe_process() -> None:
     cursor, _ = fresh_events(EventCursor(), snapshot(events=(xid(79, sequence=9),)))
     _, fresh = fresh_events(cursor, snapshot(instance="second", events=(xid(62, sequence=1),)))
     assert [event.xid for event in fresh] == [62]
@@ -78,26 +75,20 @@ def test_events_are_seen_in_their_order() -> None:
     assert [event.xid for event in fresh] == [13, 31]
 
 
-def test_application_xids_are_reported_though_no_state_changes() -> None:
+def test_application_xids_are_reported_and_equal_ones_folded() -> None:
     logged = logged_events([xid(31), xid(79), xid(63)], HealthRules(), {}, REGISTERED)
     assert [(each.device_id, each.xid, each.message) for each in logged] == [
         (gpu_id(0), 31, "GPU memory page fault (XID 31)")
     ]
-
-
-def test_equal_notices_are_folded() -> None:
     logged = logged_events([xid(31, count=3), xid(31, after=5, count=4), xid(31, 1)], HealthRules(), {}, REGISTERED)
     assert [(each.device_id, each.count) for each in logged] == [(gpu_id(0), 7), (gpu_id(1), 1)]
     assert (logged[0].time - START).total_seconds() == 5
 
 
-def test_a_notice_is_of_a_device_or_none_and_none_of_what_is_ignored_or_a_state() -> None:
+def test_a_notice_is_of_a_device_or_none_and_those_of_a_line_are_bounded() -> None:
     assert [each.xid for each in logged_events([xid(79, None)], HealthRules(), {}, REGISTERED)] == [79]
     assert logged_events([xid(31)], ruled({"Xid31": "Ignored"}), {}, REGISTERED) == ()
     assert logged_events([xid(31)], ruled({"Xid31": "Unhealthy"}), {}, REGISTERED) == ()
-
-
-def test_notices_of_one_line_are_bounded() -> None:
     many = [replace(xid(31), device_id=f"GPU-{number}") for number in range(1000)]
     assert len(logged_events(many, HealthRules(), {}, REGISTERED)) == MAX_LOGGED
 

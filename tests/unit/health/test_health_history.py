@@ -110,25 +110,19 @@ def test_a_reading_says_that_a_rule_that_counts_decided_as_long_as_it_does() -> 
     assert "times or more" not in of.world.verdicts[gpu_id(0)].message
 
 
-def test_what_came_outside_the_window_does_not_count() -> None:
+def test_only_what_came_within_the_window_by_reasons_of_the_rule_counts() -> None:
     of = strike(strike(node(rule("Xid31", count=2, window=60)), 31), 31, wait=61)
     assert state(of) == ("Healthy", "")
     assert state(strike(of, 31, wait=60)) == ("Unhealthy", "Xid31")
-
-
-def test_the_reasons_of_a_rule_are_counted_together_and_others_are_not() -> None:
     of = strike(node(rule("Xid13", "Xid31", count=3, window=DAY)), 13, 43, 31)
     assert state(of) == ("Healthy", "")
     assert state(strike(of, 13)) == ("Unhealthy", "Xid13")
 
 
-def test_a_folded_event_counts_as_often_as_it_happened() -> None:
+def test_a_folded_event_counts_as_often_as_it_happened_also_where_it_is_only_counted() -> None:
     of = strike(node(rule("Xid31", count=5, window=DAY)), 31, count=4)
     assert state(of) == ("Healthy", "")
     assert state(strike(of, 31)) == ("Unhealthy", "Xid31")
-
-
-def test_an_event_that_is_only_counted_counts_for_a_rule() -> None:
     only_counted = 63
     assert shown(strike(node(), only_counted)) == []
     of = strike(node(rule("Xid63", count=2, window=DAY)), only_counted)
@@ -251,13 +245,10 @@ def test_an_error_in_a_partition_counts_for_its_device() -> None:
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
-def test_a_gpu_that_was_repaired_shows_what_it_has_had() -> None:
+def test_a_gpu_that_was_repaired_shows_what_it_has_had_and_errors_of_programs_are_no_faults() -> None:
     of = strike(node(holdDownSeconds=1), 95, device=1).line(after=10.0)
     assert state(of, 1) == ("Healthy", "")
     assert (shown(of, 0), shown(of, 1)) == ([], [("Xid95", 1, True)])
-
-
-def test_errors_of_programs_are_history_and_no_faults() -> None:
     of = strike(node(), 31, count=100)
     assert shown(of) == [("Xid31", 100, False)]
 
@@ -280,14 +271,11 @@ def test_the_status_has_the_newest_reasons_of_many() -> None:
     assert len(of.world.state.history[gpu_id(0)]) == MAX_REASONS
 
 
-def test_a_device_that_a_probe_without_devices_does_not_list_has_had_no_fault() -> None:
+def test_what_is_not_listed_while_the_probe_sees_nothing_has_had_no_fault() -> None:
     of = node().line(gpu(0), gpu(1))
     of.step(snapshot())
     assert {each for each, _ in of.states.values()} == {"Unknown"}
     assert of.world.state.history == {}
-
-
-def test_one_that_is_missing_once_the_probe_sees_the_others_again_has_had_a_fault() -> None:
     of = node().line(gpu(0), gpu(1))
     of.step(snapshot()).line(gpu(0)).line(gpu(0))
     assert shown(of, 1) == [("Missing", 1, True)]
@@ -295,12 +283,9 @@ def test_one_that_is_missing_once_the_probe_sees_the_others_again_has_had_a_faul
     assert shown(of, 1) == [("Missing", 1, True)], "it was and is"
 
 
-def test_what_came_more_than_a_minute_before_it_was_reported_is_shown_at_once() -> None:
+def test_what_came_before_it_was_reported_is_shown_at_once_from_its_earliest_event() -> None:
     [[only]] = after(300, xid(31)).values()
     assert only.shown.count == 1
-
-
-def test_a_period_begins_with_its_earliest_event_in_whichever_order_they_come() -> None:
     [[only]] = after(20, xid(31, after=5), before=after(10, xid(31, after=10))).values()
     assert [each.first for each in only.periods] == [START + timedelta(seconds=5)]
 
@@ -323,12 +308,9 @@ def test_after_a_clock_was_set_back_the_last_one_may_be_of_a_boot_before() -> No
     assert (only.times, only.last) == ((START - timedelta(days=2), START), START)
 
 
-def test_an_event_without_its_device_or_of_one_that_is_gone_is_no_history() -> None:
+def test_an_event_without_its_device_is_no_history_and_a_partitions_is_its_devices() -> None:
     assert list(after(0, xid(31, 7), xid(31, 1))) == [gpu_id(1)]
     assert after(1, before=after(0, xid(31, 1)), inventory=inventory_of(gpu(0))) == {}
-
-
-def test_a_fault_of_a_partition_alone_is_one_of_its_device() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
     of = node({"reasons": ["Xid94"], "state": "Unhealthy"}, devices=(cut,))
     of.line(xids=(dataclasses.replace(xid(94, gi=8, ci=0), time=of.time),))

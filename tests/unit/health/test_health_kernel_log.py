@@ -121,24 +121,18 @@ def test_each_bit_of_a_register_is_what_the_workflow_calls_it(register: int) -> 
         assert ("" if found is None else found.reason) == reason, bit
 
 
-def test_the_list_of_sxids_is_that_of_the_guide() -> None:
+def test_sxids_and_kinds_of_a_switch_are_those_of_the_guide() -> None:
     """Counts: gpud's copy of the guide's tables (components/accelerator/nvidia/sxid/sxid.go)."""
     assert sum(each.reach is Reach.FABRIC for each in SXIDS.values()) == 21
     assert len(SXIDS) == 93
+    assert frozenset({kinds.SXID, kinds.SXID_FATAL}) == SWITCH_KINDS
 
 
-def test_every_kind_of_the_probe_means_something_to_a_vendor() -> None:
+def test_every_kind_of_the_probe_means_something_and_is_on_the_page() -> None:
     details = {"register1": "0x10"}
     for row in ROWS:
         code = {kinds.XID_DETAIL: 74}.get(row.kind, 20034)
         assert any(meaning(maker, row.kind, code, **details) is not None for maker in MAKERS), row.kind
-
-
-def test_the_kinds_of_a_switch_are_the_line_formats() -> None:
-    assert frozenset({kinds.SXID, kinds.SXID_FATAL}) == SWITCH_KINDS
-
-
-def test_no_reason_is_missing_on_the_page() -> None:
     said = PAGE.read_text()
     meanings = (kernel_log.MEANINGS, REGISTERED["amd"].meanings, REGISTERED["*/nic"].meanings)
     shown = [each for some in meanings for each in some.values() if each.effect is not Effect.REPAIRED]

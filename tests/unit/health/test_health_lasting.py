@@ -118,12 +118,9 @@ def test_a_link_with_fewer_lanes_than_both_ends_can_have_degrades_a_device_of_an
     )
 
 
-def test_the_message_of_a_narrow_link_has_the_width_that_it_has_now() -> None:
+def test_a_narrow_link_has_the_width_of_now_and_a_slow_idle_one_is_no_fault_without_a_rule() -> None:
     story = lines(Story(), on_pcie(8, 16), until=70)
     assert "has 4 of the 16 lanes" in lines(story, on_pcie(4, 16), until=75).verdict().message
-
-
-def test_a_link_that_is_slow_while_idle_is_no_fault_until_a_rule_names_it() -> None:
     slow = on_pcie(16, 16, generation=1)
     assert lines(Story(), slow, until=120).says() == WELL
     story = lines(Story(ruled({"PcieLinkSlow": "Degraded"})), slow, until=120)

@@ -40,10 +40,12 @@ def test_an_error_of_a_program_is_noticed_on_its_device_and_on_no_other(number: 
     assert shown(found) == {gpu_id(1): [(f"Xid{number}", 1)]}
 
 
-def test_a_notice_says_what_it_means_and_what_to_do() -> None:
+def test_a_notice_says_what_it_means_and_without_a_device_is_nobodys() -> None:
     [[notice]] = after(3, xid(31, after=2)).values()
     assert notice.message == "GPU memory page fault (XID 31); restart the application"
     assert (notice.since, notice.time) == (START + timedelta(seconds=2),) * 2
+    assert after(0, xid(31, None)) == {}
+    assert after(0, xid(31, 7)) == {}
 
 
 @cases("number", [48, 62, 63, 74, 79, 154])
@@ -54,11 +56,6 @@ def test_what_changes_a_state_or_is_only_counted_is_no_notice(number: int) -> No
 @cases("state", ["Ignored", "Degraded", "Unhealthy"])
 def test_what_a_policys_rules_decide_is_no_notice(state: str) -> None:
     assert after(0, xid(31), rules=ruled({"Xid31": state})) == {}  # type: ignore[dict-item]  # one of the literals
-
-
-def test_an_event_without_a_device_is_nobodys() -> None:
-    assert after(0, xid(31, None)) == {}
-    assert after(0, xid(31, 7)) == {}
 
 
 def test_repeats_are_shown_once_a_minute() -> None:
@@ -87,14 +84,11 @@ def test_a_notice_is_forgotten_a_day_after_it_came_last_or_with_its_device() -> 
     assert after(20, before=found, inventory=inventory_of(gpu(1))) == {}
 
 
-def test_the_newest_come_first_and_no_more_are_kept_than_a_few() -> None:
+def test_the_newest_few_come_first_also_of_a_clock_that_was_set() -> None:
     many = [xid(number, after=second) for second, number in enumerate([13, 31, 8, 11, 25, 32, *range(126, 140)])]
     [found] = after(60, *many).values()
     assert len(found) == MAX_KEPT
     assert [each.code for each in found][:2] == ["Xid139", "Xid135"]
-
-
-def test_an_event_of_a_clock_that_was_set_counts_from_about_now() -> None:
     [[early]] = after(0, xid(31, after=-86400 * 365)).values()
     [[late]] = after(0, xid(31, after=86400)).values()
     assert early.time == START - timedelta(seconds=60)

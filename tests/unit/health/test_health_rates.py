@@ -101,21 +101,15 @@ def test_rises_that_are_counted_together_are_forgotten_no_sooner_than_a_twelfth_
     assert condition(told) is True, "it rose after 55, 110 and 140 s"
 
 
-def test_a_device_has_its_own_counters() -> None:
+def test_a_device_has_its_own_counters_and_a_burst_is_forgotten_with_its_window() -> None:
     told = story().line(device(0, errors=0), device(1, errors=0))
     told.line(device(0, errors=9), device(1, errors=0))
     assert (told.says(0), told.says(1)) == (FAST, WELL)
-
-
-def test_a_burst_is_no_rise_that_lasts() -> None:
     told = lasts(story(), 10, pauses=0)
     assert lasts(told, 5, pauses=500).says() == WELL
     for pauses in range(501, 501 + LASTING, 5):
         lasts(told, 5, pauses=pauses)
     assert told.says() == SLOW
-
-
-def test_a_short_burst_is_forgotten_with_its_window() -> None:
     told = Story(HealthRules(), {"example": Counting()})
     lasts(told, 10, pauses=0)
     lasts(told, 5, pauses=3)
@@ -123,13 +117,10 @@ def test_a_short_burst_is_forgotten_with_its_window() -> None:
     assert condition(told, "Slow") is None, "neither evident nor over"
 
 
-def test_rows_with_the_same_reason_are_one_condition_which_either_makes_evident() -> None:
+def test_rows_with_the_same_reason_are_one_condition_also_without_one_of_the_counters() -> None:
     told = lasts(story(), 10, drops=0, losses=0)
     assert lasts(told, 5, drops=0, losses=3).says() == TWO
     assert told.verdict().message == "more than 2 losses"
-
-
-def test_a_device_without_one_of_the_counters_is_judged_by_the_other() -> None:
     told = lasts(story(), 10, drops=0)
     assert lasts(told, 5, drops=3).says() == TWO
     lasts(told, WINDOW + 5, drops=3)

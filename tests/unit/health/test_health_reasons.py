@@ -22,11 +22,12 @@ def test_a_rule_about_a_reason_that_there_is_decides_something(reason: str) -> N
     assert notes(reason) == []
 
 
-def test_a_rule_about_no_reason_is_named_with_what_there_is() -> None:
+def test_a_rule_about_no_reason_is_named_with_what_there_is_or_is_right() -> None:
     [note] = notes("Xid109", "RowRemapPendign")
     assert note.startswith("health.rules[0].reasons RowRemapPendign: no such reason; known reasons: RowRemapPending, ")
     [note] = notes("Xdi79")
     assert "Xid<number>" in note
+    assert notes("xid79") == ["health.rules[0].reasons xid79: no such reason; case matters: Xid79 differs only in case"]
 
 
 def test_a_reason_of_faults_that_no_device_and_no_holder_can_have_is_named() -> None:
@@ -40,14 +41,13 @@ def test_a_reason_of_faults_that_no_device_and_no_holder_can_have_is_named() -> 
     assert other.startswith("faults.rules[1].reasons Falle0ffBus: no such reason; known reasons: FallenOffBus, ")
 
 
-def test_a_rule_about_a_recovery_decides_nothing_and_is_named() -> None:
+def test_a_rule_about_a_recovery_or_an_unusable_device_is_named() -> None:
     assert notes("FirmwareFatal") == []
     [note] = notes("FirmwareRecovered")
     assert "no such reason" in note
-
-
-def test_a_reason_in_the_wrong_case_is_named_with_the_right_one() -> None:
-    assert notes("xid79") == ["health.rules[0].reasons xid79: no such reason; case matters: Xid79 differs only in case"]
+    [note] = notes("Missing")
+    assert note.startswith("health.rules[0].reasons Missing: Missing is always Unhealthy, whatever a rule says")
+    assert notes("Missing", "FallenOffBus", state="Unhealthy") == []
 
 
 def test_a_rule_that_counts_what_an_earlier_one_decides_is_named() -> None:
@@ -105,15 +105,12 @@ def test_a_rule_that_does_not_switch_on_a_reason_that_is_off_is_named_and_one_th
     assert noted({"reasons": ["*"], "state": "Degraded"}, on) == [], "the second rule switches the reason on"
 
 
-def test_the_rules_of_nvidias_variables_all_have_an_effect() -> None:
+def test_nvidias_variables_all_have_an_effect_and_a_rule_may_count_what_a_later_one_ignores() -> None:
     for disabled, enabled in (("13,31", "79"), ("all", "48,79"), ("", "all"), ("all", "")):
         assert unmatched(rules_from_environment(disabled, enabled).rules(), REGISTERED) == ()
-
-
-def test_a_rule_that_would_call_an_unusable_device_usable_is_named_but_not_one_for_its_hold_down() -> None:
-    [note] = notes("Missing")
-    assert note.startswith("health.rules[0].reasons Missing: Missing is always Unhealthy, whatever a rule says")
-    assert notes("Missing", "FallenOffBus", state="Unhealthy") == []
+    counts = {"reasons": ["Xid31"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 60}}
+    ignores = {"reasons": ["Xid*"], "state": "Ignored"}
+    assert unmatched(tuple(HealthRule.model_validate(each) for each in (counts, ignores)), REGISTERED) == ()
 
 
 @cases(
@@ -130,9 +127,3 @@ def test_a_rule_that_counts_readings_that_a_later_one_ignores_is_named(later: di
     rules = tuple(HealthRule.model_validate(each) for each in (counts, later))
     said = "health.rules[0].after.count 3: rules[1] ignores everything that this rule counts"
     assert [each.text.startswith(said) for each in unmatched(rules, REGISTERED)] == [True] * noted
-
-
-def test_a_rule_may_count_events_that_a_later_one_ignores() -> None:
-    counts = {"reasons": ["Xid31"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 60}}
-    ignores = {"reasons": ["Xid*"], "state": "Ignored"}
-    assert unmatched(tuple(HealthRule.model_validate(each) for each in (counts, ignores)), REGISTERED) == ()

@@ -103,16 +103,13 @@ def test_a_partition_has_its_devices_rules(match: dict[str, Any], *, hit: bool) 
     assert story.says(0) == ("Healthy", "")
 
 
-def test_an_event_whose_device_is_not_known_is_under_no_rule_about_some_devices() -> None:
+def test_an_event_without_a_device_is_under_no_rule_about_devices_and_notices_go_by_them() -> None:
     ignored = ruled(XID31 | {"state": "Ignored", "match": {"type": "gpu"}})
     devices = facts_by_id(inventory_of(gpu(0, mig_enabled=True, partitions=(partition(0, 0),))))
     assert [each.xid for each in logged_events([xid(31, None)], ignored, devices, REGISTERED)] == [31]
     assert logged_events([xid(31, 0)], ignored, devices, REGISTERED) == ()
     of_part = replace(xid(31), device_id=mig_id(0, 0))
     assert logged_events([of_part], ignored, devices, REGISTERED) == ()
-
-
-def test_a_notice_is_left_by_the_devices_whose_rule_does_not_ignore_it() -> None:
     ignored = ruled(XID31 | {"state": "Ignored", "match": {"ids": [gpu_id(0)]}})
     found = follow_notices({}, [xid(31, 0), xid(31, 1)], inventory_of(gpu(0), gpu(1)), ignored, REGISTERED, now=START)
     assert list(found) == [gpu_id(1)]
@@ -159,14 +156,11 @@ def test_without_the_rule_that_made_less_of_a_fault_the_catalogue_decides(
     assert node.world.verdicts[gpu_id(0)].recovery_action == action
 
 
-def test_without_the_rule_that_made_more_of_an_event_it_is_no_fault() -> None:
+def test_a_fault_is_over_without_the_rule_that_made_it_or_where_one_ignores_it() -> None:
     node = Node(gpu(0, readings=old())).now(about("Xid31", "Unhealthy")).line(xids=(xid(31),))
     assert node.says() == ("Unhealthy", "Xid31", False)
     assert node.now({}).says() == ("Healthy", "", True)
     assert node.now(about("Xid31", "Degraded")).says() == ("Degraded", "Xid31", True)
-
-
-def test_a_fault_that_a_rule_ignores_is_over_by_the_same_evidence_as_any() -> None:
     node = Node(gpu(0, readings=old())).now(about("Xid79", "Ignored")).line(xids=(xid(79),))
     assert node.world.verdicts[gpu_id(0)].ignored
     node.sees(confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}").line()

@@ -60,27 +60,21 @@ def test_a_device_at_the_threshold_is_degraded_still_offered_and_says_by_which_n
     assert story.says(1) == WELL, "its neighbour"
 
 
-def test_without_a_policy_no_reading_degrades() -> None:
+def test_only_a_policy_lets_readings_degrade_and_cooler_is_healthy_after_the_hold_down() -> None:
     assert ruled_by().line(gpu(0, readings=hot(200))).says() == WELL
     assert HealthRules.from_section(Health(degraded=(rule(),))).degraded == (rule(),)
-
-
-def test_a_cooler_device_is_healthy_again_after_the_hold_down() -> None:
     story = lines(lines(ruled_by(rule()), 90, until=20), 60, until=25 + HOLD - 1)
     assert story.says() == HOT
     assert "recovering from TemperatureCelsius" in story.verdict().message
     assert lines(story, 60, until=25 + HOLD).says() == WELL
 
 
-def test_flapping_around_the_threshold_costs_one_change() -> None:
+def test_flapping_around_the_threshold_costs_one_change_and_what_cannot_be_read_ends_nothing() -> None:
     story = ruled_by(rule(85)).line(gpu(0, readings=hot(85)))
     since = story.verdict().since
     for celsius in (84, 86, 80, 85, 84) * 20:
         story.line(gpu(0, readings=hot(celsius)))
         assert (story.says(), story.verdict().since) == (HOT, since)
-
-
-def test_a_reading_that_cannot_be_read_any_more_ends_nothing() -> None:
     story = lines(ruled_by(rule()), 90, until=10)
     assert lines(story, None, until=10 + 3 * HOLD).says() == HOT
 

@@ -188,15 +188,12 @@ def test_a_fabric_manager_that_died_is_known_by_a_gpu_that_does_not_come_back() 
     assert story.says() == ("Degraded", "FabricRegistrationLost")
 
 
-def test_a_rack_that_boots_slowly_is_no_fault_and_one_that_never_registers_its_gpus_is() -> None:
+def test_a_rack_that_boots_slowly_is_no_fault_and_an_nvlink_is_slow_below_its_generation() -> None:
     at_boot = {"fabric_state": "InProgress", "fabric_was_completed": False}
     story = shown_for(Story(), faults.REGISTRATION_SECONDS - 1, **at_boot)
     assert story.says() == WELL
     assert shown_for(story, 1, **at_boot).says() == ("Degraded", "FabricNotRegistered")
     assert evident(Readings(fabric_state="NotStarted"), "FabricNotRegistered")
-
-
-def test_an_nvlink_of_an_h100_is_slow_below_the_speed_of_its_generation() -> None:
     assert evident(Readings(nvlink_generation=4, nvlink_megabytes_per_second=26_562), "NvlinkSlow") is False
     assert evident(Readings(nvlink_generation=4, nvlink_megabytes_per_second=26_561), "NvlinkSlow") is True
 

@@ -8,16 +8,12 @@ from nodedevices_plugin.vendors.nvidia.xids import CATALOGUE, look_up
 from support.cases import cases
 
 
-def test_the_catalogue_has_every_number_of_nvidias_that_is_in_use() -> None:
-    # NVIDIA's catalogue of October 2025: 172 entries, of which 63 are "Unused".
+def test_the_catalogue_has_the_numbers_of_nvidias_that_are_in_use() -> None:
     assert len(CATALOGUE) == 172 - 63
     actions = Counter(row.action for row in CATALOGUE.values() if row.source == "catalog")
     assert actions["RestartApp"] == 48  # "RESTART_APP"
     assert actions["RebootNode"] == 2  # "RESTART_BM", "RESTART_VM"
     assert actions["ResetDevice"] == 14 + 2  # "RESET_GPU", and the workflows of 48 and 74
-
-
-def test_the_numbers_are_those_that_nvidias_catalogue_does_not_call_unused() -> None:
     runs = "8 11 13 25 31-32 37-41 43-46 48 54 60 62-64 66-72 74-80 82-86 88-89 92-107 109-110 119-121 126-137 139-172"
     ends = [[int(end) for end in run.split("-")] for run in runs.split()]
     assert sorted(CATALOGUE) == [number for run in ends for number in range(run[0], run[-1] + 1)]
@@ -73,13 +69,10 @@ def test_an_unlisted_xid_is_reported_and_not_taken_for_harmless(number: int) -> 
     assert look_up(number).effect is Effect.DEGRADED
 
 
-def test_every_row_says_what_it_means_and_where_that_comes_from() -> None:
+def test_every_row_says_what_it_means_where_from_and_a_fatal_one_what_it_requires() -> None:
     for row in CATALOGUE.values():
         assert row.mnemonic
         assert row.meaning
         assert row.source in {"catalog", "field"}
-
-
-def test_a_fatal_xid_requires_something() -> None:
     for row in CATALOGUE.values():
         assert row.effect is not Effect.UNHEALTHY or not needs_no_action(row.action)

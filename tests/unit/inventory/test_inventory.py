@@ -46,15 +46,12 @@ def test_devices_are_ordered_by_index_then_id() -> None:
     assert [device.fact.id for device in shifted.devices] == [gpu_id(0), gpu_id(1), gpu_id(2)]
 
 
-def test_a_lost_device_keeps_what_was_known_of_it() -> None:
+def test_a_lost_device_keeps_what_was_known_of_it_or_the_little_it_says() -> None:
     known = after(Inventory(), gpu(0, partitions=(partition(0, 0),), mig_enabled=True))
     bare = silent_gpu(0, lost=True)
     found = after(known, bare).devices[0]
     assert found.fact.readings.lost
     assert (found.fact.product_name, found.fact.partitions) == ("NVIDIA H100 80GB HBM3", (partition(0, 0),))
-
-
-def test_a_device_that_was_never_known_is_listed_with_the_little_it_says() -> None:
     bare = silent_gpu(0, error="timeout")
     assert after(Inventory(), bare).devices[0].fact == bare
 
@@ -72,14 +69,11 @@ def test_while_the_driver_is_away_nothing_goes_missing_is_back_or_forgotten() ->
     assert present(after(missing, seconds=10**6, driver=away, forget_missing_seconds=60)) == {gpu_id(0): False}
 
 
-def test_a_device_that_is_gone_after_a_long_silence_has_been_missing_for_no_time_yet() -> None:
+def test_the_time_of_a_missing_device_begins_when_a_line_does_not_list_it() -> None:
     """Nobody knows when it went: the first line that does not list it begins the count."""
     first = after(after(Inventory(), gpu(0), seconds=0), seconds=3600, forget_missing_seconds=60)
     assert present(first) == {gpu_id(0): False}
     assert present(after(first, seconds=3660, forget_missing_seconds=60)) == {}
-
-
-def test_a_missing_device_that_returns_before_its_time_begins_a_new_count_when_it_goes_again() -> None:
     back = after(after(after(Inventory(), gpu(0), seconds=0), seconds=10), gpu(0), seconds=60)
     again = after(back, seconds=70, forget_missing_seconds=60)
     assert present(again) == {gpu_id(0): False}
@@ -97,7 +91,7 @@ def test_a_vanished_mig_device_stays_while_a_pod_holds_it() -> None:
     assert again.departed_partitions == {mig_id(0, 0)}
 
 
-def test_a_vanished_mig_device_that_nobody_holds_is_dropped() -> None:
+def test_a_mig_device_that_nobody_holds_is_dropped_and_one_that_comes_back_has_not_departed() -> None:
     both = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
     one = gpu(0, partitions=(partition(0, 1),), mig_enabled=True)
     held = after(after(Inventory(), both), one, held_partitions=frozenset({mig_id(0, 0)}))
@@ -105,13 +99,8 @@ def test_a_vanished_mig_device_that_nobody_holds_is_dropped() -> None:
     released = inventory.release(held, held_partitions=frozenset())
     assert released.devices[0].fact.partitions == (partition(0, 1),)
     assert released.devices[0].departed_partitions == frozenset()
-
-
-def test_a_mig_device_that_comes_back_has_not_departed() -> None:
-    both = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
-    one = gpu(0, partitions=(partition(0, 1),), mig_enabled=True)
-    held = frozenset({mig_id(0, 0)})
-    found = after(after(after(Inventory(), both), one, held_partitions=held), both, held_partitions=held)
+    ids = frozenset({mig_id(0, 0)})
+    found = after(after(after(Inventory(), both), one, held_partitions=ids), both, held_partitions=ids)
     assert found.devices[0].departed_partitions == frozenset()
 
 
@@ -154,23 +143,17 @@ def test_of_too_many_devices_the_faulty_ones_are_kept_and_those_left_out_are_nam
     )
 
 
-def test_ids_that_never_come_back_put_out_no_more_than_a_few_that_are_here() -> None:
+def test_devices_beyond_what_a_status_holds_are_cut_and_named_and_ghosts_put_out_few() -> None:
     before = after(Inventory(), *(gpu(index + 1000, readings=well()) for index in range(MAX_DEVICES)))
     found = after(before, *(gpu(index, readings=well()) for index in range(MAX_DEVICES)), seconds=2)
     states = list(present(found).values())
     assert (states.count(True), states.count(False)) == (MAX_DEVICES - MISSING_KEPT, MISSING_KEPT)
-
-
-def test_the_devices_of_several_probes_that_are_too_many_are_named_as_well() -> None:
     parts = {
         name: after(Inventory(), *(gpu(index + first, readings=well()) for index in range(200)))
         for name, first in (("a", 0), ("b", 1000))
     }
     found = inventory.together(parts, complete=True)
     assert (len(found.devices), [each.code for each in found.problems]) == (MAX_DEVICES, [TOO_MANY_DEVICES])
-
-
-def test_more_devices_than_a_status_can_hold_are_cut_and_reported() -> None:
     many = [gpu(index, readings=well()) for index in range(MAX_DEVICES + 3)]
     found = after(Inventory(), *many)
     assert [device.fact.index for device in found.devices] == list(range(MAX_DEVICES))
