@@ -20,13 +20,10 @@ ROWS = [
 ]
 
 
-def test_a_ratio_above_its_limit_is_named_with_both() -> None:
+def test_a_row_above_its_limit_is_named_with_its_part_and_limits_are_of_parts_that_there_are() -> None:
     assert limits.over(ROWS, {"Allocate, p50": 1.5}) == {"Allocate, p50": "2.0 times its floor, and 1.5 are allowed"}
     assert not limits.over(ROWS, {"Allocate, p50": 2})
-
-
-def test_a_row_of_a_part_is_named_after_the_row_above_it() -> None:
-    """`CPU` is in many places of a table."""
+    # `CPU` is in many places of a table.
     starts = [
         Row(what=f"{each} starts", measured=1.0, unit="s", floor=1.0) for each in ("one container", "two containers")
     ]
@@ -34,15 +31,12 @@ def test_a_row_of_a_part_is_named_after_the_row_above_it() -> None:
     rows.append(Row(what="  CPU", measured=9.0, unit="s", floor=1.0))
     allowed = {"one container starts; CPU": 3, "two containers starts; CPU": 3}
     assert limits.over(rows, allowed).keys() == {"two containers starts; CPU"}
+    assert {"allocate", "listing"} <= limits.read(PARTS).keys()
 
 
 @pytest.mark.parametrize("what", ["Allocate, p50, as it was called before", "a list's size"])
 def test_a_limit_of_what_has_no_ratio_is_named(what: str) -> None:
     assert limits.over(ROWS, {what: 3}) == {what: "was not measured, or has no floor"}
-
-
-def test_the_limits_of_the_repository_are_of_parts_that_there_are() -> None:
-    assert {"allocate", "listing"} <= limits.read(PARTS).keys()
 
 
 @pytest.mark.parametrize(

@@ -50,22 +50,19 @@ def test_the_row_of_an_xid_is_what_the_code_does(check: Check) -> None:
     assert holds(check)
 
 
-def test_same_where_it_differs_and_different_where_it_is_the_same_do_not_hold() -> None:
+def test_no_row_says_other_than_what_holds_and_reasons_are_some_that_a_device_can_have() -> None:
     assert not holds(of(48).model_copy(update={"ours": SAME}))
     assert not holds(of(46).model_copy(update={"ours": DIFFERENT}))
-
-
-@cases("wrong", [{"state": Effect.DEGRADED}, {"action": "Replace"}, {"severity": "INFO"}, {"ladder": ("restart_os",)}])
-def test_a_row_with_another_state_or_action_than_the_codes_or_theirs_does_not_hold(wrong: dict[str, Any]) -> None:
-    assert not holds(of(46).model_copy(update=wrong))
-
-
-def test_what_is_compared_with_a_reason_names_one_that_a_device_can_have() -> None:
     known = reasons.known(REGISTERED)
     named = [each for each in CHECKS if each.reason is not None]
     assert {each.reason for each in named} <= set(known)
     assert {each.ours for each in named} == {DIFFERENT}
     assert all(each.reason is None and each.xid is None for each in CHECKS if each.ours == NOT_OURS)
+
+
+@cases("wrong", [{"state": Effect.DEGRADED}, {"action": "Replace"}, {"severity": "INFO"}, {"ladder": ("restart_os",)}])
+def test_a_row_with_another_state_or_action_than_the_codes_or_theirs_does_not_hold(wrong: dict[str, Any]) -> None:
+    assert not holds(of(46).model_copy(update=wrong))
 
 
 def test_the_page_of_faults_names_for_what_other_monitors_catch_reasons_and_conditions_that_there_are() -> None:
@@ -77,15 +74,12 @@ def test_the_page_of_faults_names_for_what_other_monitors_catch_reasons_and_cond
     assert named - set(reasons.known(REGISTERED)) <= conditions
 
 
-def test_a_check_is_there_once_and_has_a_reason_exactly_where_it_is_not_the_same() -> None:
+def test_a_check_is_there_once_with_a_reason_where_it_is_not_the_same_and_62_are_counted() -> None:
     for values in ([each.id for each in CHECKS], [each.xid for each in CHECKS if each.xid is not None]):
         assert len(values) == len(set(values))
     assert [each.id for each in CHECKS if bool(each.why) is (each.ours == SAME)] == []
     assert [each.id for each in CHECKS if each.ours == SAME and each.xid is None] == []
     assert sum(len(each.readable) for each in DOMAINS) == len(CHECKS)
-
-
-def test_their_catalogue_has_62_checks_and_the_page_says_how_many_could_be_read() -> None:
     assert sum(each.checks for each in DOMAINS) == 62
     assert f"{len(CHECKS)} of the 62" in page()
     assert re.search(r"read on \d{4}-\d\d-\d\d", page())

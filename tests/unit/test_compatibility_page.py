@@ -69,13 +69,10 @@ def test_every_variable_in_a_table_exists(page: str) -> None:
         assert named <= VARIABLES | OTHERS_VARIABLES, line
 
 
-def test_every_key_of_the_file_exists() -> None:
+def test_every_key_of_the_file_exists_and_every_setting_is_on_the_page_under_every_name() -> None:
     for line, _ in rows("compatibility.md"):
         named = {word.removesuffix(".*") for word in words(line.split("|")[1])}
         assert {each for each in named if re.match(r"(flags|imex|resources|sharing)\.\w", each)} <= KEYS, line
-
-
-def test_every_setting_that_nvidias_plugin_has_is_on_the_page_under_every_name() -> None:
     text = (DOCS / PAGES[0]).read_text()
     there = ("config-file", "config-dir", "default-config", "fallback-strategies", "kubelet-socket")
     theirs = [option for option in OPTIONS if option.key or option.group == "NVIDIA" or option.name in there]

@@ -130,13 +130,10 @@ def test_every_metric_that_an_agent_shows_is_on_the_page_and_no_other() -> None:
     assert names == {row.name for row in (*metrics.ROWS, *TELEMETRY_ROWS)}
 
 
-def test_every_recovery_action_has_its_advice_on_one_page() -> None:
+def test_every_recovery_action_has_its_advice_and_every_reason_of_a_reading_its_row() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     section = page.partition("## What a recovery action means")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(get_args(RecoveryAction))
-
-
-def test_every_reason_that_a_reading_gives_has_its_row() -> None:
     page = (ROOT / "docs" / "maintenance.md").read_text()
     rows = page.partition("## Reasons of a device")[2].partition("\n### ")[0]
     assert [

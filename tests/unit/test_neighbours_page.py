@@ -9,10 +9,7 @@ from support.repository import ROOT
 PAGE = (ROOT / "docs" / "neighbours.md").read_text()
 
 
-def test_it_names_everything_that_is_read() -> None:
+def test_it_names_everything_that_is_read_with_every_reason() -> None:
     assert not [each.key for each in SIGNS if f"`{each.key}" not in PAGE]
-
-
-def test_it_has_every_reason() -> None:
     reasons = [it for kind in (PROBLEM_REPORTED, MAINTENANCE_SCHEDULED) for it in REASONS[kind]["True"]]
     assert not [each for each in reasons if f"`{each}`" not in PAGE]

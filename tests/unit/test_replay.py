@@ -109,12 +109,10 @@ def test_a_seed_is_the_same_failures_each_time() -> None:
 
 
 # --- the judge -------------------------------------------------------------------------------------------------------
-def test_a_line_without_its_xid_is_a_fault_that_is_shown_too_late() -> None:
+def test_a_table_that_shows_a_fault_too_late_not_at_all_or_without_one_is_told() -> None:
     replay = played("GPU system processor", lines=lambda _, line: replace(line, events=()), agents=lambda _: Judged())
     assert any("new pods get it" in each for each in complaints(replay))
 
-
-def test_a_reading_that_never_comes_is_a_fault_that_is_missed() -> None:
     def well(_: Machine, line: Snapshot) -> Snapshot:
         linked = (replace(each, readings=replace(each.readings, conditions=())) for each in line.devices)
         return replace(line, devices=tuple(linked))
@@ -122,6 +120,9 @@ def test_a_reading_that_never_comes_is_a_fault_that_is_missed() -> None:
     replay = played("Network switch or cable", lines=well, agents=lambda _: Judged())
     assert total(replay, "missed") > 0
     assert total(replay, "seen") == 0
+    assert total(played("GPU HBM3 memory", agents=lambda _: Forgetful()), "missed") > 0
+    replay = played("Silent data corruption", "NIC", agents=lambda _: Anxious())
+    assert any("(not injured): a fault is shown that it has not" in each for each in complaints(replay))
 
 
 class Forgetful(Judged):
@@ -130,10 +131,6 @@ class Forgetful(Judged):
     @property
     def verdicts(self) -> Mapping[str, Verdict]:
         return dict.fromkeys(super().verdicts, HEALTHY)
-
-
-def test_a_fault_that_the_verdict_does_not_say_is_missed() -> None:
-    assert total(played("GPU HBM3 memory", agents=lambda _: Forgetful()), "missed") > 0
 
 
 class Anxious(Judged):
@@ -145,11 +142,6 @@ class Anxious(Judged):
         id_ = next(iter(found), None)
         bad = replace(HEALTHY, state=HealthState.UNHEALTHY, reason="Xid79", offered=False)
         return found if id_ is None else {**found, id_: bad}
-
-
-def test_a_fault_that_never_happened_is_told() -> None:
-    replay = played("Silent data corruption", "NIC", agents=lambda _: Anxious())
-    assert any("(not injured): a fault is shown that it has not" in each for each in complaints(replay))
 
 
 @pytest.mark.parametrize(

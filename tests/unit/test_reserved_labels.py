@@ -37,13 +37,10 @@ def test_a_key_is_reserved_with_all_that_begin_so(key: str) -> None:
     assert not reserved_label(f"my{key}")
 
 
-def test_labels_of_feature_discovery_are_not_reserved() -> None:
+def test_admission_refuses_the_operator_the_same_labels_and_none_of_feature_discovery() -> None:
     found = feature_labels(record(device(0, attributes={"vendor": "nvidia", "productName": "NVIDIA H100"})))
     assert found
     assert [key for key in found if reserved_label(key)] == []
-
-
-def test_admission_refuses_the_operator_the_same_labels() -> None:
     text = (ROOT / "manifests/base/admission/operator-own-keys.yaml").read_text()
     assert f"'{RESERVED_LABEL_PATTERN}'" in text
 

@@ -188,7 +188,7 @@ def test_a_reboot_action_without_field_230_is_over_with_a_new_boot_or_when_a_per
     for end in ({"boot_id": "boot-2"}, {"confirmed": [0]}):
         story = keep_alive(Story().line(OLD, at=0, xids=[xid(79)]), OLD, seconds=HOLD * 3)
         assert story.says() == ("Unhealthy", "Xid79")
-        assert story.line(OLD, **end).says() == ("Healthy", "")  # type: ignore[arg-type]
+        assert story.line(OLD, **end).says() == ("Healthy", "")
 
 
 def test_a_reset_action_without_field_230_is_over_when_the_gpu_came_back_or_the_driver_was_reloaded() -> None:

@@ -57,15 +57,12 @@ def client_of(server: str, environment: Mapping[str, str] | None = None) -> Clie
     return Client(Connection(Cluster(server), Credentials(), environment or {}, user_agent="a test"))
 
 
-def test_a_write_does_not_take_a_connection_that_the_server_has_closed() -> None:
+def test_a_write_takes_no_connection_that_was_closed_and_a_refusal_has_the_servers_words_and_wait() -> None:
     with serving(OBJECT, OBJECT) as server, closing(client_of(server.url)) as client:
         client.get("/version")
         assert server.closed.acquire(timeout=PATIENCE_SECONDS)
         client.apply("/nodes/n1", {}, manager="a test")
     assert [head.split()[0] for head in server.heads] == ["GET", "PATCH"]
-
-
-def test_a_refusal_has_the_servers_words_and_for_how_long_it_wants_no_request() -> None:
     said = json.dumps({"kind": "Status", "message": "slow down"}).encode()
     answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said)
     with serving(answer) as server, closing(client_of(server.url)) as client, pytest.raises(ApiError) as refused:

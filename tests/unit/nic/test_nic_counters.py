@@ -89,8 +89,11 @@ def test_it_is_degraded_where_nobody_offers_the_nic_and_a_rule_for_its_reason_en
     assert (limit.reason in ruled.faults, ruled.world.config.unmatched) == (False, ())
 
 
-def test_a_rule_may_name_each() -> None:
+def test_a_rule_may_name_each_and_a_counter_stops_where_infiniband_gives_it_no_more_bits() -> None:
     assert {each.reason for each in LIMITS} <= set(known(REGISTERED))
+    assert {each.counter: each.most for each in LIMITS if each.most} == {
+        counter: 2**bits - 1 for counter, bits in BITS.items()
+    }
 
 
 def words(text: str) -> list[str]:
@@ -116,12 +119,6 @@ def test_the_limits_are_those_of_the_page() -> None:
     }
     assert {key: said.get(key) for key in ours} == ours
     assert {counter for _, counter in said} == {counter for _, counter in ours}
-
-
-def test_a_counter_stops_where_infiniband_gives_it_no_more_bits() -> None:
-    assert {each.counter: each.most for each in LIMITS if each.most} == {
-        counter: 2**bits - 1 for counter, bits in BITS.items()
-    }
 
 
 def test_only_what_a_person_can_find_at_the_card_or_its_cable_is_to_be_inspected() -> None:

@@ -128,7 +128,7 @@ def test_a_program_does_not_run_without_onload_in_silence(file: dict[str, Any], 
     assert Onloaded(card(0), file={"setPreload": False}, existing=frozenset()).now().edits().mounts == ()
 
 
-def test_what_it_needs_of_the_host_is_looked_for() -> None:
+def test_what_it_needs_of_the_host_is_looked_for_and_without_its_file_no_card_is_offered() -> None:
     assert set(onload.host_paths(OnloadConfig(host_path="/srv"))) == {
         "/srv/usr/lib64/libonload.so*",
         "/srv/usr/lib64/libonload_ext.so*",
@@ -136,11 +136,10 @@ def test_what_it_needs_of_the_host_is_looked_for() -> None:
         "/dev/onload_cplane",
         "/dev/sfc_affinity",
     }
+    assert Node(card(0), card(1)).now().offers == {}
 
 
 # --- what is offered --------------------------------------------------------------------------------------------------
-def test_without_its_file_no_card_is_offered() -> None:
-    assert Node(card(0), card(1)).now().offers == {}
 
 
 @cases(("pods", "counts"), [(100, (50, 50)), (5, (3, 2)), (1, (1, 0))])
@@ -191,16 +190,13 @@ def test_without_onloads_modules_nothing_is_offered_and_back_when_they_are() -> 
     assert node.now().offers == {ONLOAD: [f"{each}::0" for each in CARDS]}
 
 
-def test_a_card_without_a_driver_keeps_its_id() -> None:
+def test_a_card_without_a_driver_keeps_its_id_and_the_probe_is_told_that_onload_is_wanted() -> None:
     node = Onloaded(card(0), card(1), file={"maxPodsPerNode": 2}).now()
     node.devices = (card(0), replace(card(1, driver=""), readings=Readings(conditions=("driverUnbound",))))
     node.now()
     assert node.offers == {ONLOAD: [f"{CARDS[0]}::0"]}
     assert node.world.plan is not None
     assert [each.id for each in node.world.plan.resources[0].ids] == [f"{each}::0" for each in CARDS]
-
-
-def test_the_probe_is_told_that_onload_is_wanted() -> None:
     node = Onloaded(card(0)).now()
     without = node.local.probe_options
     assert "--onload=/d/onload.json" in KINDS["nic"].arguments({**without, **node.world.requested.files})

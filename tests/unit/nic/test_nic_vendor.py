@@ -167,17 +167,14 @@ def test_a_number_of_zero_offers_nothing_of_its_hcas_and_no_later_entry_has_them
     assert node.offers == {"rdma/rest": [f"{port(1)}::0", f"{port(1)}::1"]} | {"rdma/none": []}
 
 
-def test_an_hca_that_is_down_is_left_out_and_the_others_go_on() -> None:
+def test_an_hca_that_is_down_is_left_out_and_rdma_cm_is_given_only_where_the_host_has_it() -> None:
     node = Nics(hca(0), hca(1, conditions=["linkDown"]), rdma=RDMA).now()
     assert {id_.partition("::")[0] for id_ in node.offers["rdma/hca_a"]} == {port(0)}
     paths = {each.host_path for each in node.container("rdma/hca_a", f"{port(0)}::1").devices}
     assert paths == {"/dev/infiniband/uverbs0", "/dev/infiniband/umad0", "/dev/infiniband/rdma_cm"}
-
-
-def test_rdma_cm_is_given_only_where_the_host_has_it() -> None:
     node = Nics(hca(0), rdma=RDMA, existing=frozenset()).now()
-    paths = [each.host_path for each in node.container("rdma/hca_a", f"{port(0)}::0").devices]
-    assert paths == ["/dev/infiniband/uverbs0", "/dev/infiniband/umad0"]
+    listed = [each.host_path for each in node.container("rdma/hca_a", f"{port(0)}::0").devices]
+    assert listed == ["/dev/infiniband/uverbs0", "/dev/infiniband/umad0"]
 
 
 def test_single_hcas_tell_their_container_which_they_are() -> None:
@@ -282,19 +279,13 @@ def test_the_variables_are_written_as_that_plugin_writes_them() -> None:
     }
 
 
-def test_the_prefix_of_resources_that_do_not_say_theirs_is_a_flag() -> None:
+def test_the_files_prefix_numa_and_preference_are_those_of_that_plugin() -> None:
     node = Nics(vf(0), sriov=sriov({}), flags=("--sriov-resource-prefix=openshift.io",)).now()
     assert list(node.offers) == ["openshift.io/net_a"]
     assert information(node, "openshift.io/net_a", function(0))[0] == function(0)
-
-
-def test_exclude_topology_tells_the_kubelet_no_numa_node() -> None:
     assert Nics(vf(0), vf(0, of=1), sriov=sriov({})).now().numa_nodes("intel.com/net_a") == {0, 1}
     excluded = Nics(vf(0), vf(0, of=1), sriov=sriov({}, excludeTopology=True)).now()
     assert excluded.numa_nodes("intel.com/net_a") == {None}
-
-
-def test_functions_of_one_numa_node_are_preferred_together() -> None:
     node = Nics(vf(0), vf(0, of=1), vf(1), vf(1, of=1), sriov=sriov({})).now()
     ids = node.offers["intel.com/net_a"]
     assert set(node.answers.prefer("intel.com/net_a", ids, [function(1, 1)], 2)) == {function(0, 1), function(1, 1)}
@@ -338,16 +329,13 @@ def test_nor_while_a_configuration_is_requested_that_is_not_possible_here(resour
     assert node.states[port(0)] == ("Degraded", "LinkDown")
 
 
-def test_a_file_that_names_a_nic_without_a_link_never_offers_it() -> None:
+def test_a_nic_without_a_link_is_offered_only_where_it_is_named_and_shown_as_degraded() -> None:
     node = Nics(vf(0, conditions=[attributes.LINK_DOWN])).now()
     node.gives(sriov=sriov({})).now()
     assert node.offers == {"intel.com/net_a": []}
     assert node.states[function(0)] == ("Unhealthy", "LinkDown")
     node.gives().now().now()
     assert node.states[function(0)] == ("Degraded", "LinkDown")
-
-
-def test_a_port_that_never_had_a_link_is_offered_where_it_is_named_and_shown_as_degraded() -> None:
     node = Nics(hca(0, conditions=[attributes.NO_LINK]), sriov=sriov({})).now()
     assert node.states == {port(0): ("Degraded", "NoLink")}
     assert node.offers == {"intel.com/net_a": [port(0)]}

@@ -83,19 +83,13 @@ def test_elements_of_a_selector_are_alternatives_and_all_selectors_must_fit(
     assert [number for number, each in enumerate(ports) if config.resource_for(each) is not None] == selected
 
 
-def test_a_nic_without_rdma_is_never_selected_and_soft_roce_is_by_its_interface() -> None:
+def test_nics_with_rdma_are_selected_by_the_first_entry_that_names_them_one_by_one_or_with_shares() -> None:
     config = read(entry(selectors={"ifNames": ["p0"]}))
     assert config.resource_for(hca(0, rdmaDevice=None)) is None
     assert config.resource_for(hca(0, pciVendor=None, driver=None, deviceID=None, rdmaDevice="rxe0")) is not None
-
-
-def test_of_two_entries_the_first_has_the_hca() -> None:
     config = read(entry(selectors={"ifNames": ["p1"]}), entry(resourceName="rest"))
     names = [found.name for each in (hca(0), hca(1)) if (found := config.resource_for(each)) is not None]
     assert names == ["rest", "hca_a"]
-
-
-def test_single_hcas_are_exclusive_or_have_shares_of_their_own() -> None:
     alone, shared = read(
         without("rdmaHcaMax", mode="perDevice"),
         without("rdmaHcaMax", resourceName="b", mode="perDevice", sharesPerDevice=4),
@@ -159,41 +153,26 @@ def test_what_is_wrong_is_named_with_what_would_be_right(document: object, said:
     assert any(said in each for each in found), found
 
 
-def test_a_key_that_is_there_twice_is_refused() -> None:
+def test_problems_are_said_at_once_few_and_with_places_whatever_a_file_is_full_of() -> None:
     raw = b'{"configList": [{"resourceName": "a", "resourceName": "b", "rdmaHcaMax": 1, "devices": ["ib0"]}]}'
     assert problems(raw) == ("the key 'resourceName' is given twice in one object; leave one out",)
-
-
-def test_all_problems_are_said_at_once_and_the_first_has_its_place() -> None:
     raw = json.dumps({"configList": [entry(rdmaHcaMax=-1, selectors={"vendors": ["x"], "y": 1})]}).encode()
     with pytest.raises(InputError) as caught:
         parse(raw)
     assert len(caught.value.problems) == 3
     assert caught.value.place == "configList[0].selectors.y"
-
-
-def test_a_file_full_of_keys_that_are_not_known_has_few_problems() -> None:
     assert len(problems({f"key{number}": 1 for number in range(10_000)})) <= 20
-
-
-def test_lists_within_lists_are_refused_before_anything_goes_through_them() -> None:
     assert problems(b'{"configList": ' + b"[" * 400 + b"]" * 400 + b"}") == ("nested more than 16 deep",)
 
 
-def test_a_prefix_that_is_empty_is_the_usual_one_and_one_that_no_resource_can_have_is_refused() -> None:
+def test_prefixes_periods_and_keys_are_read_as_that_plugin_reads_them() -> None:
     [resource] = read(entry(resourcePrefix="")).resources
     assert resource.full_name() == "rdma/hca_a"
     for prefix in ("a\nb", "a" * 300, 5):
         [problem] = problems({"configList": [entry(resourcePrefix=prefix)]})
         assert problem.startswith("configList[0].resource")
         assert len(problem) < 400
-
-
-def test_how_often_that_plugin_looks_is_checked_and_decides_nothing() -> None:
     assert read(entry(), periodicUpdateInterval=300) == read(entry())
-
-
-def test_keys_are_read_in_any_case_as_go_reads_them() -> None:
     usual = {"configList": [{"resourceName": "a", "rdmaHcaMax": 3, "selectors": {"ifNames": ["p0"]}}]}
     other = {"ConfigList": [{"ResourceName": "a", "RdmaHcaMax": 3, "Selectors": {"IfNames": ["p0"]}}]}
     assert parse(json.dumps(other).encode()) == parse(json.dumps(usual).encode())

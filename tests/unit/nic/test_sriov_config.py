@@ -53,11 +53,17 @@ def test_pf_names_are_names_with_ranges_of_functions(pattern: str, numbers: list
     assert selected(config, *EIGHT) == [function(each) for each in numbers]
 
 
-def test_several_selectors_must_all_fit_and_ranges_are_alternatives() -> None:
+def test_several_selectors_must_all_fit_and_the_first_that_does_says_what_a_container_gets() -> None:
     config = read(pool({"pfNames": ["p0#0-1", "p0#6-7"]}))
     assert selected(config, *EIGHT) == [function(each) for each in (0, 1, 6, 7)]
     config = read(pool({"vendors": ["15b3"], "drivers": ["vfio-pci"]}))
     assert selected(config, vf(0), vf(1, driver="vfio-pci")) == [function(1)]
+    config = read(pool([{"drivers": ["vfio-pci"], "needVhostNet": True}, {"vendors": ["15b3"]}]))
+    [resource] = config.resources
+    first, second = resource.selector(vf(0, driver="vfio-pci")), resource.selector(vf(1))
+    assert first is not None
+    assert second is not None
+    assert (first.need_vhost_net, second.need_vhost_net) == (True, False)
 
 
 @pytest.mark.parametrize("of", [port(0), "0000:1B:00.0"])
@@ -89,22 +95,10 @@ def test_each_selector(selector: dict[str, Any], fits: dict[str, Any], does_not:
         assert selected(config, vf(0, **does_not)) == []
 
 
-def test_the_first_selector_that_fits_says_what_a_container_gets() -> None:
-    config = read(pool([{"drivers": ["vfio-pci"], "needVhostNet": True}, {"vendors": ["15b3"]}]))
-    [resource] = config.resources
-    first, second = resource.selector(vf(0, driver="vfio-pci")), resource.selector(vf(1))
-    assert first is not None
-    assert second is not None
-    assert (first.need_vhost_net, second.need_vhost_net) == (True, False)
-
-
-def test_a_device_belongs_to_the_first_resource_that_selects_it() -> None:
+def test_a_device_belongs_to_the_first_resource_that_selects_it_and_a_card_with_functions_to_none() -> None:
     config = read(pool({"pfNames": ["p0#0-1"]}), pool({"vendors": ["15b3"]}, resourceName="rest"))
     names = [found.full_name("openshift.io") for each in EIGHT[:3] if (found := config.resource_for(each)) is not None]
     assert names == ["openshift.io/net_a", "openshift.io/net_a", "openshift.io/rest"]
-
-
-def test_a_physical_function_with_virtual_ones_is_not_selected() -> None:
     config = read(pool({"vendors": ["15b3"]}))
     assert selected(config, hca(0, virtualFunctions=1), hca(1, virtualFunctions=0)) == [port(1)]
 
@@ -119,12 +113,9 @@ def test_subfunctions_are_only_those_of_aux_net_device() -> None:
     assert selected(read(pool({}, deviceType="accelerator")), subfunction, vf(0), hca(0)) == []
 
 
-def test_no_selectors_select_every_free_function_and_an_empty_list_none() -> None:
+def test_no_selectors_select_every_free_function_and_info_of_one_device_comes_after_that_of_all() -> None:
     assert selected(read({"resourceName": "all"}), vf(0), hca(1)) == [function(0), port(1)]
     assert selected(read(pool([])), vf(0)) == []
-
-
-def test_additional_info_of_a_device_comes_after_that_of_all() -> None:
     [resource] = read(pool({}, additionalInfo={"*": {"a": "1", "b": "1"}, function(0): {"b": "2"}})).resources
     assert resource.additional_info(function(0)) == {"a": "1", "b": "2"}
     assert resource.additional_info(function(1)) == {"a": "1", "b": "1"}
@@ -190,30 +181,21 @@ def test_a_node_without_policies_of_the_operator_offers_no_function(raw: bytes) 
     assert parse(raw) == SriovConfig()
 
 
-def test_keys_are_read_in_any_case_as_go_reads_them() -> None:
+def test_keys_are_read_in_any_case_and_a_selector_that_says_nothing_stands_with_any_type() -> None:
     usual = pool({"pfNames": ["p0#1"], "needVhostNet": True}, additionalInfo={"*": {"a": "1", "A": "2"}})
     other = pool({"PFNAMES": ["p0#1"], "NeedVhostNet": True}, AdditionalInfo={"*": {"a": "1", "A": "2"}})
     assert parse(json.dumps({"ResourceList": [other]}).encode()) == read(usual)
-
-
-def test_a_selector_that_says_nothing_may_stand_with_any_type_of_device() -> None:
     assert read(pool({"IsRdma": False, "pfNames": []}, deviceType="accelerator")).resources
 
 
-def test_a_subfunction_is_selected_by_the_driver_of_its_card() -> None:
+def test_a_subfunction_goes_by_its_cards_driver_the_default_route_by_address_and_names_are_unique() -> None:
     part = vf(0, auxType="sf", driver="mlx5_core.sf", pfDriver="mlx5_core")
     by_driver = {name: pool({"auxTypes": ["sf"], "drivers": [name]}, deviceType="auxNetDevice") for name in DRIVERS}
     assert [name for name, entry in by_driver.items() if selected(read(entry), part)] == ["mlx5_core"]
-
-
-def test_the_card_with_the_default_route_is_selected_by_its_address_alone() -> None:
     card = replace(hca(0), extra={**hca(0).extra, "defaultRoute": Attribute(boolean=True)})
     for selector in ({}, {"vendors": ["15b3"]}, {"pfNames": ["p0"]}, {"rootDevices": [port(0)]}):
         assert selected(read(pool(selector)), card) == []
     assert selected(read(pool({"pciAddresses": [port(0)]})), card, hca(1)) == [port(0)]
-
-
-def test_names_are_unique_within_a_prefix() -> None:
     read(pool({}), pool({}, resourcePrefix="mellanox.com"))
     found = problems({"resourceList": [pool({}), pool({}, resourcePrefix="intel.com")]})
     assert found == ("resourceList[1].resourceName: resourceList[0] has the name intel.com/net_a, too; choose another",)

@@ -122,18 +122,12 @@ def test_an_id_that_would_be_given_with_other_device_nodes_is_granted_to_nobody_
         assert granted(some, "GPU-0") == ["GPU-0"]
 
 
-def test_a_plan_that_takes_nothing_away_waits_for_nothing() -> None:
+def test_a_plan_that_takes_nothing_away_waits_for_nothing_and_a_gone_resource_is_refused_in_words() -> None:
     some = answers(allocate("GPU-0"))
     assert some.withdraw(plan("GPU-0", "GPU-1", "GPU-2"), inventory_of(gpu(0)), known=())
     assert granted(some, "GPU-0") == ["GPU-0"]
-
-
-def test_a_resource_that_is_gone_is_refused_in_words() -> None:
     with pytest.raises(AllocationError, match=r"example\.com/other: this node no longer offers it; delete the pod"):
         answers().grant("example.com/other", ["x"])
-
-
-def test_who_asks_in_one_thread_withdraws_at_once() -> None:
     alone = Answers()
     alone.use(plan("GPU-0", "GPU-1"), inventory_of(gpu(0)), NodeContainers())
     assert alone.withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=())

@@ -54,7 +54,7 @@ def test_whole_is_what_brings_more_than_device_nodes(edits: dict[str, Any], is_w
     assert whole(document(device("GPU-a", "/dev/nvidia0", **edits))) is is_whole
 
 
-def test_our_devices_get_what_the_toolkits_specification_gives_to_all_and_to_the_same_device() -> None:
+def test_our_devices_get_what_the_toolkits_specification_gives_to_the_same_device_and_no_part_of_it() -> None:
     made = completed(SPEC, TOOLKIT)
     assert made.document["kind"] == GPU_KIND
     assert paths(made, "GPU-a") == ["/dev/nvidia0", "/dev/dri/card0"]
@@ -62,9 +62,6 @@ def test_our_devices_get_what_the_toolkits_specification_gives_to_all_and_to_the
     common = made.document["containerEdits"]
     assert (common["mounts"], common["hooks"], common["env"]) == ([LIBRARY], [HOOK], [VOID])
     assert cdi_schema.problems(made.document) == ()
-
-
-def test_a_whole_gpu_is_not_taken_for_one_of_its_mig_devices() -> None:
     made = completed(SPEC, document(device("0:0", *CAPS), mounts=[LIBRARY]))
     assert paths(made, "GPU-a") == ["/dev/nvidia0"]
 

@@ -120,13 +120,10 @@ def toolkit(*devices: tuple[str, list[str]], kind: str = "nvidia.com/gpu") -> di
     return {"cdiVersion": "0.5.0", "kind": kind, "devices": entries}
 
 
-def test_a_device_of_the_toolkits_spec_is_known_by_its_id_or_else_by_its_index() -> None:
+def test_a_device_of_the_toolkits_spec_is_known_by_its_id_or_an_index_that_is_still_its() -> None:
     both = toolkit(("0", ["/dev/nvidia0"]), (gpu_id(0), ["/dev/nvidia0"]), ("1", ["/dev/nvidia1"]), ("all", []))
     found = cdi.toolkit_names(inventory_of(gpu(0), gpu(1), gpu(2)), devices_of(both, "nvidia.com/gpu"))
     assert found == {gpu_id(0): gpu_id(0), gpu_id(1): "1"}
-
-
-def test_an_index_that_is_another_gpus_by_now_is_not_trusted() -> None:
     old = devices_of(toolkit(("0", ["/dev/nvidia0"]), ("1", ["/dev/nvidia1"])), "nvidia.com/gpu")
     moved = inventory_of(gpu(0, minor=1), gpu(1, minor=0))
     assert cdi.toolkit_names(moved, old) == {}

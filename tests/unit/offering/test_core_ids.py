@@ -56,24 +56,18 @@ def refused(resource: OfferedResource, free: list[str], size: int, must: tuple[s
     return str(caught.value)
 
 
-def test_whole_gpus_have_a_hundred_ids_each_and_are_offered_under_no_other_name() -> None:
+def test_whole_gpus_have_a_hundred_ids_each_and_shared_ones_a_hundred_of_no_device() -> None:
     found = {each.name: [one.id for one in each.ids] for each in plan(*cards(3)).resources}
     assert found.keys() == {CORES, MEMORY}
     assert found[CORES] == [*of(1), *of(2), *counted(*range(100))]
     assert len(found[MEMORY]) == 32
-
-
-def test_every_device_that_is_shared_has_a_hundred_that_are_of_no_device() -> None:
     assert [each.id for each in cores(*cards(2), devices=None).ids] == counted(*range(200))
     single = cores(*cards(2), devices=None, memory_unit="8Gi")
     assert [each.id for each in single.ids] == counted(*range(200)), "also one with a single share"
     unknown = gpu(1, memory_bytes=0)
     assert [each.id for each in cores(cards(1)[0], unknown, devices=None).ids] == counted(*range(100))
-
-
-def test_a_node_of_which_nothing_is_shared_gives_its_gpus_under_the_same_name() -> None:
-    found = plan(*cards(1), devices=("7",))
-    assert {each.name: [one.id for one in each.ids] for each in found.resources} == {CORES: of(0)}
+    alone = plan(*cards(1), devices=("7",))
+    assert {each.name: [one.id for one in each.ids] for each in alone.resources} == {CORES: of(0)}
 
 
 def test_a_failed_gpu_takes_its_own_hundred_or_the_hundred_that_were_counted_for_it() -> None:
@@ -105,13 +99,10 @@ def test_two_entries_cannot_both_give_cores() -> None:
 
 
 # --- which ------------------------------------------------------------------------------------------------------------
-def test_who_shares_gets_ids_of_no_device() -> None:
+def test_who_shares_gets_ids_of_no_device_and_a_multiple_of_a_hundred_all_of_free_gpus() -> None:
     resource = cores(*cards(3))
     assert chosen(resource, [*of(1), *of(2), *counted(*range(40))], 30) == counted(*range(30))
     assert chosen(resource, [*of(1), *counted(*range(40))], 30, tuple(counted(39))) == counted(*range(29), 39)
-
-
-def test_a_multiple_of_a_hundred_is_all_ids_of_free_gpus() -> None:
     resource = cores(*cards(4))
     assert chosen(resource, [*of(2)[1:], *of(1), *counted(*range(100))], 100) == of(1)
     assert chosen(resource, [*of(1), *of(2), *of(3)], 200, tuple(of(3))) == [*of(1), *of(3)]
@@ -185,16 +176,13 @@ def test_what_an_init_container_had_of_shared_gpus_counts_for_the_container_afte
         assert set(counted(*had)) <= set(found)
 
 
-def test_whole_gpus_are_given_as_ever() -> None:
+def test_whole_gpus_are_given_as_ever_and_a_count_gives_nothing() -> None:
     gpus = cards(3)
     node = node_containers(inventory_of(*gpus), Injection(pass_device_specs=True))
     [plainly] = make_plan(inventory_of(*gpus), healthy(*gpus), PlanSettings()).resources
     usual = edits(Grant(resource=plainly, ids=plainly.ids[1:]), node)
     assert injected(cores(*gpus), [*of(1), *of(2)]) == usual
     assert usual.envs["NVIDIA_VISIBLE_DEVICES"] == f"{gpu_id(1)},{gpu_id(2)}"
-
-
-def test_a_count_gives_nothing_so_that_it_cannot_contradict_the_memory() -> None:
     given = injected(cores(*cards(3)), counted(1, 2, 3))
     assert (given.envs, given.mounts, given.devices, given.cdi_devices) == ({}, (), (), ())
     ids = cores(*cards(3)).ids

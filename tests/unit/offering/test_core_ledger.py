@@ -89,12 +89,9 @@ def owners(ledger: Ledger) -> dict[frozenset[str], tuple[Owner | None, Demand]]:
 
 
 # --- whom an Allocate may be for --------------------------------------------------------------------------------------
-def test_the_largest_demand_of_the_pods_that_request_as_much_is_what_is_needed() -> None:
+def test_what_is_needed_is_the_largest_demand_of_pods_that_still_wait_for_as_much() -> None:
     need = needs(NOTHING_HELD, pod("a", "30"), pod("b", "60"), pod("other", "90", size=3))
     assert (need.demand, need.known) == (Demand(percent=60), True)
-
-
-def test_a_pod_that_has_finished_or_started_or_has_its_shares_is_no_candidate() -> None:
     done, runs, has = pod("done", "90", finished=True), pod("runs", "80", started=True), pod("has", "70")
     ledger = shown(after(NOTHING_HELD, ids(A, 0, 1), has), ("has", ids(A, 0, 1)), pods=[has])
     need = needs(ledger, done, runs, has, pod("new", "10"))
@@ -132,38 +129,31 @@ def test_a_request_is_refused_when_none_of_its_candidates_can_be_met_and_not_whe
     assert exact(needs(NOTHING_HELD, wrong, right), 8) is None
 
 
-def test_a_container_is_told_its_percentage_where_all_candidates_have_the_same() -> None:
+def test_a_container_is_told_its_percentage_and_a_demand_fits_exactly_what_is_left() -> None:
     assert exact(needs(NOTHING_HELD, pod("a", None, size=3), size=3), 8) == 38, "37.5 is rounded up"
     assert exact(needs(NOTHING_HELD, pod("a", "25"), pod("b", None)), 8) == 25
     assert exact(needs(NOTHING_HELD, pod("a", "26"), pod("b", None)), 8) is None
     assert exact(needs(NOTHING_HELD), 8) is None
-
-
-# --- what a device has left -------------------------------------------------------------------------------------------
-def test_a_demand_fits_exactly_what_is_left_and_no_more() -> None:
     ledger = after(NOTHING_HELD, ids(A, 0, 1), pod("a", "70"))
     assert left(ledger) == {A: 30, B: 100}
     assert fits(ledger, Demand(percent=30)) == {A, B}
     assert fits(ledger, Demand(percent=31)) == {B}
 
 
-def test_of_what_may_be_needed_the_largest_demands_count_once_for_each_allocate() -> None:
+# --- what a device has left -------------------------------------------------------------------------------------------
+
+
+def test_each_allocate_counts_once_by_the_largest_demands_of_candidates_that_are_left() -> None:
     pods = (pod("a", "30"), pod("b", "50"), pod("c", "10"))
     one = after(NOTHING_HELD, ids(A, 0, 1), *pods)
     assert left(one)[A] == 50
     assert left(after(one, ids(A, 2, 3), *pods))[A] == 20, "one of 50 and one of 30, whichever is which"
-
-
-def test_a_candidate_that_has_its_shares_meanwhile_is_none_for_the_allocates_that_are_left() -> None:
-    pods = (pod("a", "30"), pod("b", "50"))
-    both = after(after(NOTHING_HELD, ids(A, 0, 1), *pods), ids(B, 0, 1), *pods)
-    known = shown(both, ("b", ids(B, 0, 1)), pods=pods)
+    two = pods[:2]
+    both = after(after(NOTHING_HELD, ids(A, 0, 1), *two), ids(B, 0, 1), *two)
+    known = shown(both, ("b", ids(B, 0, 1)), pods=two)
     assert left(known) == {A: 70, B: 50}
-
-
-def test_where_more_allocates_are_left_than_candidates_each_counts_as_it_was_booked() -> None:
-    pods = (pod("a", "30"), pod("b", "40"))
-    both = after(after(NOTHING_HELD, ids(A, 0, 1), *pods), ids(A, 2, 3), *pods)
+    two = (pod("a", "30"), pod("b", "40"))
+    both = after(after(NOTHING_HELD, ids(A, 0, 1), *two), ids(A, 2, 3), *two)
     gone = replace(both, bookings=(*both.bookings, Booking(ids=ids(B, 0), device=B, demand=ALL, owner=owner("a"))))
     assert left(gone)[A] == 20, "40 twice: one of the two was for a container that is no candidate"
 
@@ -199,14 +189,11 @@ def test_a_refusal_says_what_is_needed_and_what_the_device_has() -> None:
 
 
 # --- what the kubelet calls free --------------------------------------------------------------------------------------
-def test_after_a_start_a_gpu_is_full_until_the_kubelet_has_said_what_is_free_of_it() -> None:
+def test_after_a_start_a_gpu_is_full_of_what_the_kubelet_does_not_call_free() -> None:
     assert left(Ledger()) == {A: 0, B: 0}
     known = freed(Ledger(), SHARES, [*ids(A, *range(8))], frozenset(), at=1.0)
     assert left(known) == {A: 100, B: 0}
     assert left(freed(known, SHARES, [*ids(B, *range(8))], frozenset(), at=2.0)) == {A: 100, B: 100}
-
-
-def test_an_id_of_a_gpu_that_the_kubelet_does_not_call_free_is_held() -> None:
     ledger = freed(Ledger(), SHARES, [*ids(A, *range(7)), *ids(B, *range(8))], frozenset(), at=1.0)
     assert (ledger.unknown, left(ledger)) == (ids(A, 7), {A: 0, B: 100})
     again = freed(ledger, SHARES, [*ids(A, *range(8))], frozenset(), at=2.0)
@@ -222,10 +209,12 @@ def test_what_is_booked_or_broken_is_not_held_by_an_unknown_container() -> None:
     assert freed(NOTHING_HELD, broken, free, ids(A, 7), at=11.0).unknown == ids(A, 7), "a pod holds it nevertheless"
 
 
-def test_a_booking_ends_when_all_its_ids_are_free_and_not_before() -> None:
+def test_a_booking_ends_when_all_its_ids_are_free_and_ids_of_an_earlier_unit_are_passed_over() -> None:
     booked = after(NOTHING_HELD, ids(A, 0, 1), pod("a", "30"))
     assert freed(booked, SHARES, [*ids(A, 0, *range(2, 8))], frozenset(), at=11.0).bookings == booked.bookings
     assert freed(booked, SHARES, [*ids(A, 0, 1)], frozenset(), at=11.0).bookings == ()
+    free = [*ids(A, *range(8)), f"{A}::2Gi.0"]
+    assert left(freed(Ledger(), SHARES, free, frozenset(), at=1.0)) == {A: 100, B: 0}
 
 
 def test_of_a_gpu_that_the_kubelet_leaves_out_nothing_is_learned() -> None:
@@ -235,11 +224,6 @@ def test_of_a_gpu_that_the_kubelet_leaves_out_nothing_is_learned() -> None:
     assert after_b.unknown == unknown.unknown
     booked = replace(unknown, bookings=(Booking(ids=ids(A, 0), device=A, demand=ALL),))
     assert freed(booked, SHARES, [*ids(B, *range(8))], frozenset(), at=11.0).unknown == {"GPU-gone::1Gi.0"}
-
-
-def test_an_id_of_an_earlier_unit_that_the_kubelet_calls_free_is_passed_over() -> None:
-    free = [*ids(A, *range(8)), f"{A}::2Gi.0"]
-    assert left(freed(Ledger(), SHARES, free, frozenset(), at=1.0)) == {A: 100, B: 0}
 
 
 # --- who has what -----------------------------------------------------------------------------------------------------

@@ -89,26 +89,23 @@ def test_a_container_gets_its_gpus_nodes_and_the_driver_and_no_variable() -> Non
     answer = answered(gpu_id(1), gpu_id(0), gpus=(gpu(0, minor=3), gpu(1, minor=2)))
     assert answer == ContainerEdits(mounts=MOUNTS, devices=nodes(*CONTROL, "/dev/nvidia2", "/dev/nvidia3"))
     assert all(mount.read_only for mount in answer.mounts)
-
-
-def test_a_node_without_optional_nodes_gets_none() -> None:
     answer = answered(gpu_id(0), existing=frozenset(NEEDED))
     assert answer.devices == nodes("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")
-
-
-def test_a_mig_device_brings_the_nodes_of_its_gpu_and_its_two_capabilities() -> None:
     caps = ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0, device_nodes=caps), partition(0, 1)))
     answer = answered(mig_id(0, 0), gpus=(cut,), mig="single")
     assert answer == ContainerEdits(mounts=MOUNTS, devices=nodes(*CONTROL, "/dev/nvidia0", *caps))
 
 
-def test_shares_by_time_are_the_gpu_and_nothing_more() -> None:
+def test_shares_by_time_are_the_gpu_and_one_of_unknown_memory_has_no_limit() -> None:
     rule = SharedResource(name="nvidia.com/gpu", replicas=4)
     shared = Sharing(strategy="timeSlicing", resources=(rule,), fail_requests_greater_than_one=True)
     assert answered(f"{gpu_id(0)}::3", sharing=shared) == ContainerEdits(
         mounts=MOUNTS, devices=nodes(*CONTROL, "/dev/nvidia0")
     )
+    resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode=Mps(), replicas=4))
+    share = SchedulableId(id="a::0", device_id="a", replica=0)
+    assert driver_directory.mps_limits(resource, [share], {"a": 0}) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
 
 
 def test_a_client_of_mps_has_its_part_of_its_own_gpus_memory_and_not_of_gpu_0s() -> None:
@@ -132,12 +129,6 @@ def test_several_shares_by_mps_are_as_many_parts_by_the_gpus_numbers_in_the_cont
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4000M,1=100M",
     }
-
-
-def test_a_gpu_that_does_not_say_its_memory_has_no_limit_of_it() -> None:
-    resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode=Mps(), replicas=4))
-    share = SchedulableId(id="a::0", device_id="a", replica=0)
-    assert driver_directory.mps_limits(resource, [share], {"a": 0}) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
 
 
 @given(st.integers(2, 48), st.integers(1, 48), st.integers(0, 1 << 40))

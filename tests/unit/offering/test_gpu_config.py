@@ -57,17 +57,11 @@ def test_the_deprecated_key_means_time_sharing_and_may_say_the_same_beside_the_n
     assert read({"MaxTimeSharedClientsPerGPU": 3, **more}) == GpuConfig(strategy="time-sharing", clients=3)
 
 
-def test_a_partition_size_offers_mig_devices_in_the_place_of_gpus_and_time_sharing_shares_them() -> None:
+def test_partition_sizes_and_critical_xids_are_read_as_googles_plugin_reads_them() -> None:
     found = effective({"GPUPartitionSize": "1g.5gb", "GPUSharingConfig": shared("time-sharing", 2)}).sections
     assert (found.partitions.strategy, found.sharing.strategy) == ("single", "timeSlicing")
-
-
-def test_xids_that_are_critical_make_a_gpu_unhealthy() -> None:
     (rule,) = effective({"HealthCriticalXid": [79, 48, 79]}).sections.health.rules
     assert (rule.reasons, rule.state) == (("Xid48", "Xid79"), "Unhealthy")
-
-
-def test_googles_variable_of_critical_xids_is_read_as_nvidias_is() -> None:
     local = parse_flags(["--standalone", "--node-name=n"], {"XID_CONFIG": "48, 63", "DP_ENABLE_HEALTHCHECKS": "74"})
     (rule,) = resolve(local, None, None).sections.health.rules
     assert (rule.reasons, rule.state) == (("Xid48", "Xid63", "Xid74"), "Unhealthy")
@@ -104,8 +98,18 @@ def test_every_size_that_googles_plugin_knows_is_one(size: str) -> None:
     assert effective({"GPUPartitionSize": size}).sections.partitions.strategy == "single"
 
 
-def test_the_divisor_of_a_machine_with_parts_of_gpus_is_read_and_decides_nothing() -> None:
+def test_every_key_is_read_in_any_case_and_named_where_it_is_wrong() -> None:
     assert effective({"GPUFractionDivisor": 8}) == effective({})
+    with pytest.raises(InputError) as refused:
+        read({"GPUPartitionSize": "x", "Other": 1, "GPUSharingConfig": {"GPUSharingStrategy": 7}})
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [
+        "Other",
+        "GPUSharingConfig.GPUSharingStrategy",
+        "GPUPartitionSize",
+    ]
+    usual = {"GPUSharingConfig": shared("time-sharing", 3)}
+    other = {"gpusharingconfig": {key.lower(): value for key, value in shared("time-sharing", 3).items()}}
+    assert parse(json.dumps(other).encode()) == parse(json.dumps(usual).encode())
 
 
 @cases(
@@ -157,16 +161,6 @@ def test_what_is_wrong_is_refused_with_the_key_the_value_and_what_would_be_right
         read(document)
 
 
-def test_every_key_that_is_wrong_is_named() -> None:
-    with pytest.raises(InputError) as refused:
-        read({"GPUPartitionSize": "x", "Other": 1, "GPUSharingConfig": {"GPUSharingStrategy": 7}})
-    assert [problem.partition(":")[0] for problem in refused.value.problems] == [
-        "Other",
-        "GPUSharingConfig.GPUSharingStrategy",
-        "GPUPartitionSize",
-    ]
-
-
 @cases(
     ("raw", "says"),
     [
@@ -186,9 +180,3 @@ def test_a_hostile_file_is_refused_with_one_sentence(raw: bytes, says: str) -> N
     with pytest.raises(InputError, match=says) as refused:
         parse(raw)
     assert len(str(refused.value)) < 400
-
-
-def test_keys_are_read_in_any_case_as_go_reads_them() -> None:
-    usual = {"GPUSharingConfig": shared("time-sharing", 3)}
-    other = {"gpusharingconfig": {key.lower(): value for key, value in shared("time-sharing", 3).items()}}
-    assert parse(json.dumps(other).encode()) == parse(json.dumps(usual).encode())

@@ -34,19 +34,13 @@ def visible(value: str) -> ContainerEdits:
     return ContainerEdits(envs={"NVIDIA_VISIBLE_DEVICES": value})
 
 
-def test_a_container_sees_its_gpus_in_the_order_of_the_kubelet() -> None:
+def test_a_container_sees_its_gpus_once_each_in_the_order_of_the_kubelet_and_mig_devices_by_uuid() -> None:
     answer = allocate(offered(), [gpu_id(1), gpu_id(0)], CONTEXT)
     assert answer == visible(f"{gpu_id(1)},{gpu_id(0)}")
-
-
-def test_several_names_of_one_gpu_are_one() -> None:
     ids = [f"{gpu_id(1)}::1", f"{gpu_id(0)}::0", f"{gpu_id(1)}::0"]
     assert allocate(offered(replicas=2), ids, CONTEXT) == visible(f"{gpu_id(1)},{gpu_id(0)}")
     assert allocate(offered(), [gpu_id(0), gpu_id(0)], CONTEXT) == visible(gpu_id(0))
     assert allocate(offered(), [], CONTEXT) == visible("")
-
-
-def test_a_mig_device_is_seen_by_its_own_uuid() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
     plan = make_plan(inventory_of(cut), healthy(cut), PlanSettings(partitions=Partitions(strategy="mixed")))
     assert allocate(plan.resources[0], [mig_id(0, 0)], CONTEXT) == visible(mig_id(0, 0))
@@ -64,26 +58,17 @@ def test_a_whole_gpu_and_an_unknown_share_are_no_ids_of_a_shared_resource(each: 
         allocate(offered(replicas=2), [each], CONTEXT)
 
 
-def test_an_id_that_was_blocked_since_is_refused_with_the_reason_and_where_to_look() -> None:
+def test_an_id_that_may_not_be_given_is_refused_in_few_words() -> None:
     with pytest.raises(AllocationError, match=r"\(Cordoned: .*RMA\); see `kubectl describe nodedevices`"):
         allocate(offered(bad=1), [gpu_id(0), gpu_id(1)], CONTEXT)
-
-
-def test_more_than_one_share_is_refused_where_the_policy_says_so() -> None:
     resource = offered(replicas=2, fail=True)
     assert allocate(resource, [f"{gpu_id(0)}::0"], CONTEXT) == visible(gpu_id(0))
     with pytest.raises(AllocationError, match=r"2 shares requested; .*Set the limit to 1"):
         allocate(resource, [f"{gpu_id(0)}::0", f"{gpu_id(1)}::0"], CONTEXT)
-
-
-def test_a_refusal_is_short_however_long_the_id() -> None:
     with pytest.raises(AllocationError) as refused:
         allocate(offered(), ["x" * 100_000], CONTEXT)
     assert len(str(refused.value)) < 400
-
-
-def test_a_whole_gpu_beside_shares_is_no_share() -> None:
-    """NVIDIA's plugin counts the ids of a request only if one of them is a share."""
+    # NVIDIA's plugin counts the ids of a request only if one of them is a share.
     gpus = (gpu(0), gpu(1), gpu(2))
     rule = SharedResource(name="nvidia.com/gpu", replicas=2, devices=("2",))
     sharing = Sharing(strategy="timeSlicing", resources=(rule,), fail_requests_greater_than_one=True)
@@ -148,9 +133,13 @@ def test_volume_mounts_name_devices_by_mounts_that_an_image_cannot_forge() -> No
         )
 
 
-def test_cdi_cri_names_devices_to_the_runtime_and_sets_no_variable() -> None:
+def test_cdi_cri_sets_no_variable_and_the_annotations_key_differs_between_answers() -> None:
     answer = answered(gpu_id(1), gpu_id(0), strategies=("cdi-cri",), specs=True)
     assert answer == ContainerEdits(cdi_devices=(f"{GPU_KIND}={gpu_id(1)}", f"{GPU_KIND}={gpu_id(0)}"))
+    # Two resources of one container must not share a key, and a kubelet that calls again gets the same.
+    first = answered(gpu_id(0), strategies=("cdi-annotations",))
+    assert answered(gpu_id(0), strategies=("cdi-annotations",)) == first
+    assert cdi_value(answered(gpu_id(1), strategies=("cdi-annotations",)))[0] != cdi_value(first)[0]
 
 
 @pytest.mark.parametrize("prefix", ["cdi.k8s.io/", "example.com/"])
@@ -162,13 +151,6 @@ def test_cdi_annotations_name_devices_in_one_annotation(prefix: str) -> None:
     assert (answer.envs, answer.cdi_devices) == ({}, ())
 
 
-def test_the_annotations_key_differs_between_answers_and_not_between_repeats() -> None:
-    """Two resources of one container must not share a key, and a kubelet that calls again gets the same."""
-    first = answered(gpu_id(0), strategies=("cdi-annotations",))
-    assert answered(gpu_id(0), strategies=("cdi-annotations",)) == first
-    assert cdi_value(answered(gpu_id(1), strategies=("cdi-annotations",)))[0] != cdi_value(first)[0]
-
-
 def test_all_strategies_together_are_the_sum_of_them() -> None:
     strategies = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
     answer = answered(gpu_id(0), strategies=strategies, specs=True)
@@ -178,11 +160,15 @@ def test_all_strategies_together_are_the_sum_of_them() -> None:
     assert paths(answer) == [*CONTROL, "/dev/nvidia0"]
 
 
-def test_indices_are_nvmls_and_come_in_the_order_of_the_kubelet() -> None:
+def test_indices_are_nvmls_in_the_order_of_the_kubelet_and_of_mig_devices_two_numbers() -> None:
     gpus = (gpu(0, minor=3), gpu(1, minor=2))
     answer = answered(gpu_id(1), gpu_id(0), gpus=gpus, index=True, specs=True)
     assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "1,0"}
     assert paths(answer) == [*CONTROL, "/dev/nvidia2", "/dev/nvidia3"]
+    answer = answered(mig_id(0, 1), mig_id(0, 0), gpus=(CUT, gpu(1)), mig="mixed", index=True, specs=True)
+    assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "0:1,0:0"}
+    caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (7, 8, 5, 6)]
+    assert paths(answer) == [*CONTROL, "/dev/nvidia0", *caps]
 
 
 def test_several_shares_have_one_index_one_mount_one_cdi_name_and_one_node() -> None:
@@ -207,13 +193,6 @@ CUT = gpu(
         for part in range(2)
     ),
 )
-
-
-def test_mig_devices_have_an_index_of_two_numbers_and_the_nodes_of_their_instances() -> None:
-    answer = answered(mig_id(0, 1), mig_id(0, 0), gpus=(CUT, gpu(1)), mig="mixed", index=True, specs=True)
-    assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "0:1,0:0"}
-    caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (7, 8, 5, 6)]
-    assert paths(answer) == [*CONTROL, "/dev/nvidia0", *caps]
 
 
 def test_control_nodes_are_passed_only_where_they_exist() -> None:
@@ -250,7 +229,7 @@ def test_features_are_variables_whatever_the_strategy(strategy: str, features: t
     assert envs == {f"NVIDIA_{each.upper()}": "enabled" for each in features}
 
 
-def test_features_have_cdi_names_where_their_nodes_exist() -> None:
+def test_features_have_cdi_names_where_their_nodes_exist_and_pass_no_nodes_beside() -> None:
     existing = frozenset({*CONTROL, "/dev/gdrdrv", "/dev/nvidia-fs0", "/dev/infiniband/uverbs0"})
     with_nodes = answered(gpu_id(0), strategies=("cdi-cri",), features=ALL_FEATURES, existing=existing)
     vendor = "k8s.device-plugin.nvidia.com"
@@ -258,9 +237,6 @@ def test_features_have_cdi_names_where_their_nodes_exist() -> None:
     assert list(with_nodes.cdi_devices) == [f"{GPU_KIND}={gpu_id(0)}", *extra]
     without = answered(gpu_id(0), strategies=("cdi-cri",), features=ALL_FEATURES)
     assert (without.cdi_devices, without.envs) == ((f"{GPU_KIND}={gpu_id(0)}",), ENABLED)
-
-
-def test_features_pass_no_nodes_beside_cdi() -> None:
     existing = frozenset({*CONTROL, "/dev/gdrdrv", "/dev/nvidia-fs0", "/dev/infiniband/rdma_cm"})
     answer = answered(gpu_id(0), features=ALL_FEATURES, existing=existing, specs=True)
     assert paths(answer) == [*CONTROL, "/dev/nvidia0"]

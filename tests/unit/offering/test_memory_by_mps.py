@@ -67,12 +67,16 @@ def test_a_container_is_a_client_with_limits_of_its_own() -> None:
     )
 
 
-def test_without_enforcement_a_container_is_nobodys_client() -> None:
+def test_without_enforcement_nobody_is_a_client_and_shares_wait_for_the_daemon_that_has_it() -> None:
     for enforcement in ("none", None):
         resource = offered(L4, enforcement=enforcement, modes={})
         found = allocate(resource, ids(0, 1), InjectionContext())
         assert not [name for name in found.envs if name.startswith("CUDA_MPS")]
         assert (found.mounts, has_daemon(resource)) == ((), False)
+    waits = silent(plan(L4), answers({(MEMORY, 100): "does not answer: no"}))
+    assert waits == f"sharing.resources: enforcement: mps: the control daemon of {MEMORY} does not answer: no"
+    assert not silent(plan(L4), answers({(MEMORY, 100): ""}))
+    assert len(offered(gpu(0, memory_bytes=141 * GIB)).ids) == 141
 
 
 @cases(("units", "of", "percent"), [(22, 22, "100"), (1, 22, "4"), (1, 141, "1"), (7, 8, "87")])
@@ -92,16 +96,6 @@ def test_where_computing_power_is_shared_threads_go_with_that_and_are_not_limite
     envs = edits(granted, node).envs
     assert {name: value for name, value in envs.items() if "THREAD" in name} == threads
     assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"
-
-
-def test_shares_wait_for_their_daemon_and_the_field_that_requests_it_is_named() -> None:
-    waits = silent(plan(L4), answers({(MEMORY, 100): "does not answer: no"}))
-    assert waits == f"sharing.resources: enforcement: mps: the control daemon of {MEMORY} does not answer: no"
-    assert not silent(plan(L4), answers({(MEMORY, 100): ""}))
-
-
-def test_more_units_than_clients_are_possible_since_a_container_takes_many() -> None:
-    assert len(offered(gpu(0, memory_bytes=141 * GIB)).ids) == 141
 
 
 @cases(

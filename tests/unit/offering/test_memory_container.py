@@ -53,7 +53,7 @@ def test_every_word_of_the_schema_is_replaced_by_what_the_container_has() -> Non
     }
 
 
-def test_a_limiter_library_gets_its_limit_and_its_files_read_only() -> None:
+def test_a_limiter_library_gets_its_limit_and_its_files_read_only_and_text_beside_words_stays() -> None:
     resource = offered({"CUDA_DEVICE_MEMORY_LIMIT_0": "$(MEMORY_LIMIT_MIB)m"}, (LIBRARY, PRELOAD))
     found = container(resource, 4, ("/opt/other", "/opt/limiter"))
     assert found.envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
@@ -61,9 +61,6 @@ def test_a_limiter_library_gets_its_limit_and_its_files_read_only() -> None:
         Mount(host_path=each["hostPath"], container_path=each["containerPath"], read_only=True)
         for each in (LIBRARY, PRELOAD)
     )
-
-
-def test_text_beside_words_stays() -> None:
     assert container(offered({"A": "$x $$(MEMORY_UNITS)/$(MEMORY_UNITS)$"}), 2).envs["A"] == "$x $2/2$"
 
 

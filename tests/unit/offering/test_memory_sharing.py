@@ -76,28 +76,31 @@ def ids(number: int, *shares: int, unit: str = "1Gi") -> list[str]:
 
 
 # --- how many ---------------------------------------------------------------------------------------------------------
-def test_each_device_is_divided_by_its_own_memory() -> None:
+def test_each_device_is_divided_by_its_own_memory_without_what_is_reserved_or_fills_no_share() -> None:
     resource = offered(*cards(40, 80, 10))
     assert resource.name == MEMORY
     assert counts(resource) == {gpu_id(0): 40, gpu_id(1): 80, gpu_id(2): 10}
     assert (resource.sharing.name, unit_of(resource), resource.sharing.replicas) == ("memory", "1Gi", None)
-
-
-def test_what_is_reserved_and_what_fills_no_share_is_nobodys() -> None:
     resource = offered(gpu(0, memory_bytes=L4), memory_reserve="512Mi")
     assert counts(resource) == {gpu_id(0): 23}
-
-
-def test_an_id_has_its_device_and_its_amount_and_no_index() -> None:
     assert [each.id for each in offered(*cards(4), unit="2Gi").ids] == ids(0, 0, 1, unit="2Gi")
     assert [each.id for each in offered(*cards(4), unit="2048Mi").ids] == ids(0, 0, 1, unit="2Gi")
+    assert counts(offered(*cards(3), unit="2Gi", memory_reserve="1Gi")) == {gpu_id(0): 1}
+    with pytest.raises(PlanError, match="3Gi of memory, 2Gi of it reserved: give a smaller unit"):
+        offered(*cards(3), unit="2Gi", memory_reserve="2Gi")
+    assert counts(offered(gpu(0, memory_bytes=0), *cards(8)[:0], gpu(1, memory_bytes=8 * GIB))) == {gpu_id(1): 8}
+    assert {each.numa_node for each in offered(gpu(0, memory_bytes=4 * GIB, numa_node=1)).ids} == {None}
+    assert {each.numa_node for each in offered(gpu(0, memory_bytes=4 * GIB, numa_node=1), numa=True).ids} == {1}
 
 
-def test_one_entry_shares_the_l4s_of_a_mixed_node_and_leaves_its_h100s_whole() -> None:
-    cards = (gpu(0, product_name="NVIDIA H100 NVL", memory_bytes=94 * GIB), gpu(1, product_name="NVIDIA L4"))
-    found = plan(*cards, gpu(2, product_name="NVIDIA L4", memory_bytes=L4), match={"productName": "NVIDIA L4"})
+def test_one_entry_shares_the_l4s_of_a_mixed_node_under_a_name_that_is_not_that_of_whole_devices() -> None:
+    mixed = (gpu(0, product_name="NVIDIA H100 NVL", memory_bytes=94 * GIB), gpu(1, product_name="NVIDIA L4"))
+    found = plan(*mixed, gpu(2, product_name="NVIDIA L4", memory_bytes=L4), match={"productName": "NVIDIA L4"})
     by_name = {each.name: counts(each) for each in found.resources}
     assert by_name == {GPU: {gpu_id(0): 1}, MEMORY: {gpu_id(1): 80, gpu_id(2): 23}}
+    assert offered(*cards(4), rename="aliyun.com/gpu-mem").name == "aliyun.com/gpu-mem"
+    with pytest.raises(PlanError, match=r"rename: nvidia\.com/gpu: memory has shares of a name of their own"):
+        offered(*cards(4), rename=GPU)
 
 
 @cases(
@@ -123,12 +126,6 @@ def test_a_name_of_another_maker_brings_its_unit(name: str, unit: str) -> None:
     assert unit_of(offered(*cards(4), rename=name, unit="512Mi")) == "512Mi"
 
 
-def test_another_name_can_be_chosen_but_not_that_of_whole_devices() -> None:
-    assert offered(*cards(4), rename="aliyun.com/gpu-mem").name == "aliyun.com/gpu-mem"
-    with pytest.raises(PlanError, match=r"rename: nvidia\.com/gpu: memory has shares of a name of their own"):
-        offered(*cards(4), rename=GPU)
-
-
 @cases(
     ("unit", "says"),
     [
@@ -150,14 +147,6 @@ def test_a_list_that_the_kubelet_would_not_read_is_refused_with_the_next_unit_th
     with pytest.raises(PlanError, match=rf": gives 49152 {too_long}; give 2Mi$"):
         offered(*cards(48), gpu(1, memory_bytes=0), unit="1Mi")
     assert len(offered(*cards(*[141] * 8), unit="32Mi").ids) == 36096
-
-
-def test_a_container_with_shares_of_a_device_whose_memory_is_not_known_is_told_no_limit() -> None:
-    resource = offered(*cards(40))
-    unknown = replace(resource, sharing=replace(resource.sharing, memory=None))
-    gone = replace(resource.ids[0], device_id="gone")
-    for each in (Grant(resource=unknown, ids=resource.ids[:1]), Grant(resource=resource, ids=(gone,))):
-        assert Memory().edits(each, {}) == ContainerEdits()
 
 
 def test_some_devices_of_a_node_are_shared_by_memory_and_others_by_time_slicing() -> None:
@@ -185,21 +174,6 @@ def test_an_entrys_own_strategy_says_which_of_replicas_and_memory_unit_it_has() 
         parse(Sharing, {"strategy": "timeSlicing", "resources": [wrong]})
 
 
-def test_a_device_that_holds_just_one_unit_beside_what_is_reserved_has_one_share() -> None:
-    assert counts(offered(*cards(3), unit="2Gi", memory_reserve="1Gi")) == {gpu_id(0): 1}
-    with pytest.raises(PlanError, match="3Gi of memory, 2Gi of it reserved: give a smaller unit"):
-        offered(*cards(3), unit="2Gi", memory_reserve="2Gi")
-
-
-def test_a_device_of_unknown_memory_has_no_shares() -> None:
-    assert counts(offered(gpu(0, memory_bytes=0), *cards(8)[:0], gpu(1, memory_bytes=8 * GIB))) == {gpu_id(1): 8}
-
-
-def test_shares_have_no_numa_node_unless_that_is_wanted() -> None:
-    assert {each.numa_node for each in offered(gpu(0, memory_bytes=4 * GIB, numa_node=1)).ids} == {None}
-    assert {each.numa_node for each in offered(gpu(0, memory_bytes=4 * GIB, numa_node=1), numa=True).ids} == {1}
-
-
 # --- which ------------------------------------------------------------------------------------------------------------
 
 
@@ -209,7 +183,7 @@ def test_what_an_init_container_had_is_kept_and_decides_the_device() -> None:
     assert asked(resource, free, 3, must=tuple(ids(1, 5))) == tuple(ids(1, 0, 1, 5))
 
 
-def test_where_no_device_has_room_the_answer_says_how_much_each_has() -> None:
+def test_where_no_device_has_room_the_answer_says_how_much_each_has_and_why_it_is_not_enough() -> None:
     resource = offered(*cards(8, 8))
     with pytest.raises(AllocationError) as refused:
         asked(resource, [*ids(0, 1, 2), *ids(1, 0, 3, 5)], 4)
@@ -217,9 +191,6 @@ def test_where_no_device_has_room_the_answer_says_how_much_each_has() -> None:
         f"{MEMORY}: no device of this node has 4 free shares of 1Gi; free are {gpu_id(0)}: 2, {gpu_id(1)}: 3; "
         "delete the pod, so that it is scheduled again."
     )
-
-
-def test_a_request_for_more_than_any_device_has_is_told_so() -> None:
     resource = offered(*cards(8, 4))
     with pytest.raises(AllocationError, match="the largest device has 8: request fewer"):
         asked(resource, [each.id for each in resource.ids], 9)
@@ -227,6 +198,16 @@ def test_a_request_for_more_than_any_device_has_is_told_so() -> None:
         asked(resource, [], 8)
     with pytest.raises(AllocationError, match=r"none is free; delete the pod, so that it is scheduled again"):
         asked(replace(resource, ids=()), [], 1)
+    resource = offered(*cards(8, 8))
+    with pytest.raises(AllocationError) as refused:
+        asked(resource, [*ids(0, 0, 1, 2), *ids(1, *range(8))], 5, must=tuple(ids(0, 0, 1)))
+    assert str(refused.value) == (
+        f"{MEMORY}: the init containers of this pod have shares of {gpu_id(0)}, which has 3 for this pod; 5 are "
+        "requested: request the same amount in init containers and containers."
+    )
+    resource = offered(*cards(8, 8))
+    with pytest.raises(AllocationError, match=r"init containers of this pod have shares of 2 devices"):
+        asked(resource, [*ids(0, 0), *ids(1, 0, 1)], 3, must=(*ids(0, 0), *ids(1, 0)))
 
 
 @pytest.mark.parametrize(("devices", "more"), [(8, "1; delete"), (10, "1 and 2 more devices; delete")])
@@ -251,26 +232,15 @@ def test_an_init_containers_device_without_computing_power_is_said_to_lack_that_
         pack(resource, known, frozenset(ids(0, 0)), 3, room)
 
 
-def test_where_only_the_init_containers_device_has_no_room_the_answer_says_so() -> None:
-    resource = offered(*cards(8, 8))
-    with pytest.raises(AllocationError) as refused:
-        asked(resource, [*ids(0, 0, 1, 2), *ids(1, *range(8))], 5, must=tuple(ids(0, 0, 1)))
-    assert str(refused.value) == (
-        f"{MEMORY}: the init containers of this pod have shares of {gpu_id(0)}, which has 3 for this pod; 5 are "
-        "requested: request the same amount in init containers and containers."
-    )
-
-
-def test_an_init_container_that_leaves_no_room_is_told_so() -> None:
-    resource = offered(*cards(8, 8))
-    with pytest.raises(AllocationError, match=r"init containers of this pod have shares of 2 devices"):
-        asked(resource, [*ids(0, 0), *ids(1, 0, 1)], 3, must=(*ids(0, 0), *ids(1, 0)))
-
-
-def test_shares_of_two_devices_are_refused_as_the_kubelet_does_not_always_ask() -> None:
+def test_shares_of_two_devices_are_refused_and_of_unknown_memory_there_is_no_limit() -> None:
     resource = offered(*cards(8, 8))
     with pytest.raises(AllocationError, match=r"free shares of this node are on 2 devices .* a container's are of one"):
         grant(resource, [*ids(0, 7), *ids(1, 7)])
+    resource = offered(*cards(40))
+    unknown = replace(resource, sharing=replace(resource.sharing, memory=None))
+    gone = replace(resource.ids[0], device_id="gone")
+    for each in (Grant(resource=unknown, ids=resource.ids[:1]), Grant(resource=resource, ids=(gone,))):
+        assert Memory().edits(each, {}) == ContainerEdits()
 
 
 # --- what a container is told -----------------------------------------------------------------------------------------

@@ -42,10 +42,17 @@ def clients(
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings)
 
 
-def test_clients_are_ids_like_other_shares() -> None:
+def test_clients_are_ids_like_other_shares_and_mps_needs_its_directory_and_no_mig() -> None:
     (resource,) = clients(gpu(0), gpu(1)).resources
     assert (resource.name, resource.sharing) == ("nvidia.com/gpu", SharingFacts(mode=Mps(), replicas=4))
     assert [each.id for each in resource.ids][:5] == [*(f"{gpu_id(0)}::{n}" for n in range(4)), f"{gpu_id(1)}::0"]
+    with pytest.raises(PlanError, match=r"sharing\.strategy: mps: needs .*--mps-root"):
+        clients(gpu(0), root="")
+    with pytest.raises(PlanError, match=r"sharing\.strategy: mps: not possible with partitions\.strategy mixed"):
+        clients(gpu(0), mig="mixed")
+    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
+    with pytest.raises(PlanError, match="cannot share MIG devices; use timeSlicing"):
+        clients(cut, mig="single")
 
 
 @cases(("capability", "most"), [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48)])
@@ -55,19 +62,6 @@ def test_a_gpu_takes_so_many_clients(capability: str, most: int) -> None:
     assert len(clients(gpu(0, compute_capability=capability), replicas=most).resources[0].ids) == most
     with pytest.raises(PlanError, match=rf"\.replicas: {most + 1}: GPU 0 .* takes {most} MPS clients at most"):
         clients(gpu(0, compute_capability=capability), replicas=most + 1)
-
-
-def test_mps_needs_its_directory() -> None:
-    with pytest.raises(PlanError, match=r"sharing\.strategy: mps: needs .*--mps-root"):
-        clients(gpu(0), root="")
-
-
-def test_mps_and_mig_do_not_go_together() -> None:
-    with pytest.raises(PlanError, match=r"sharing\.strategy: mps: not possible with partitions\.strategy mixed"):
-        clients(gpu(0), mig="mixed")
-    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
-    with pytest.raises(PlanError, match="cannot share MIG devices; use timeSlicing"):
-        clients(cut, mig="single")
 
 
 def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
@@ -142,16 +136,13 @@ def test_the_daemon_of_a_resource_splits_its_gpus_evenly() -> None:
     )
 
 
-def test_a_gpu_that_does_not_say_its_memory_has_no_limit_and_one_that_left_needs_no_daemon() -> None:
+def test_without_mps_or_for_a_gpu_that_left_there_is_no_daemon() -> None:
     lost = gpu(1, memory_bytes=0)
     (daemon,) = daemons(clients(gpu(0), lost), inventory_of(gpu(0), lost))
     assert [command.split()[1] for command in mps.memory_commands(daemon.gpus)] == ["0"]
     gone = stage.update(inventory_of(gpu(0), gpu(1)), snapshot(gpu(0)), now=START, monotonic=1)
     (daemon,) = daemons(clients(gpu(0), gpu(1)), gone)
     assert [each.id for each in daemon.gpus] == [gpu_id(0)]
-
-
-def test_without_mps_there_is_no_daemon() -> None:
     plan = make_plan(inventory_of(gpu(0)), {}, PlanSettings())
     assert daemons(plan, inventory_of(gpu(0))) == ()
     assert silent(plan, {}) == ""

@@ -42,7 +42,7 @@ MACHINE = (at(0, "pci0000:16"), at(1, "pci0000:40"), at(2, ""), nic(0, "pci0000:
 
 
 # --- which are near ---------------------------------------------------------------------------------------------------
-def test_near_to_a_device_is_what_else_is_on_its_root() -> None:
+def test_near_to_a_device_is_what_else_is_on_its_root_of_its_own_type_only_another() -> None:
     assert near(inventory_of(*MACHINE)) == {
         gpu_id(0): {"nic"},
         gpu_id(1): set(),
@@ -50,9 +50,6 @@ def test_near_to_a_device_is_what_else_is_on_its_root() -> None:
         "NIC-0": {"gpu"},
         "NIC-1": set(),
     }
-
-
-def test_a_device_is_near_to_its_own_type_only_where_there_is_another_of_it() -> None:
     assert near(inventory_of(at(0, "r"), at(1, "r"), at(2, "s"))) == {
         gpu_id(0): {"gpu"},
         gpu_id(1): {"gpu"},
@@ -67,11 +64,8 @@ def named(inventory: Inventory, *rules: ResourceRule) -> dict[str, list[str]]:
     return {resource.name: [each.id for each in resource.ids] for resource in found.resources}
 
 
-def test_gpus_beside_a_nic_get_a_name_of_their_own() -> None:
+def test_gpus_beside_a_nic_have_a_name_of_their_own_also_while_the_nic_is_missing() -> None:
     assert named(inventory_of(*MACHINE), RULE) == {NEAR: [gpu_id(0)], USUAL: [gpu_id(1), gpu_id(2)]}
-
-
-def test_a_nic_that_is_missing_renames_no_gpu_while_it_is_listed() -> None:
     inventory = without("NIC-0", *MACHINE)
     assert named(inventory, RULE)[NEAR] == [gpu_id(0)]
     assert named(inventory_of(*MACHINE[:3]), RULE) == {USUAL: [gpu_id(0), gpu_id(1), gpu_id(2)]}
@@ -89,13 +83,10 @@ def test_a_rule_that_matches_nothing_says_what_is_near_to_what() -> None:
 
 
 # --- what NodeDevices shows -------------------------------------------------------------------------------------------
-def test_gpus_and_nics_on_one_root_are_each_others_nearest() -> None:
+def test_the_nearest_on_one_root_are_of_the_other_type_and_on_neighbouring_buses() -> None:
     found = nearest(inventory_of(*MACHINE))
     assert found == {gpu_id(0): ("NIC-0",), "NIC-0": (gpu_id(0),)}
-
-
-def test_on_one_root_those_on_neighbouring_buses_come_first() -> None:
-    """A root complex with two switches, each with a GPU and a NIC."""
+    # A root complex with two switches, each with a GPU and a NIC.
     root = "pci0000:00"
     machine = (at(0, root, 0x07), at(1, root, 0x47), nic(0, root, 0x48), nic(1, root, 0x08))
     assert nearest(inventory_of(*machine)) == {
@@ -121,13 +112,10 @@ def test_how_far_buses_are_apart_is_by_their_numbers_and_of_equals_the_first_is_
     assert nearest(inventory_of(at(0, root, own), *nics))[gpu_id(0)] == order
 
 
-def test_what_a_probe_says_of_a_path_counts_more_than_numbers() -> None:
+def test_what_a_probe_says_of_a_path_counts_more_than_numbers_and_a_missing_nic_is_nobodys_nearest() -> None:
     root, path = "pci0000:00", (PcieNeighbour(to="NIC-0", path=PciePath.SINGLE),)
     machine = (at(0, root, 0x07, pcie=path), nic(0, root, 0x48), nic(1, root, 0x08))
     assert nearest(inventory_of(*machine))[gpu_id(0)] == ("NIC-0", "NIC-1")
-
-
-def test_a_missing_nic_and_a_virtual_function_are_nobodys_nearest() -> None:
     function = nic(1, "pci0000:16", type="vf", id="VF-1")
     inventory = without("NIC-0", at(0, "pci0000:16"), nic(0, "pci0000:16"), function)
     assert nearest(inventory) == {}

@@ -149,9 +149,13 @@ def test_sharing_by_memory_is_read_with_every_field_of_a_policy() -> None:
     )
 
 
-def test_a_file_can_say_of_a_resource_shared_by_memory_what_a_policy_can() -> None:
+def test_a_file_can_share_by_memory_in_one_way_and_all_that_is_wrong_is_reported_at_once() -> None:
     fields = {field.alias or name for name, field in SharedResource.model_fields.items()}
     assert {*v1_file.MEMORY_KEYS, "replicas", "strategy"} == fields, "the key above them says how they are shared"
+    text = "{timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}}"
+    assert "nvidia.com/gpu is listed twice; list it once" in complaints(v1_file.sharing, text)[0]
+    text = "{timeSlicing: {resources: [{name: GPU_}, {replicas: 2, devices: [x, y]}]}}"
+    assert len(complaints(v1_file.sharing, text)) == 5
 
 
 LONG = "g" * 64
@@ -253,16 +257,6 @@ LONG = "g" * 64
 def test_sharing_that_makes_no_sense_is_refused(text: str, message: str) -> None:
     found = complaints(v1_file.sharing, text)
     assert any(each.startswith(message) for each in found), found
-
-
-def test_a_resource_is_shared_in_one_way() -> None:
-    text = "{timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}}"
-    assert "nvidia.com/gpu is listed twice; list it once" in complaints(v1_file.sharing, text)[0]
-
-
-def test_all_that_is_wrong_is_reported_at_once() -> None:
-    text = "{timeSlicing: {resources: [{name: GPU_}, {replicas: 2, devices: [x, y]}]}}"
-    assert len(complaints(v1_file.sharing, text)) == 5
 
 
 # --- what always holds ------------------------------------------------------------------------------------------------

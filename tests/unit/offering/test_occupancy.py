@@ -93,13 +93,10 @@ def test_a_device_that_is_held_in_another_shape_is_withheld_and_no_other(
     assert {each.partition("::")[0] for each in free(plan)} == {gpu_id(1)}
 
 
-def test_a_gpu_that_was_cut_under_its_pod_keeps_its_mig_devices_back() -> None:
+def test_a_gpu_that_was_cut_or_made_whole_under_its_pod_is_kept_back() -> None:
     plan, others = protected(MIXED, (GPU, gpu_id(1)), inventory=CUT)
     assert [each.id for each in others] == [gpu_id(1)]
     assert free(plan) == of(gpu_id(0))
-
-
-def test_a_gpu_that_is_whole_again_is_kept_back_while_a_pod_holds_a_mig_device_of_it() -> None:
     left = dataclasses.replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
     left = dataclasses.replace(
         left, fact=dataclasses.replace(left.fact, extra=nvidia.attributes(mig_enabled=False), partitions=HALVES[:1])
@@ -109,12 +106,17 @@ def test_a_gpu_that_is_whole_again_is_kept_back_while_a_pod_holds_a_mig_device_o
     assert free(plan) == of(gpu_id(0))
 
 
-def test_of_a_gpu_that_was_partitioned_again_only_what_lies_where_a_held_mig_device_was_is_kept_back() -> None:
+def test_of_a_gpu_partitioned_again_only_what_lies_where_a_held_one_was_is_kept_back() -> None:
     small = (partition(1, 3, start=0, size=2), partition(1, 4, start=4, size=2), partition(1, 5))
     anew = dataclasses.replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
     anew = dataclasses.replace(anew, fact=dataclasses.replace(anew.fact, partitions=(HALVES[0], *small)))
     plan, _ = protected(MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], anew)))
     assert free(plan) == of(gpu_id(0), mig_id(1, 4)), "nobody knows where the last one lies"
+    parts = Parts(listed={each.id: each for each in HALVES}, departed=set())
+    one = HeldId(resource=GPU, id=mig_id(1, 0), device_id=gpu_id(1), partition_id=mig_id(1, 0))
+    assert [collide(each, one, parts) for each in (None, mig_id(1, 0), mig_id(1, 1))] == [True, True, False]
+    assert collide(mig_id(1, 0), replace(one, partition_id=None), parts), "the whole device"
+    assert collide(mig_id(1, 0), replace(one, partition_id="MIG-unknown"), parts)
 
 
 @cases(
@@ -142,14 +144,6 @@ def test_a_partition_that_is_gone_takes_the_place_of_those_that_it_overlaps_or_m
     assert collide("unlisted", before, parts)
 
 
-def test_two_partitions_collide_only_if_they_are_one_or_one_of_them_is_not_known() -> None:
-    parts = Parts(listed={each.id: each for each in HALVES}, departed=set())
-    one = HeldId(resource=GPU, id=mig_id(1, 0), device_id=gpu_id(1), partition_id=mig_id(1, 0))
-    assert [collide(each, one, parts) for each in (None, mig_id(1, 0), mig_id(1, 1))] == [True, True, False]
-    assert collide(mig_id(1, 0), replace(one, partition_id=None), parts), "the whole device"
-    assert collide(mig_id(1, 0), replace(one, partition_id="MIG-unknown"), parts)
-
-
 def test_a_holder_of_a_resource_that_is_given_whole_has_all_its_devices() -> None:
     ids = tuple(SchedulableId(id=each, device_id=each) for each in ("a", "b"))
     kept = SchedulableId(id="c::0", device_id="c", replica=0)
@@ -163,13 +157,10 @@ def test_a_holder_of_a_resource_that_is_given_whole_has_all_its_devices() -> Non
     assert with_all(nothing, Plan(resources=(board,))) == nothing
 
 
-def test_mig_devices_beside_a_held_one_under_another_name_stay_free() -> None:
+def test_what_is_beside_a_held_device_stays_free_and_an_old_id_is_shown_only_when_it_is_ill() -> None:
     plan, [stranger] = protected(MIXED, ("vendor.example/mig", mig_id(1, 0)), inventory=CUT)
     assert stranger.partition_id == mig_id(1, 0)
     assert free(plan) == of(gpu_id(0), mig_id(1, 1))
-
-
-def test_an_id_that_is_no_longer_offered_is_shown_to_the_kubelet_only_when_its_device_is_ill() -> None:
     plan, _ = protected(shared(2), (GPU, gpu_id(0)))
     [resource] = plan.resources
     assert [(each.id, each.healthy) for each in resource.retained] == [(gpu_id(0), True)]

@@ -85,31 +85,22 @@ def test_a_change_to_or_from_mps_waits_though_the_ids_stay(current: Plan, wanted
     assert decide_change(current, wanted, holdings(), (), whole=True).apply
 
 
-def test_how_a_resource_is_shared_is_said_only_where_its_ids_do_not_say() -> None:
+def test_how_a_resource_is_shared_is_said_where_ids_do_not_and_what_no_pod_feels_does_not_wait() -> None:
     decision = decide_change(WHOLE, BY_MPS, holdings(holder()), (), whole=True)
     assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
-
-
-def test_ways_to_share_that_no_pod_feels_do_not_wait() -> None:
     plain = Plan(resources=(replace(BY_TIME.resources[0], sharing=NOT_SHARED),))
     assert decide_change(BY_TIME, plain, holdings(holder(ids=("GPU-0::0",))), (), whole=True).apply
 
 
-def test_a_change_waits_while_nobody_knows_who_holds_what() -> None:
+def test_a_change_waits_while_nobody_knows_who_holds_what_or_an_allocate_is_not_listed_yet() -> None:
     for state in (HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED):
         decision = decide_change(WHOLE, SLICED, holdings(state=state), (), whole=True)
         assert not decision.apply
         assert state.value in decision.message
-
-
-def test_a_change_waits_for_an_allocate_that_is_not_listed_yet() -> None:
     young = recent("GPU-0", age=5)
     decision = decide_change(WHOLE, SLICED, holdings(), (young,), whole=True)
     assert (decision.apply, decision.waiting_for) == (False, ())
     assert "allocated less than 30 s ago" in decision.message
-
-
-def test_an_allocate_counts_until_a_list_shows_it_or_one_half_a_minute_younger_does_not() -> None:
     listed, young, failed = recent("GPU-0", age=5), recent("GPU-1", age=29.9), recent("GPU-2", age=30)
     now = replace(holdings(), taken=NOW)
     assert not_listed((failed, young, listed), {listed}, now) == (young,)
@@ -151,8 +142,10 @@ def test_a_change_waits_for_an_id_that_only_the_kubelets_checkpoint_gives_to_a_c
     assert decide_change(WHOLE, SLICED, holdings(), (recent("n", age=1, resource="e.com/n"),), whole=True).apply
 
 
-def test_an_entry_without_ids_holds_nothing() -> None:
+def test_an_entry_without_ids_holds_nothing_and_a_message_is_cut_to_what_a_condition_carries() -> None:
     assert decide_change(WHOLE, SLICED, holdings(holder(ids=())), (), whole=True).apply
+    assert wait((), "x" * 1024).message == "x" * 1024
+    assert wait((), "x" * 1025).message == "x" * 1023 + "\u2026"
 
 
 @cases(
@@ -166,11 +159,6 @@ def test_an_entry_without_ids_holds_nothing() -> None:
 def test_of_the_pods_that_a_change_waits_for_five_are_named(pods: tuple[str, ...], shown: str) -> None:
     decision = decide_change(WHOLE, SLICED, holdings(*(holder(each) for each in pods)), (), whole=True)
     assert decision.message == f"the change of nvidia.com/gpu waits until these pods have ended: {shown}"
-
-
-def test_a_message_is_cut_to_what_a_condition_carries() -> None:
-    assert wait((), "x" * 1024).message == "x" * 1024
-    assert wait((), "x" * 1025).message == "x" * 1023 + "\u2026"
 
 
 @cases(

@@ -131,39 +131,27 @@ def test_the_choice_is_as_good_as_nvidias(
     assert inside(scores, rest) == inside(scores, recorded_rest)
 
 
-def test_a_single_gpu_is_taken_where_it_breaks_no_pair() -> None:
+def test_a_single_gpu_is_taken_where_it_breaks_no_pair_in_whatever_order_is_asked() -> None:
     """NVIDIA's plugin takes the first, and so breaks NVLink pairs (its issue 1193)."""
     pairs = machine(5, {(0, 1): 2, (3, 4): 2}, per_socket=5)
     assert prefer(whole(pairs), ids((0, 1, 2, 3, 4)), [], 1, gathering.build(inventory_of(*pairs))) == (gpu_id(2),)
-
-
-def test_the_order_of_the_question_or_no_topology_changes_no_answer() -> None:
     scores = gathering.build(inventory_of(*A100X8))
     backwards = prefer(whole(A100X8), ids(ALL[::-1]), [], 4, scores)
     assert backwards == tuple(ids((0, 1, 2, 3)))
     assert prefer(whole(A100X8), ids(ALL), [], 3, Topology()) == tuple(ids((0, 1, 2)))
 
 
-def test_nothing_is_known_of_a_device_that_has_left_and_a_whole_one_is_no_pair_with_itself() -> None:
+def test_what_is_known_of_a_pair_is_from_links_of_either_end_or_numa_and_not_through_a_switch() -> None:
     scores = gathering.build(inventory_of(gpu(0), gpu(1)))
     assert scores.score(gpu_id(0), gpu_id(1)) > 0
-    for one, other in ((gpu_id(0), "gone"), ("gone", gpu_id(1)), ("gone", "gone"), (gpu_id(1), gpu_id(1))):
-        assert scores.score(one, other) == 0
-
-
-def test_numa_stands_in_for_an_unknown_pcie_topology() -> None:
+    for pair in ((gpu_id(0), "gone"), ("gone", gpu_id(1)), ("gone", "gone"), (gpu_id(1), gpu_id(1))):
+        assert scores.score(*pair) == 0
     gpus = tuple(gpu(number, numa_node=number % 2) for number in range(4))
     scores = gathering.build(inventory_of(*gpus))
     assert (scores.score(gpu_id(0), gpu_id(2)), scores.score(gpu_id(0), gpu_id(1))) == (20, 10)
     assert prefer(whole(gpus), ids((0, 1, 2, 3)), [], 2, scores) == tuple(ids((0, 2)))
-
-
-def test_links_through_a_switch_say_nothing_about_a_choice() -> None:
     gpus = tuple(gpu(number, links=(Link(kind="NVLink", to="switch", count=18),)) for number in range(2))
     assert gathering.build(inventory_of(*gpus)).score(gpu_id(0), gpu_id(1)) == 20
-
-
-def test_a_link_counts_though_only_one_end_reports_it() -> None:
     one = gpu(0, links=(Link(kind="NVLink", to=gpu_id(1), count=4),), numa_node=None)
     assert gathering.build(inventory_of(one, gpu(1))).score(gpu_id(0), gpu_id(1)) == 400
 
@@ -214,14 +202,11 @@ def test_two_partitions_are_of_one_device_where_that_is_the_best_pair(pair: int,
     assert gathered(of, rows, 2) == chosen
 
 
-def test_partitions_of_which_some_are_not_gathered_are_spread() -> None:
+def test_partitions_are_spread_or_taken_of_the_device_with_the_fewest_that_are_free() -> None:
     pairs = Topology({"a": 0, "b": 1}, ((9, 0), (0, 9)), frozenset({"a"}))
     ids = tuple(SchedulableId(id=f"{of}.{n}", device_id=of, partition_id=f"{of}.{n}") for of in "ab" for n in (0, 1))
     chosen = prefer(OfferedResource(name="example.com/part", ids=ids), [each.id for each in ids], [], 2, pairs)
     assert chosen == ("a.0", "b.0")
-
-
-def test_of_equally_good_devices_those_with_the_fewest_free_partitions_are_emptied_first() -> None:
     of = {"a": 3, "b": 2, "c": 2}
     assert gathered(of, ((0, 0, 0), (0, 0, 0), (0, 0, 0)), 2) == {"b"}
 
@@ -233,9 +218,13 @@ def test_the_best_of_very_many_sets_of_partitions_is_found_wherever_it_is(best: 
     assert gathered({str(each): 1 for each in range(12)}, rows, 6) == {str(each) for each in best}
 
 
-def test_of_very_many_sets_of_partitions_that_are_equally_good_the_first_devices_are_taken() -> None:
+def test_of_very_many_equally_good_sets_the_first_are_taken_and_a_lost_neighbour_fails_nothing() -> None:
     rows = ((1,) * 12,) * 12
     assert gathered({f"{each:02}": 1 for each in range(12)}, rows, 6) == {f"{each:02}" for each in range(6)}
+    # One GPU off the bus made every call of NVIDIA's plugin fail (its issue 2038).
+    gpus = (gpu(0), silent_gpu(1), gpu(2), gpu(3))
+    scores = gathering.build(inventory_of(*gpus))
+    assert len(prefer(whole(gpus), ids((0, 2, 3)), [], 2, scores)) == 2
 
 
 def gathered(of: dict[str, int], rows: tuple[tuple[int, ...], ...], needed: int) -> set[str]:
@@ -245,13 +234,6 @@ def gathered(of: dict[str, int], rows: tuple[tuple[int, ...], ...], needed: int)
     chosen = gather((), free, needed, pairs)
     assert len(chosen) == needed
     return {each.device_id for each in chosen}
-
-
-def test_a_lost_neighbour_never_makes_the_question_fail() -> None:
-    """One GPU off the bus made every call of NVIDIA's plugin fail (its issue 2038)."""
-    gpus = (gpu(0), silent_gpu(1), gpu(2), gpu(3))
-    scores = gathering.build(inventory_of(*gpus))
-    assert len(prefer(whole(gpus), ids((0, 2, 3)), [], 2, scores)) == 2
 
 
 def linked(count: int, *groups: tuple[int, ...]) -> tuple[OfferedResource, Topology]:
@@ -288,7 +270,7 @@ def test_of_many_devices_those_with_links_go_together_and_no_link_is_broken_with
 
 
 # --- shares -----------------------------------------------------------------------------------------------------------
-def test_shares_come_from_the_least_shared_gpu_first() -> None:
+def test_shares_come_from_the_least_shared_gpu_first_and_packed_from_the_most() -> None:
     resource = shares(2, 4)
     everything = [each.id for each in resource.ids]
     assert per_gpu(prefer(resource, everything, [], 2, Topology())) == [1, 1]
@@ -296,12 +278,11 @@ def test_shares_come_from_the_least_shared_gpu_first() -> None:
     assert prefer(resource, everything, [share(0, 1)], 2, Topology()) == (share(0, 1), share(1, 0))
     uneven = [share(0, 0), share(0, 1), share(0, 2), share(1, 0)]
     assert prefer(resource, uneven, [], 1, Topology()) == (share(0, 0),)
-
-
-def test_of_equally_shared_gpus_the_one_that_gave_none_yet_is_next() -> None:
     resource = shares(2, 4)
     three_of_the_second = [each.id for each in resource.ids if each.id != share(1, 0)]
     assert prefer(resource, three_of_the_second, [], 2, Topology()) == (share(0, 0), share(1, 1))
+    available = [share(0, 0), share(0, 1), share(1, 0)]
+    assert prefer(shares(2, 4), available, [], 1, Topology(), packed=True) == (share(1, 0),)
 
 
 @cases(
@@ -322,12 +303,7 @@ def test_packed_shares_are_as_nvidias_plugin_packs_them(
     assert set(must) <= set(chosen) <= set(available)
 
 
-def test_packed_takes_the_most_shared_gpu() -> None:
-    available = [share(0, 0), share(0, 1), share(1, 0)]
-    assert prefer(shares(2, 4), available, [], 1, Topology(), packed=True) == (share(1, 0),)
-
-
-def test_a_share_that_is_out_of_service_does_not_count_as_taken() -> None:
+def test_a_share_out_of_service_does_not_count_as_taken_and_too_many_are_an_error() -> None:
     """NVIDIA's plugin takes it for allocated, and so packs onto the GPU with the bad one."""
     resource = shares(2, 4)
     held = (share(0, 0), share(0, 1))  # under another id: blocked, and not allocated under this one
@@ -335,9 +311,6 @@ def test_a_share_that_is_out_of_service_does_not_count_as_taken() -> None:
     available = [each.id for each in ids if each.id not in (*held, share(1, 0))]
     assert prefer(replace(resource, ids=ids), available, [], 1, Topology()) == (share(0, 2),)
     assert prefer(replace(resource, ids=ids), available, [], 1, Topology(), packed=True) == (share(1, 1),)
-
-
-def test_too_many_shares_are_an_error() -> None:
     resource = shares(2, 4)
     with pytest.raises(AllocationError, match="9 requested, 8 are available"):
         prefer(resource, [each.id for each in resource.ids], [], 9, Topology())

@@ -70,15 +70,12 @@ def test_all_that_a_rule_gives_must_match(match: dict[str, Any], found: bool) ->
     assert named(gpu(0), rules=(rule("nvidia.com/special", **match),)) == {name: [gpu_id(0)]}
 
 
-def test_a_rule_for_a_model_does_not_swallow_its_mig_devices() -> None:
+def test_a_rule_for_a_model_swallows_no_mig_devices_and_those_in_place_of_gpus_are_named_like_gpus() -> None:
     rules = (rule("nvidia.com/h100", product_name="*H100*"),)
     assert named(gpu(0), cut(1, "1g.10gb"), rules=rules, mig="mixed") == {
         "nvidia.com/h100": [gpu_id(0)],
         "nvidia.com/mig-1g.10gb": [mig_id(1, 0)],
     }
-
-
-def test_mig_devices_that_stand_in_for_gpus_are_named_like_gpus() -> None:
     rules = (rule("nvidia.com/h100", product_name="*H100*"),)
     assert named(cut(0, "1g.10gb"), rules=rules, mig="single") == {"nvidia.com/h100": [mig_id(0, 0)]}
 
@@ -132,9 +129,11 @@ def test_an_excluded_mig_device_leaves_its_neighbours() -> None:
     }
 
 
-def test_a_name_that_the_kubelet_would_not_take_is_refused_where_it_stands() -> None:
+def test_a_name_that_the_kubelet_or_the_nodes_status_could_not_take_is_refused_where_it_stands() -> None:
     with pytest.raises(PlanError, match=r"resources\.devices\[1\]\.name: x\.io/g+: 64 characters .*63 are the most"):
         resource_names.check("resources.devices[1].name", f"x.io/{'g' * 64}")
+    with pytest.raises(PlanError, match=r"245 characters; 244 are the most"):
+        resource_names.check("resources.devices[0].name", f"{'a' * 241}/gpu")
 
 
 @cases(
@@ -149,8 +148,3 @@ def test_a_name_that_the_kubelet_would_not_take_is_refused_where_it_stands() -> 
 def test_a_name_that_kubernetes_keeps_to_itself_is_refused_where_it_stands(name: str) -> None:
     with pytest.raises(PlanError, match=rf"resources\.devices\[0\]\.name: {name}: no kubelet takes a name"):
         resource_names.check("resources.devices[0].name", name)
-
-
-def test_a_name_that_the_nodes_status_could_not_show_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"245 characters; 244 are the most"):
-        resource_names.check("resources.devices[0].name", f"{'a' * 241}/gpu")

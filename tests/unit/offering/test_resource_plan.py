@@ -64,21 +64,15 @@ def cut(number: int, *profiles: str) -> DeviceFact:
 
 
 # --- whole devices ----------------------------------------------------------------------------------------------------
-def test_gpus_are_offered_by_index_with_their_numa_node() -> None:
+def test_gpus_are_offered_by_index_with_their_numa_node_and_those_not_well_stay_listed_for_nobody() -> None:
     found = plan(gpu(5), gpu(0))
     assert shown(found) == {"nvidia.com/gpu": [(gpu_id(0), True), (gpu_id(5), True)]}
     assert [each.numa_node for each in found.resources[0].ids] == [0, 1]
-
-
-def test_gpus_that_are_unhealthy_missing_or_unjudged_stay_listed_and_go_to_nobody() -> None:
     assert shown(plan(gpu(0), gpu(1), bad=(gpu_id(1),))) == {"nvidia.com/gpu": [(gpu_id(0), True), (gpu_id(1), False)]}
     gone = stage.update(inventory_of(gpu(0), gpu(1)), snapshot(gpu(0)), now=START, monotonic=1)
     found = make_plan(gone, healthy(gpu(0), gpu(1)), PlanSettings())
     assert shown(found) == {"nvidia.com/gpu": [(gpu_id(0), True), (gpu_id(1), False)]}
     assert shown(make_plan(inventory_of(gpu(0)), {}, PlanSettings())) == {"nvidia.com/gpu": [(gpu_id(0), False)]}
-
-
-def test_a_device_taken_out_of_service_by_hand_is_unhealthy_with_all_its_shares() -> None:
     found = plan(gpu(0), gpu(1), cordoned=(gpu_id(0),), sharing=slices(2))
     assert [healthy for _, healthy in shown(found)["nvidia.com/gpu"]] == [False, False, True, True]
 
@@ -95,15 +89,12 @@ def test_another_prefix_gives_other_names() -> None:
 
 
 # --- time-slicing -----------------------------------------------------------------------------------------------------
-def test_time_slicing_multiplies_ids() -> None:
+def test_time_slicing_multiplies_ids_and_a_fault_is_one_of_all_shares_of_its_gpu() -> None:
     (resource,) = plan(gpu(0), gpu(1), sharing=slices(2)).resources
     assert (resource.name, resource.sharing) == ("nvidia.com/gpu", SharingFacts(mode=TimeSlicing(), replicas=2))
     assert ids(resource) == [f"{gpu_id(0)}::0", f"{gpu_id(0)}::1", f"{gpu_id(1)}::0", f"{gpu_id(1)}::1"]
     assert [each.device_id for each in resource.ids] == [gpu_id(0)] * 2 + [gpu_id(1)] * 2
     assert [each.replica for each in resource.ids] == [0, 1, 0, 1]
-
-
-def test_a_fault_of_a_gpu_is_a_fault_of_all_its_shares_and_of_no_others() -> None:
     found = plan(gpu(0), gpu(1), sharing=slices(3), bad=(gpu_id(0),))
     assert [healthy for _, healthy in shown(found)["nvidia.com/gpu"]] == [False] * 3 + [True] * 3
 
@@ -177,7 +168,7 @@ def test_several_resources_may_be_shared_each_in_its_way() -> None:
     }
 
 
-def test_a_new_name_that_the_kubelet_would_not_take_is_refused() -> None:
+def test_a_new_name_that_the_kubelet_would_not_take_is_refused_where_a_device_would_have_it() -> None:
     long = f"nvidia.com/{'g' * 60}"
     with pytest.raises(PlanError, match=r"sharing\.resources\[.*\]\.rename: .*: 67 characters after the slash; 63 are"):
         plan(
@@ -185,10 +176,6 @@ def test_a_new_name_that_the_kubelet_would_not_take_is_refused() -> None:
             resources=Resources(devices=(ResourceRule(match=OfferMatch(), name=long),)),
             sharing=slices(2, name=long, rename_by_default=True),
         )
-
-
-def test_a_new_name_that_the_kubelet_would_not_take_is_no_error_where_no_device_would_have_it() -> None:
-    long = f"nvidia.com/{'g' * 60}"
     named = Resources(devices=(ResourceRule(match=OfferMatch(), name=long),))
     none = slices(2, name=long, devices=("7",), rename_by_default=True)
     assert plan(gpu(0), resources=named, sharing=none) == plan(gpu(0), resources=named)
@@ -203,13 +190,10 @@ def test_sharing_that_this_agent_does_not_know_is_refused() -> None:
         plan(gpu(0), sharing=sharing)
 
 
-def test_a_name_that_is_already_taken_is_refused() -> None:
+def test_a_taken_name_and_an_answer_that_the_kubelet_could_not_read_are_refused() -> None:
     sharing = slices(2, name="nvidia.com/mig-1g.10gb", rename="nvidia.com/gpu")
     with pytest.raises(PlanError, match=r"sharing\.resources\[nvidia\.com/mig-1g\.10gb\]\.rename: nvidia\.com/gpu"):
         plan(gpu(0), cut(1, "1g.10gb"), sharing=sharing, partitions=Partitions(strategy="mixed"))
-
-
-def test_an_answer_that_the_kubelet_could_not_read_is_refused() -> None:
     many = tuple(gpu(number) for number in range(8))
     with pytest.raises(PlanError, match=r"replicas: 16384: .* 3 MiB; give fewer replicas"):
         plan(*many, sharing=slices(16384))
@@ -217,46 +201,31 @@ def test_an_answer_that_the_kubelet_could_not_read_is_refused() -> None:
 
 
 # --- MIG --------------------------------------------------------------------------------------------------------------
-def test_without_a_mig_strategy_every_gpu_is_offered_whole() -> None:
+def test_gpus_are_offered_whole_without_a_strategy_and_with_mixed_beside_a_name_per_profile() -> None:
     assert shown(plan(gpu(0), cut(1, "1g.10gb"))) == {"nvidia.com/gpu": [(gpu_id(0), True), (gpu_id(1), True)]}
-
-
-def test_mixed_offers_whole_gpus_and_a_name_per_profile() -> None:
     found = plan(gpu(0), cut(1, "3g.40gb", "1g.10gb", "1g.10gb"), partitions=Partitions(strategy="mixed"))
     assert {resource.name: ids(resource) for resource in found.resources} == {
         "nvidia.com/gpu": [gpu_id(0)],
         "nvidia.com/mig-1g.10gb": [mig_id(1, 1), mig_id(1, 2)],
         "nvidia.com/mig-3g.40gb": [mig_id(1, 0)],
     }
-
-
-def test_mixed_bears_an_empty_gpu_and_a_small_compute_instance() -> None:
     small = partition(1, 0, profile="1c.3g.40gb")
     odd = gpu(1, mig_enabled=True, partitions=(small, partition(1, 1)))
     found = plan(cut(0), odd, partitions=Partitions(strategy="mixed"))
     assert {resource.name: ids(resource) for resource in found.resources} == {"nvidia.com/mig-1g.10gb": [mig_id(1, 1)]}
 
 
-def test_single_offers_mig_devices_as_gpus() -> None:
+def test_single_offers_mig_devices_as_gpus_of_all_but_lost_or_excluded_ones() -> None:
     found = plan(cut(0, "3g.40gb", "3g.40gb"), partitions=Partitions(strategy="single"))
     assert shown(found) == {"nvidia.com/gpu": [(mig_id(0, 0), True), (mig_id(0, 1), True)]}
     assert shown(plan(gpu(0), partitions=Partitions(strategy="single"))) == {"nvidia.com/gpu": [(gpu_id(0), True)]}
-
-
-def test_single_offers_compute_instances_that_are_smaller_than_their_gpu_instance() -> None:
     small = tuple(partition(0, part, profile="1c.3g.40gb") for part in range(3))
     found = plan(gpu(0, mig_enabled=True, partitions=small), partitions=Partitions(strategy="single"))
     assert len(shown(found)["nvidia.com/gpu"]) == 3
-
-
-def test_single_does_not_query_a_lost_gpu_for_its_mig_mode() -> None:
-    """NVIDIA's plugin serves nothing on a node with one lost GPU."""
+    # NVIDIA's plugin serves nothing on a node with one lost GPU.
     lost = silent_gpu(1, lost=True)
     found = plan(cut(0, "3g.40gb"), lost, bad=(gpu_id(1),), partitions=Partitions(strategy="single"))
     assert shown(found) == {"nvidia.com/gpu": [(mig_id(0, 0), True)]}
-
-
-def test_single_looks_past_what_is_excluded() -> None:
     gpus = (cut(0, "3g.40gb"), gpu(1), cut(2, "3g.40gb", "1g.10gb"))
     exclude = Resources(exclude=(gpu_id(1), mig_id(2, 1)))
     found = plan(*gpus, partitions=Partitions(strategy="single"), resources=exclude)
@@ -320,14 +289,11 @@ def test_what_a_pod_holds_of_a_gpu_that_left_mig_mode_stays_listed_as_unhealthy(
 
 
 # --- the plan that stays ----------------------------------------------------------------------------------------------
-def test_the_plan_in_effect_gets_the_health_of_now() -> None:
+def test_the_plan_in_effect_gets_the_health_of_now_and_what_is_no_longer_known_is_not_healthy() -> None:
     current = plan(gpu(0), gpu(1), sharing=slices(2))
     fresh = gated(shape_of(current), inventory_of(gpu(0)), healthy(gpu(0)))
     assert [healthy for _, healthy in shown(fresh)["nvidia.com/gpu"]] == [True, True, False, False]
     assert gated(shape_of(fresh), inventory_of(gpu(0), gpu(1)), healthy(gpu(0), gpu(1))) == current
-
-
-def test_a_mig_device_that_is_no_longer_known_is_not_healthy() -> None:
     current = plan(cut(0, "1g.10gb", "1g.10gb"), partitions=Partitions(strategy="mixed"))
     fresh = gated(shape_of(current), inventory_of(cut(0, "1g.10gb")), healthy(cut(0)))
     assert shown(fresh) == {"nvidia.com/mig-1g.10gb": [(mig_id(0, 0), True), (mig_id(0, 1), False)]}

@@ -37,11 +37,23 @@ def shared(*resources: dict[str, Any]) -> dict[str, Any]:
     return {"strategy": "timeSlicing", "resources": list(resources)}
 
 
-def test_a_name_that_is_not_offered() -> None:
+def test_names_and_devices_that_this_node_does_not_offer_are_named_with_what_it_does() -> None:
     found = notes(sharing=shared({"name": "nvidia.com/gpuu", "replicas": 2}, {"name": "nvidia.com/gpu", "replicas": 2}))
     assert found == [
         "sharing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: nvidia.com/gpu"
     ]
+    found = notes(CUT, partitions={"strategy": "mixed"}, sharing=shared({"name": "nvidia.com/gpu", "replicas": 2}))
+    assert found == [
+        "sharing.resources[0].name nvidia.com/gpu: no such resource on this node; offered: nvidia.com/mig-1g.10gb"
+    ]
+    entry = {"name": "nvidia.com/gpu", "devices": ["7", "9"], "replicas": 2}
+    assert notes(sharing=shared(entry)) == [
+        f"sharing.resources[0].devices 7, 9: nvidia.com/gpu has no such device on this node; there are: 0 ({gpu_id(0)})"
+    ]
+    assert notes(sharing=shared(entry | {"devices": ["0"]})) == []
+    entry = {"name": "nvidia.com/gpu", "devices": ["0", "99"], "replicas": 2}
+    here = f"nvidia.com/gpu has no such device on this node; there are: 0 ({gpu_id(0)})"
+    assert notes(sharing=shared(entry)) == [f"sharing.resources[0].devices[1] 99: {here}"]
 
 
 @pytest.mark.parametrize("kind", ["timeSlicing", "mps"])
@@ -50,27 +62,6 @@ def test_the_place_in_nvidias_file(kind: str) -> None:
     assert found == [
         f"sharing.{kind}.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: nvidia.com/gpu"
     ]
-
-
-def test_whole_gpus_are_not_offered_where_mig_devices_are() -> None:
-    found = notes(CUT, partitions={"strategy": "mixed"}, sharing=shared({"name": "nvidia.com/gpu", "replicas": 2}))
-    assert found == [
-        "sharing.resources[0].name nvidia.com/gpu: no such resource on this node; offered: nvidia.com/mig-1g.10gb"
-    ]
-
-
-def test_devices_that_this_node_does_not_have() -> None:
-    entry = {"name": "nvidia.com/gpu", "devices": ["7", "9"], "replicas": 2}
-    assert notes(sharing=shared(entry)) == [
-        f"sharing.resources[0].devices 7, 9: nvidia.com/gpu has no such device on this node; there are: 0 ({gpu_id(0)})"
-    ]
-    assert notes(sharing=shared(entry | {"devices": ["0"]})) == []
-
-
-def test_a_device_of_a_list_that_this_node_lacks_is_named_although_it_has_others() -> None:
-    entry = {"name": "nvidia.com/gpu", "devices": ["0", "99"], "replicas": 2}
-    here = f"nvidia.com/gpu has no such device on this node; there are: 0 ({gpu_id(0)})"
-    assert notes(sharing=shared(entry)) == [f"sharing.resources[0].devices[1] 99: {here}"]
 
 
 @pytest.mark.parametrize("match", [None, {"productName": "NVIDIA *"}])
@@ -149,15 +140,12 @@ def test_a_capacity_that_missed_by_its_case() -> None:
     ]
 
 
-def test_a_pattern_over_models() -> None:
+def test_a_pattern_that_matches_nothing_or_is_left_nothing_is_named() -> None:
     rule = {"match": {"vendor": "nvidia", "productName": "*A100*"}, "name": "nvidia.com/a100"}
     found = notes(resources={"devices": [rule]})
     assert found == [
         f"resources.devices[0].match vendor nvidia, productName *A100*: no such device on this node; there are: {H100}"
     ]
-
-
-def test_a_pattern_that_an_earlier_one_leaves_nothing_to() -> None:
     every, some = ({"match": {"productName": each}, "name": "nvidia.com/x"} for each in ("*", "*H100*"))
     found = notes(resources={"devices": [every, some]})
     assert found == [
@@ -192,14 +180,11 @@ def test_a_match_that_differs_in_case_only_is_named(match: dict[str, Any], near:
     assert found[0].endswith(f"; case matters: {near} differs only in case")
 
 
-def test_a_shared_name_or_device_that_differs_in_case_only_is_named() -> None:
+def test_a_name_that_differs_in_case_and_a_profile_that_is_not_offered_are_named() -> None:
     entry = {"name": "nvidia.com/gpu", "devices": [gpu_id(0).lower()], "replicas": 2}
     found = notes(sharing=shared({"name": "nvidia.com/GPU", "replicas": 2}, entry))
     assert found[0].endswith("; case matters: nvidia.com/gpu differs only in case")
     assert found[1].endswith(f"; case matters: {gpu_id(0)} differs only in case")
-
-
-def test_a_profile_where_no_mig_device_is_offered_and_where_there_are_others() -> None:
     rule = {"match": {"profile": "2g.*"}, "name": "nvidia.com/small"}
     assert "see partitions.strategy" in notes(resources={"devices": [rule]})[0]
     found = notes(CUT, partitions={"strategy": "mixed"}, resources={"devices": [rule]})
@@ -231,14 +216,11 @@ def test_what_matches_or_has_no_effect_is_not_reported(sections: dict[str, Any])
     assert notes(**sections) == []
 
 
-def test_an_excluded_id_that_no_device_has() -> None:
+def test_an_excluded_id_that_no_device_has_is_named_and_a_name_or_index_answered_with_the_id() -> None:
     assert notes(resources={"exclude": ["GPU-nope", gpu_id(0)]}) == [
         f"resources.exclude[0] GPU-nope: no device on this node has such an id; there are: {gpu_id(0)}"
     ]
     assert notes(CUT, resources={"exclude": [mig_id(0, 0)]}) == []
-
-
-def test_a_name_or_an_index_in_exclude_is_answered_with_the_id() -> None:
     found = notes(gpu(0, minor=3), resources={"exclude": ["gpu-3", "0"]})
     assert found == [
         f"resources.exclude[0] gpu-3: no device on this node has such an id; did you mean {gpu_id(0)}?",
@@ -264,17 +246,11 @@ def test_googles_ids_in_exclude_and_cordons_are_answered_with_the_id_that_outliv
     assert [each.text for each in unmatched_cordons(inventory_of(cut), [name])] == [f"unschedulable[{name}]: {says}"]
 
 
-def test_a_node_without_devices_has_nothing_to_match() -> None:
+def test_a_node_without_devices_has_nothing_to_match_and_long_lists_are_cut() -> None:
     sections = Sections.model_validate({"sharing": shared({"name": "nvidia.com/gpuu", "replicas": 2})})
     assert unmatched(Inventory(), PlanSettings.from_sections(sections)) == ()
-
-
-def test_names_are_those_before_sharing() -> None:
     section = shared({"name": "nvidia.com/gpu.shared", "replicas": 2}) | {"renameByDefault": True}
     assert "offered: nvidia.com/gpu" in notes(sharing=section)[0]
-
-
-def test_a_long_list_is_cut() -> None:
     found = notes(
         *(gpu(number) for number in range(12)),
         sharing=shared({"name": "nvidia.com/gpu", "devices": [mig_id(0, 0)], "replicas": 2}),

@@ -41,20 +41,14 @@ def test_a_device_is_counted_as_what_it_is_and_held_or_gone() -> None:
     assert counts == {"total": 1, "healthy": 0, "held": 0}
 
 
-def test_a_device_of_no_known_product_counts_by_its_type_and_one_without_that_as_other() -> None:
+def test_devices_count_by_a_product_that_kubernetes_takes_by_type_or_as_other() -> None:
     assert list(shown(record(device(0), device(1, type="")))) == ["gpu.nodedevices.io", OTHER]
-
-
-def test_of_more_products_than_objects_those_with_the_fewest_devices_are_one() -> None:
     many = [record(*(product(index, f"Card {number}") for index in range(2))) for number in range(MOST + 1)]
     few = record(product(0, "Rare"), *(device(index, type="") for index in range(1, 8)))
     found = shown(*many, few)
     assert len(found) == MOST
     assert found[OTHER] == {"total": 2 * 2 + 1 + 7, "healthy": 2 * 2 + 1 + 7, "held": 0}
     assert sum(each["total"] for each in found.values()) == 2 * (MOST + 1) + 8
-
-
-def test_a_name_is_one_that_kubernetes_takes() -> None:
     odd = record(product(0, "  (Tësla) V100-" + "x" * 100))
     [name] = shown(odd)
     assert name == f"gpu.t-sla-v100-{'x' * 51}.nodedevices.io"

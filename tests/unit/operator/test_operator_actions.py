@@ -33,7 +33,7 @@ def failed(reason: str, message: str = "why") -> tuple[str, str, str]:
 
 
 # --- pure ------------------------------------------------------------------------------------------------------------
-def test_what_was_decided_replaces_what_is_shown_and_the_rest_stays_with_its_generation() -> None:
+def test_what_was_decided_replaces_what_is_shown_clipped_as_the_contract_has_it() -> None:
     shown = (ActionRecord("labels", "InSync", "2 labels", 3), KEPT, ActionRecord("idlePods", "InSync", "", 3))
     found = next_actions(shown, {"labels": failed("Conflict"), "idlePods": None, "capacity": SYNCED}, 5)
     assert found == (
@@ -43,26 +43,20 @@ def test_what_was_decided_replaces_what_is_shown_and_the_rest_stays_with_its_gen
     )
     assert next_actions(shown, {}, 5) == (KEPT, *(it for it in shown if it is not KEPT)), "in the order of the contract"
     assert next_actions((), {}, 5) == next_actions((KEPT,), {"taint": None}, 5) == ()
-
-
-def test_an_action_that_the_contract_does_not_have_is_left_out() -> None:
     assert next_actions((ActionRecord("invented", "InSync"), KEPT), {}, 5) == (KEPT,)
+    (clipped,) = next_actions((), {"taint": failed("Refused", "x" * 2 * MESSAGE_LIMIT)}, 1)
+    assert len(clipped.message) == MESSAGE_LIMIT
+    assert next_actions((), {"taint": failed("Refused", "x" * 2 * MESSAGE_LIMIT)}, 1) == (clipped,)
 
 
-def test_messages_are_clipped_so_that_what_is_written_is_what_is_shown() -> None:
-    (found,) = next_actions((), {"taint": failed("Refused", "x" * 2 * MESSAGE_LIMIT)}, 1)
-    assert len(found.message) == MESSAGE_LIMIT
-    assert next_actions((), {"taint": failed("Refused", "x" * 2 * MESSAGE_LIMIT)}, 1) == (found,)
-
-
-def test_the_sum_of_nothing_is_no_condition() -> None:
+def test_the_sum_is_in_sync_when_all_are_of_the_oldest_generation_and_of_nothing_there_is_none() -> None:
     assert summed_up(()) is None
-
-
-def test_the_sum_is_in_sync_when_all_are_and_says_what_they_say() -> None:
     all_well = {"labels": ("True", "InSync", "2 labels"), "capacity": ("True", "InSync", "a/b"), "taint": SYNCED}
     assert summed_up(next_actions((), all_well, 4)) == (("True", "InSync", "capacity: a/b; labels: 2 labels"), 4)
     assert summed_up(next_actions((), {"taint": SYNCED}, 4)) == (SYNCED, 4)
+    found = summed_up(next_actions((KEPT,), {"capacity": SYNCED}, 5))
+    assert found is not None
+    assert found[1] == 3
 
 
 def test_of_several_that_are_not_in_sync_the_first_gives_the_reason_and_all_are_named() -> None:
@@ -81,12 +75,6 @@ def test_of_several_that_are_not_in_sync_the_first_gives_the_reason_and_all_are_
         ("False", "TaintRefused", "taint Refused: a; labels Conflict: b"),
         1,
     )
-
-
-def test_the_sum_is_of_the_oldest_generation_that_one_of_them_is_about() -> None:
-    found = summed_up(next_actions((KEPT,), {"capacity": SYNCED}, 5))
-    assert found is not None
-    assert found[1] == 3
 
 
 # --- the whole operator ----------------------------------------------------------------------------------------------
@@ -128,10 +116,13 @@ async def test_a_node_shows_the_actions_that_its_policies_ask_for_and_their_sum(
     assert (actions(kube), summary(kube)) == ([], ("", "")), "there only where at least one applies"
 
 
-async def test_where_no_policy_asks_for_an_action_there_is_none() -> None:
+async def test_where_no_policy_asks_there_is_no_action_and_each_is_of_one_concern() -> None:
     kube = rig(health={"holdDownSeconds": 7})
     await started(kube)
     assert (actions(kube), summary(kube)) == ([], ("", ""))
+    made: Tools = tools(FakeKube())
+    found = [concern.info.action for make in CONCERNS if (concern := make(made)).info.action]
+    assert sorted(found) == sorted(ACTIONS)
 
 
 def stale(kube: FakeKube) -> None:
@@ -228,9 +219,3 @@ async def test_conditions_of_an_operator_of_before_go_with_the_next_write() -> N
     shown = {it["type"] for it in kube.objects[ITEM]["status"]["conditions"]}
     assert shown == {it["type"] for it in theirs} | {"PolicyResolved", "ActionsSynced", "Stale"}
     assert actions(kube) == [(name, "InSync") for name in ACTIONS]
-
-
-def test_no_two_concerns_have_the_same_action_and_each_action_has_one() -> None:
-    made: Tools = tools(FakeKube())
-    found = [concern.info.action for make in CONCERNS if (concern := make(made)).info.action]
-    assert sorted(found) == sorted(ACTIONS)

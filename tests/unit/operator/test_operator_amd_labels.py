@@ -64,13 +64,10 @@ def test_of_a_gpu_that_is_cut_every_partition_counts_with_its_own_size() -> None
     assert labels["amd.com/gpu.device-id.74a1"] == "2", "there is one model in a GPU, however it is cut"
 
 
-def test_several_models_are_counted_and_none_is_called_the_nodes() -> None:
+def test_several_models_are_counted_and_odd_or_no_gpus_of_amd_have_no_labels() -> None:
     labels = AmdLabels().labels(record(gpu(0), gpu(1, product="AMD Instinct MI210", memory="65520Mi"), drivers=DRIVERS))
     assert "amd.com/gpu.vram" not in labels
     assert (labels["amd.com/gpu.vram.192G"], labels["amd.com/gpu.vram.64G"]) == ("1", "1")
-
-
-def test_a_node_without_gpus_of_amd_or_with_odd_ones_has_no_labels_of_them() -> None:
     other = device(0, attributes={"vendor": "nvidia", "productName": "NVIDIA T4"})
     assert AmdLabels().labels(record(other)) == {}
     labels = AmdLabels().labels(record(gpu(0, product="é" * 5), gpu(1, product="x" * 80), drivers=DRIVERS))
@@ -91,13 +88,10 @@ def test_a_gpu_or_a_partition_that_is_missing_does_not_count() -> None:
     }
 
 
-def test_a_node_whose_gpus_are_all_missing_says_what_they_were_and_counts_none() -> None:
+def test_missing_gpus_say_what_they_were_and_a_node_gets_these_labels_and_no_other() -> None:
     labels = AmdLabels().labels(record(gpu(0, profile="cpx_nps4", parts=8) | GONE))
     said = ("device-id", "device-id.74a1", "vram", "vram.24G")
     assert [labels[f"amd.com/gpu.{kind}"] for kind in said] == ["74a1", "0", "24G", "0"]
-
-
-def test_a_node_with_them_gets_these_labels_and_no_other() -> None:
-    """AMD's labeller writes no timestamp."""
+    # AMD's labeller writes no timestamp.
     found = record(gpu(0), gpu(1), drivers=DRIVERS)
     assert feature_labels(found) == AmdLabels().labels(found)

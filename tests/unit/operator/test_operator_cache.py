@@ -64,7 +64,7 @@ def test_an_older_state_or_deletion_never_replaces_a_newer_one() -> None:
     assert not cache.remove(Kind.NODE_DEVICES, "n1", "nd-uid")
 
 
-def test_a_policys_own_status_is_no_reason_to_reconcile_nodes_and_its_spec_is() -> None:
+def test_only_what_changes_for_a_node_with_devices_is_a_reason_to_reconcile_it() -> None:
     cache = known((Kind.NODE_DEVICES, node_devices(device(0))), (Kind.POLICY, raw_policy("p", health={})))
     cache.observe(Kind.NODE, node())
     updated = raw_policy("p", health={}, version=2) | {"status": {"observedGeneration": 1}}
@@ -72,16 +72,10 @@ def test_a_policys_own_status_is_no_reason_to_reconcile_nodes_and_its_spec_is() 
     assert (set(dirty.nodes), set(dirty.policies)) == (set(), {"p"})
     edited = raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=3)
     assert cache.observe(Kind.POLICY, read(Kind.POLICY, edited)).nodes == {"n1"}
-
-
-def test_a_policy_that_turns_away_from_a_node_is_a_reason_to_reconcile_it() -> None:
     cache = known((Kind.NODE_DEVICES, node_devices(device(0))), (Kind.POLICY, raw_policy("p", health={})))
     cache.observe(Kind.NODE, node())
     away = raw_policy("p", selector={"matchLabels": {"pool": "b"}}, health={}, generation=2, version=2)
     assert cache.observe(Kind.POLICY, read(Kind.POLICY, away)).nodes == {"n1"}
-
-
-def test_only_nodes_with_devices_are_concerned_by_a_policy() -> None:
     cache = Cache()
     cache.observe(Kind.NODE, node())
     assert cache.observe(Kind.POLICY, read(Kind.POLICY, raw_policy("p", health={}))).nodes == frozenset()

@@ -24,11 +24,18 @@ def plan(entry: CapacityEntry, item: Any, shown: Any, **more: Any) -> CapacityPl
     return plan_capacity([entry], item, shown, ours=given_ours, **more)
 
 
-def test_memory_is_summed_over_the_devices_that_are_offered() -> None:
+def test_memory_is_summed_and_devices_counted_per_device_and_node_where_they_match() -> None:
     item = record(device(0), device(1, "Unhealthy", "Xid79"), device(2, "Degraded", "NvlinkDown"))
     assert plan(SUM, item, node()).values == {MEMORY: 2 * ONE}
     every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
     assert plan(every, item, node()).values == {MEMORY: 3 * ONE}
+    item = record(device(0), device(1, "Unhealthy", "Xid79"))
+    assert plan(CapacityEntry(name="example.com/slots", per_device=4), item, node()).values == {"example.com/slots": 4}
+    assert plan(CapacityEntry(name="example.com/seats", per_node=7), item, node()).values == {"example.com/seats": 7}
+    assert plan(CapacityEntry(name="example.com/slots", per_device=4), record(*MIXED), node()).values == {
+        "example.com/slots": 8
+    }
+    assert plan(SUM, record(*MIXED), node()).values == {MEMORY: 2 * ONE}
 
 
 def test_out_of_service_or_excluded_a_device_counts_only_where_all_do_and_away_nowhere() -> None:
@@ -47,12 +54,6 @@ def test_out_of_service_or_excluded_a_device_counts_only_where_all_do_and_away_n
         assert plan(entry, item, node()).values == {"aliyun.com/gpu-count": count}
 
 
-def test_per_device_and_per_node() -> None:
-    item = record(device(0), device(1, "Unhealthy", "Xid79"))
-    assert plan(CapacityEntry(name="example.com/slots", per_device=4), item, node()).values == {"example.com/slots": 4}
-    assert plan(CapacityEntry(name="example.com/seats", per_node=7), item, node()).values == {"example.com/seats": 7}
-
-
 @cases("served", ["aliyun.com/gpu-mem", "tencent.com/vcuda-memory", BY_MEMORY])
 @cases("name", ["aliyun.com/gpu-count", "tencent.com/gpu-count"])
 def test_where_gpus_are_shared_by_memory_their_number_is_a_resource_of_its_own(served: str, name: str) -> None:
@@ -67,13 +68,6 @@ def test_where_gpus_are_shared_by_memory_their_number_is_a_resource_of_its_own(s
 H100: dict[str, Any] = {"attributes": {"vendor": "nvidia", "productName": "NVIDIA H100 80GB HBM3"}}
 NIC: dict[str, Any] = {"type": "nic", "capacity": {}, "attributes": {"vendor": "mellanox", "productName": "ConnectX-7"}}
 MIXED = (device(0, **H100), device(1, "Unhealthy", "Xid79", **H100), device(2), device(3, **NIC))
-
-
-def test_without_a_match_every_gpu_counts_and_nothing_else() -> None:
-    assert plan(CapacityEntry(name="example.com/slots", per_device=4), record(*MIXED), node()).values == {
-        "example.com/slots": 8
-    }
-    assert plan(SUM, record(*MIXED), node()).values == {MEMORY: 2 * ONE}
 
 
 @cases(
@@ -93,10 +87,16 @@ def test_a_match_says_which_devices_count(match: dict[str, Any], scope: str, cou
     assert plan(entry, record(*MIXED), node()).values == {"example.com/slots": count}
 
 
-def test_silent_devices_count_until_the_agent_withdraws_them() -> None:
+def test_silent_unseen_and_unserved_devices_count_until_they_are_withdrawn() -> None:
     silent = (device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "ProbeSilent"))
     assert plan(SUM, record(*silent, resources=[resource(2, 2)]), node()).values == {MEMORY: 2 * ONE}
     assert plan(SUM, record(*silent, resources=[resource(2, 0)]), node()).values == {MEMORY: 0}
+    entry = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
+    unseen = [device(index, "Unknown", "Missing") for index in (0, 1)]
+    assert plan(entry, record(*unseen, resources=[resource(2, 0)]), node()).values == {MEMORY: 2 * ONE}
+    assert plan(entry, record(device(0), device(1, "Unhealthy", "Missing")), node()).values == {MEMORY: ONE}
+    item = record(device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "DriverNotLoaded"), resources=[])
+    assert [it.id for it in offered(item.devices, item.resources)] == ["GPU-0"]
 
 
 def shared(index: int, total: int, *state: str) -> dict[str, Any]:
@@ -122,18 +122,6 @@ def test_silent_devices_are_told_apart_by_their_resources_however_many_shares_ea
     assert [it.id for it in offered(item.devices, item.resources)] == counted
 
 
-def test_devices_that_their_probe_does_not_see_at_all_count_as_those_that_are_there() -> None:
-    entry = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
-    unseen = [device(index, "Unknown", "Missing") for index in (0, 1)]
-    assert plan(entry, record(*unseen, resources=[resource(2, 0)]), node()).values == {MEMORY: 2 * ONE}
-    assert plan(entry, record(device(0), device(1, "Unhealthy", "Missing")), node()).values == {MEMORY: ONE}
-
-
-def test_where_no_plugin_of_ours_serves_an_unloaded_driver_counts_as_withdrawn() -> None:
-    item = record(device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "DriverNotLoaded"), resources=[])
-    assert [it.id for it in offered(item.devices, item.resources)] == ["GPU-0"]
-
-
 def test_a_name_that_is_somebody_elses_is_refused_and_our_own_drifted_one_is_not() -> None:
     found = plan(CapacityEntry(name=GPU, per_node=9), record(*TWO), node({GPU: 2}))
     assert (dict(found.values), found.status, found.reason) == ({}, "False", "Conflict")
@@ -143,7 +131,7 @@ def test_a_name_that_is_somebody_elses_is_refused_and_our_own_drifted_one_is_not
     assert (found.values, found.reason) == ({MEMORY: 2 * ONE}, "InSync")
 
 
-def test_lowering_needs_to_know_what_pods_request() -> None:
+def test_lowering_needs_to_know_what_pods_request_and_goes_no_lower() -> None:
     shown = node({MEMORY: 2 * ONE}, owned=(MEMORY,))
     item = record(device(0), device(1, "Unhealthy", "Xid79"))
     assert plan(SUM, item, shown).needs_requests
@@ -151,9 +139,6 @@ def test_lowering_needs_to_know_what_pods_request() -> None:
     held = plan(SUM, item, shown, requested={MEMORY: ONE + 5})
     assert (held.values, held.reason, held.held_back) == ({MEMORY: ONE + 5}, "Pending", {MEMORY: ONE})
     assert plan(SUM, item, shown, requested={MEMORY: 5}).values == {MEMORY: ONE}
-
-
-def test_a_value_where_the_node_shows_none_is_no_lower_than_what_pods_request() -> None:
     assert plan(SUM, record(*TWO), node()).needs_requests
     held = plan(SUM, record(*TWO), node(), requested={MEMORY: 3 * ONE})
     assert (held.values, held.reason) == ({MEMORY: 3 * ONE}, "Pending")
@@ -202,13 +187,10 @@ def test_requests_are_the_most_that_a_pod_needs_at_one_time() -> None:
     assert requests([big], [MEMORY]) == {MEMORY: 50}
 
 
-def test_finished_pods_request_nothing_and_other_names_do_not_count() -> None:
+def test_finished_pods_request_nothing_and_an_exponent_is_a_number() -> None:
     done = {"spec": {"containers": [container(3)]}, "status": {"phase": "Succeeded"}}
     other = {"spec": {"containers": [{"resources": {"requests": {GPU: "1"}}}]}}
     thousand = {"spec": {"containers": [{"resources": {"requests": {MEMORY: "1k"}}}]}}
     assert requests([done, other, thousand], [MEMORY]) == {MEMORY: 1000}
-
-
-def test_a_request_with_an_exponent_is_kept_as_any_other() -> None:
     pods = [{"spec": {"containers": [{"resources": {"requests": {MEMORY: amount}}}]}} for amount in ("10e3", "5000m")]
     assert requests(pods, [MEMORY]) == {MEMORY: 10_005}

@@ -15,19 +15,16 @@ from support.opfacts import GPU, policy, sharing
 NONE = Previous()
 
 
-def test_without_a_policy_the_configuration_is_empty_and_resolved() -> None:
+def test_the_configuration_is_what_accepted_policies_that_select_the_node_set_and_no_more() -> None:
     found = resolve({}, [], NONE)
     assert (found.config, found.status, found.reason) == ({}, "True", "NoPolicy")
-
-
-def test_what_a_policy_does_not_set_is_not_filled_in() -> None:
     assert resolve({}, [policy("p", faults={})], NONE).config == {"faults": {}}
-
-
-def test_only_policies_that_select_the_node_count() -> None:
     chosen = policy("p", selector={"matchLabels": {"pool": "a"}}, health={"holdDownSeconds": 1})
     assert resolve({"pool": "b"}, [chosen], NONE).reason == "NoPolicy"
     assert resolve({"pool": "a"}, [chosen], NONE).reason == "Resolved"
+    found = resolve({}, [policy("p", health={"holdDownSeconds": 5}, sharing=INVALID_SHARING)], NONE)
+    assert (found.config, found.reason) == ({}, "PolicyInvalid")
+    assert "Invalid" in found.message
 
 
 def test_of_equal_priority_the_older_wins_then_the_name_and_a_difference_is_a_conflict() -> None:
@@ -43,12 +40,6 @@ def test_of_equal_priority_the_older_wins_then_the_name_and_a_difference_is_a_co
     spelled = {"podCondition": "OnFault", "event": True, "nodeCondition": True}
     assert resolve({}, [policy("a", faults={}), policy("b", faults=spelled)], NONE).reason == "Resolved"
     assert resolve({}, [policy("a", 1, sharing=sharing(2)), policy("b", sharing=sharing(4))], NONE).reason == "Resolved"
-
-
-def test_a_policy_that_is_not_accepted_takes_no_part_and_is_named() -> None:
-    found = resolve({}, [policy("p", health={"holdDownSeconds": 5}, sharing=INVALID_SHARING)], NONE)
-    assert (found.config, found.reason) == ({}, "PolicyInvalid")
-    assert "Invalid" in found.message
 
 
 def test_a_dry_run_takes_no_part_and_says_what_it_would_change() -> None:
@@ -94,12 +85,9 @@ def test_a_combination_that_makes_no_sense_keeps_the_last_good_one_and_fails_bot
     assert all(outcome.failed for outcome in found.outcomes.values())
 
 
-def test_the_hash_covers_the_configuration_and_its_name_but_not_the_order_of_keys() -> None:
+def test_the_hash_covers_the_configuration_in_any_order_and_long_lists_keep_those_that_supply() -> None:
     assert config_hash({"a": 1, "b": 2}, "") == config_hash({"b": 2, "a": 1}, "")
     assert len({config_hash({}, ""), config_hash({}, "x"), config_hash({"health": {}}, "")}) == 3
-
-
-def test_a_long_list_of_policies_keeps_those_that_supply_something() -> None:
     many = [policy(f"p{index:03}", 100 - index, health={"holdDownSeconds": index}) for index in range(60)]
     found = resolve({}, [*many, policy("last", -100, sharing=sharing(2))], NONE)
     assert len(found.policies) == MAX_POLICIES
@@ -168,14 +156,11 @@ def had(**sections: Any) -> Previous:
     return Previous(config=sections, policies=(PolicyRef("p", 1, 0, tuple(sections)),))
 
 
-def test_a_node_that_has_a_paused_policy_keeps_it_as_it_is_there_with_what_is_done_about_faults() -> None:
+def test_a_node_that_has_a_paused_policy_keeps_it_and_no_other_gets_it() -> None:
     now = policy("p", generation=3, paused=True, sharing=sharing(4), faults={"event": True})
     found = resolve({}, [now], had(sharing=sharing(2), faults={"event": False}))
     assert found.config == {"sharing": sharing(2), "faults": {"event": False}}
     assert [(ref.generation, ref.sections) for ref in found.policies] == [(1, ("sharing", "faults"))]
-
-
-def test_a_paused_policy_stays_where_it_is_and_goes_nowhere_else() -> None:
     found = resolve({}, [policy("p", paused=True, sharing=sharing(4))], NONE)
     assert (found.config, found.policies) == ({}, ())
     now = policy("p", generation=2, paused=True, selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))

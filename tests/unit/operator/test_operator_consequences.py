@@ -189,7 +189,7 @@ def test_a_match_of_a_newer_version_makes_the_section_one_that_is_not_acted_by()
     assert newer.partly == {"faults"}
 
 
-def test_the_strongest_effect_wins_and_the_oldest_fault_names_it() -> None:
+def test_the_strongest_effect_wins_and_its_reason_stays_while_that_fault_lasts() -> None:
     faults = section(
         taintEffect="NoSchedule",
         rules=[{"reasons": ["Xid79", "Xid95"], "taintEffect": "NoExecute"}],
@@ -197,9 +197,6 @@ def test_the_strongest_effect_wins_and_the_oldest_fault_names_it() -> None:
     )
     devices = (lost(0, "Xid48"), lost(1, "Xid95", since=LATER), lost(2, "Xid79"))
     assert wanted(*devices, faults=faults) == TaintRecord("NoExecute", "Xid79")
-
-
-def test_a_taint_keeps_its_reason_while_that_fault_lasts() -> None:
     shown = (TaintRecord("NoSchedule", "Xid95"),)
     assert wanted(lost(0), lost(1, "Xid95", since=LATER), faults=section(**NO_SCHEDULE), shown=shown) == shown[0]
 
@@ -223,19 +220,13 @@ def test_a_taint_stays_for_a_device_that_it_is_for_and_for_no_other(
         assert (tainting(record(*reported), faults, shown, acted_on) is not None) is stays
 
 
-def test_a_policy_that_taints_no_longer_takes_the_taint_away_whatever_is_known() -> None:
+def test_no_taint_is_for_a_workloads_own_error_or_without_a_policy_and_odd_words_are_left_out() -> None:
     shown = (TaintRecord("NoSchedule", "Xid79"),)
     assert wanted(lost(0), device(1, "Unknown", "ProbeSilent"), faults=section(), shown=shown) is None
-
-
-def test_a_workloads_own_error_leads_to_nothing() -> None:
     faults = section(**NO_SCHEDULE, **IMMEDIATE)
     own = lost(0, "Xid31", faultDomain="Application")
     assert wanted(own, faults=faults) is None
     assert consequences.evictions(record(own), faults) == []
-
-
-def test_what_no_label_value_can_say_is_left_out_of_the_taint() -> None:
     assert wanted(lost(0, "a reason/with all sorts"), faults=section(**NO_SCHEDULE)) == TaintRecord("NoSchedule")
 
 
@@ -444,7 +435,7 @@ def test_an_eviction_for_what_happened_to_a_holder_alone_takes_its_node_out_of_s
     assert "allows 1 nodes out of service" in decision.refused[wanted_of_all[1]]
 
 
-def test_a_policy_that_gives_a_node_other_sections_only_does_not_limit_it() -> None:
+def test_only_the_newest_budget_of_a_policy_that_supplies_the_section_limits_a_node() -> None:
     other = {"name": "h", "generation": 1, "priority": 9, "sections": ["health"]}
     own = {"name": "p", "generation": 1, "priority": 0, "sections": ["faults"]}
     both, one = (
@@ -452,6 +443,10 @@ def test_a_policy_that_gives_a_node_other_sections_only_does_not_limit_it() -> N
     )
     assert [pool.policy for pool in survey({"n1": both}, {}).pools] == ["p"]
     assert survey({"n1": one}, {}).pools == []
+    old = fleet_record("a", device(0), budget={"perHour": 9})
+    new = fleet_record("b", device(0), generation=2, budget={"perHour": 1})
+    [pool] = survey({"b": new, "a": old}, {}).pools
+    assert pool.limits.per_hour == 1
 
 
 def test_a_node_that_is_not_ready_cordoned_tainted_or_unknown_is_out_of_service() -> None:
@@ -464,13 +459,6 @@ def test_a_node_that_is_not_ready_cordoned_tainted_or_unknown_is_out_of_service(
     }
     [pool] = survey(records, nodes).pools
     assert pool.out == {"away", "cordoned", "tainted", "unknown"}
-
-
-def test_while_a_policy_is_rolled_out_its_newest_budget_counts() -> None:
-    old = fleet_record("a", device(0), budget={"perHour": 9})
-    new = fleet_record("b", device(0), generation=2, budget={"perHour": 1})
-    [pool] = survey({"b": new, "a": old}, {}).pools
-    assert pool.limits.per_hour == 1
 
 
 def test_a_new_policy_has_all_its_nodes_before_each_of_them_says_so() -> None:
@@ -491,16 +479,13 @@ def test_a_new_policy_has_all_its_nodes_before_each_of_them_says_so() -> None:
     assert (decision.fleet.breaker, decision.granted) == (OPEN, frozenset())
 
 
-def test_a_policy_that_does_not_react_or_is_stronger_elsewhere_takes_no_node_away() -> None:
+def test_a_policy_that_does_not_react_or_is_not_in_effect_takes_no_node_and_limits_nothing() -> None:
     records = {"a": fleet_record("a", device(0), budget={"perHour": 3})}
     nodes = {"a": node(labels={"pool": "x"})}
     others = [policy("q", 9, health={}), policy("r", 9, faults=IMMEDIATE, mode="DryRun")]
     [pool] = survey(records, nodes, others).pools
     assert (pool.policy, pool.limits.per_hour) == ("p", 3)
-
-
-def test_a_policy_that_is_not_in_effect_limits_nothing_and_the_one_before_it_goes_on_to() -> None:
-    """It may be refused as a combination, and never come."""
+    # It may be refused as a combination, and never come.
     records = {"a": fleet_record("a", device(0), budget={"perHour": 1})}
     strong = policy("s", 9, faults=IMMEDIATE | {"budget": {"perHour": 200}})
     [pool] = survey(records, {"a": node()}, [strong]).pools
@@ -562,15 +547,12 @@ def test_a_dry_run_says_which_expected_devices_a_node_does_not_have() -> None:
     assert preview(trial, record(*eight), ()).text({}) == "would change expect"
 
 
-def test_a_dry_run_says_that_nobody_is_evicted_where_another_plugin_offers_the_device_on() -> None:
+def test_a_dry_run_says_what_would_not_be_done_while_another_plugin_serves() -> None:
     there = record(lost(0), configuration={"serving": "Observe"})
     found = preview(Trial(("faults",), faults=IMMEDIATE), there, ())
     assert (found.text({}), found.actions) == (f"would not evict ml/pod-0: {ON_OFFER}", ())
     tainted = preview(Trial(("faults",), faults=NO_SCHEDULE | IMMEDIATE), there, ())
     assert tainted.text({}) == "would taint the Node NoSchedule for Xid79, would evict ml/pod-0"
-
-
-def test_a_dry_run_of_what_has_no_effect_while_another_plugin_serves_says_so() -> None:
     there = record(device(0), configuration={"serving": "Observe"})
     found = preview(Trial(("sharing",), changes=("sharing",), then={"sharing": sharing(2)}), there, ())
     assert found.text({}) == "would change sharing (sharing.* has no effect while serving.mode is Observe)"

@@ -182,13 +182,10 @@ def test_an_action_counts_towards_max_unavailable_while_its_fault_lasts() -> Non
     assert decided(found.fleet, [other], START, over).granted == {other}
 
 
-def test_a_node_out_of_service_already_may_be_acted_upon_and_one_without_a_policy_not() -> None:
+def test_a_node_out_of_service_may_be_acted_upon_and_each_policy_has_its_own_budget() -> None:
     found = decided(Fleet(), [action("a"), action("b")], START, survey(PolicyLimits(max_unavailable=1), out=("a",)))
     assert (set(found.granted), list(found.refused)) == ({action("a")}, [action("b")])
     assert decided(Fleet(), [action("elsewhere")], START, survey()).granted == frozenset()
-
-
-def test_the_budget_of_one_policy_is_not_used_up_by_another() -> None:
     both = [
         Pool("p", PolicyLimits(per_hour=1), frozenset({"a", "b"})),
         Pool("q", PolicyLimits(per_hour=1), frozenset({"c"})),

@@ -240,9 +240,13 @@ def test_what_was_written_is_read_again_and_anything_else_is_no_record() -> None
     assert from_data(data | {"breaker": CLOSED}) == replace(fleet, breaker=CLOSED)
 
 
-def test_what_an_operator_of_an_earlier_version_has_written_is_read() -> None:
+def test_what_an_earlier_version_has_written_is_read_and_coming_nodes_are_some_of_a_policys() -> None:
     """The words of the record are its format."""
     assert (OPEN, CLOSED, TAINT, EVICT) == ("Open", "Closed", "Taint", "Evict")
+    its = faults("n00", "n01", "n02")
+    some = pool(nodes=NODES[:4], coming=frozenset({"m1", "m2"}))
+    assert judged(Fleet(), Survey([some], its), arrivals(None, its, 0.0), NOW).breaker == CLOSED
+    assert judged(Fleet(), Survey([pool(nodes=NODES[:4])], its), arrivals(None, its, 0.0), NOW).breaker == OPEN
 
 
 # --- the breaker ------------------------------------------------------------------------------------------------------
@@ -271,13 +275,6 @@ def test_more_than_its_share_of_a_policys_nodes_and_two_at_least_are_a_mass_faul
         assert found.reason == (
             f"{failing} of the {total} nodes of policy p failed within 300 s, which is more than {limits.percent} %"
         )
-
-
-def test_nodes_that_are_coming_to_a_policy_are_some_of_its_nodes() -> None:
-    its = faults("n00", "n01", "n02")
-    some = pool(nodes=NODES[:4], coming=frozenset({"m1", "m2"}))
-    assert judged(Fleet(), Survey([some], its), arrivals(None, its, 0.0), NOW).breaker == CLOSED
-    assert judged(Fleet(), Survey([pool(nodes=NODES[:4])], its), arrivals(None, its, 0.0), NOW).breaker == OPEN
 
 
 @pytest.mark.parametrize(("apart", "opens"), [(299, True), (300, False)])

@@ -66,7 +66,7 @@ def test_a_rule_of_sharing_that_stays_or_is_for_a_name_of_other_nodes_changes_no
     assert said(found, {"sharing": {}}, {"sharing": alone}) == f"ids of nvidia.com/gpu; held by ml/t: {KEPT}"
 
 
-def test_only_pods_that_hold_a_device_by_such_a_name_are_named() -> None:
+def test_pods_that_hold_a_device_by_such_a_name_are_named_as_far_as_known_and_the_rest_counted() -> None:
     amd = "amd.com/gpu"
     makers = [
         device(0, attributes=H100, holders=[holder("train")]),
@@ -74,18 +74,12 @@ def test_only_pods_that_hold_a_device_by_such_a_name_are_named() -> None:
     ]
     found = node(*makers, resources=[resource(1, 1), resource(1, 1, amd)])
     assert said(found, {"sharing": sharing(2)}) == f"ids of nvidia.com/gpu; held by ml/train: {KEPT}"
-
-
-def test_so_many_pods_and_names_are_named_and_the_rest_counted() -> None:
     found = node(*(device(index, attributes=H100, holders=[holder(f"t-{index}")]) for index in range(7)))
     names = [{"match": {"productName": "*H100"}, "name": f"example.com/m{number}"} for number in range(7)]
     assert said(found, {"resources": {"devices": names}}) == (
         "ids of example.com/m0, example.com/m1, example.com/m2, example.com/m3, example.com/m4 and 3 more; "
         f"held by ml/t-0, ml/t-1, ml/t-2, ml/t-3, ml/t-4 and 2 more: {KEPT}"
     )
-
-
-def test_that_not_all_holders_are_known_is_said() -> None:
     unknown = {"HoldersKnown": ("Unknown", "PodResourcesIncomplete")}
     assert said(node(conditions=unknown), {"sharing": sharing(2)}).endswith("; which pods hold them is not known")
     cut = device(0, attributes=H100, holders=[holder("train")], holdersTruncated=3)

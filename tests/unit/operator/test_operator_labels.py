@@ -121,11 +121,8 @@ def ours(values: Mapping[str, str], **more: str) -> NodeRecord:
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
-def test_eight_gpus_that_are_not_shared() -> None:
+def test_eight_gpus_have_their_labels_and_a_node_without_devices_none() -> None:
     assert feature_labels(eight(offer("nvidia.com/gpu", 8))) == WHOLE
-
-
-def test_a_node_without_devices_has_none() -> None:
     assert feature_labels(record(resources=[], **NODE)) == {}
     other = device(0, attributes={"vendor": "acme", "productName": "Acme A1"})
     assert feature_labels(record(other, **NODE)) == {}
@@ -286,20 +283,14 @@ def test_a_long_models_name_is_shortened_and_keeps_its_profile_and_that_it_is_sh
     assert found[f"nvidia.com/{base}.product"] == shown
 
 
-def test_shares_of_mig_devices_are_no_replicas_of_whole_gpus_under_a_name_of_their_own() -> None:
+def test_shares_replicas_and_held_mig_devices_are_counted_by_what_is_offered() -> None:
     offers = (offer("example.com/whole", 1), offer("nvidia.com/mig-1g.10gb", 4, "timeSlicing", 4))
     found = mig("mixed", gpu(0), gpu(1, profiles=("1g.10gb",)), offers=offers)
     assert (found["nvidia.com/gpu.replicas"], found["nvidia.com/gpu.sharing-strategy"]) == ("1", "none")
     assert found["nvidia.com/mig-1g.10gb.replicas"] == "4"
-
-
-def test_gpus_in_mig_mode_have_no_replicas_where_mig_devices_are_not_offered() -> None:
     found = feature_labels(record(gpu(0, mig=True), gpu(1, mig=True), **NODE))
     assert (found["nvidia.com/gpu.count"], found["nvidia.com/gpu.replicas"]) == ("2", "0")
     assert "nvidia.com/mig.strategy" not in found
-
-
-def test_a_mig_device_that_only_a_pod_still_holds_is_not_counted() -> None:
     parent = gpu(0, profiles=("1g.10gb",))
     parent["partitions"].append(partition("MIG-old", "3g.40gb", health=health("Unhealthy", "Missing")))
     found = mig("mixed", parent)
@@ -431,13 +422,10 @@ def test_a_label_of_another_owner_is_left_and_reported() -> None:
     assert found.matches(ours(found.values, **foreign))
 
 
-def test_extra_labels_need_no_feature_discovery_and_are_stronger_than_it() -> None:
+def test_extra_labels_are_stronger_than_discovery_and_switched_off_nothing_is_ours() -> None:
     extra = {"example.com/pool": "a", "nvidia.com/gpu.product": "mine"}
     assert plan(Labels(extra=extra), node()).values == extra
     assert plan(Labels(feature_discovery=True, extra=extra), node()).values["nvidia.com/gpu.product"] == "mine"
-
-
-def test_switched_off_nothing_is_ours() -> None:
     assert plan(Labels(), node()).matches(node())
     shown = ours({"nvidia.com/gpu.count": "8"}, other="stays")
     found = plan(Labels(), shown)

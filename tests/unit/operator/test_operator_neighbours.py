@@ -64,39 +64,32 @@ def after(seconds: int) -> str:
     return rfc3339(datetime.fromtimestamp(AT + seconds, UTC))
 
 
-def test_eks_agent_reports_by_a_condition_that_is_false() -> None:
+def test_monitors_report_by_a_condition_that_is_false_or_true_and_unknown_is_no_problem() -> None:
     """The reason as eks-node-monitoring-agent makes it: NvidiaXID[Code]Error."""
     assert problem(("AcceleratedHardwareReady", "False", "NvidiaXID79Error")) == (
         *("True", "EKSNodeMonitoringAgent"),
         "EKSNodeMonitoringAgent: AcceleratedHardwareReady=False (NvidiaXID79Error)",
     )
     assert problem(("AcceleratedHardwareReady", "True", "NvidiaAcceleratedHardwareIsReady")) is None
-
-
-def test_aks_reports_by_conditions_that_are_true() -> None:
-    """As AKS' own end-to-end test expects it: type and reason GPUMissing."""
+    # As AKS' own end-to-end test expects it: type and reason GPUMissing.
     found = problem(("GPUMissing", "True", "GPUMissing"), ("IBLinkFlapping", "False", "NoIBLinkFlapping"))
     assert found == ("True", "AKSNodeProblemDetector", "AKSNodeProblemDetector: GPUMissing=True (GPUMissing)")
-
-
-def test_what_is_unknown_is_no_problem() -> None:
     assert problem(("AcceleratedHardwareReady", "Unknown", "NodeStatusUnknown"), ("XIDErrors", "Unknown", "")) is None
 
 
-def test_nvsentinels_quarantine_is_read_from_its_label() -> None:
+def test_a_quarantine_is_a_label_and_of_the_whole_machine_only_what_bears_on_devices_counts() -> None:
     found = problem(("SysLogsXIDError", "True", "79"), labels={"dgxc.nvidia.com/nvsentinel-state": "draining"})
     text = "NVSentinel: label dgxc.nvidia.com/nvsentinel-state=draining, NVSentinel: SysLogsXIDError=True (79)"
     assert found == ("True", "NVSentinel", text)
-
-
-def test_of_conditions_of_the_whole_machine_only_those_count_that_bear_on_devices() -> None:
     assert problem(("ReadonlyFilesystem", "True", "FilesystemIsReadOnly"), ("DiskPressure", "True", "")) is None
     assert problem(("KernelDeadlock", "True", "DockerHung")) is not None
 
 
-def test_googles_maintenance_has_its_time_for_people() -> None:
+def test_a_maintenance_has_its_time_or_none_and_a_label_that_says_none_is_none() -> None:
     found = maintenance(labels={TIME: str(AT)})
     assert found == ("True", "Scheduled", f"Google Cloud: label {TIME}={AT} ({LATER})")
+    assert maintenance(labels={TIME: ""}) == ("True", "Scheduled", f"Google Cloud: label {TIME}")
+    assert maintenance(labels={"cloud.google.com/active-node-maintenance": "PENDING"}) is None
 
 
 @cases(
@@ -128,10 +121,6 @@ def test_a_time_that_cannot_be_read_is_shown_as_it_is_written(value: str) -> Non
     assert next_change(node(labels={TIME: value}).reports, LATER) is None
 
 
-def test_an_empty_time_is_still_an_announcement() -> None:
-    assert maintenance(labels={TIME: ""}) == ("True", "Scheduled", f"Google Cloud: label {TIME}")
-
-
 @pytest.mark.parametrize(
     "on",
     [
@@ -146,10 +135,6 @@ def test_maintenance_that_has_begun_is_told_from_one_to_come(on: dict[str, Any])
     assert found[:2] == ("True", "Ongoing")
 
 
-def test_a_label_that_says_that_none_is_going_on_is_no_maintenance() -> None:
-    assert maintenance(labels={"cloud.google.com/active-node-maintenance": "PENDING"}) is None
-
-
 def test_azures_and_awss_announcements_are_read() -> None:
     assert maintenance(("VMEventScheduled", "True", "VMEventScheduled")) == (
         *("True", "Scheduled"),
@@ -160,17 +145,11 @@ def test_azures_and_awss_announcements_are_read() -> None:
     assert found == ("True", "Scheduled", "AWS: taint aws-node-termination-handler/scheduled-maintenance=event-1")
 
 
-def test_every_monitor_is_a_reason_of_the_contract() -> None:
+def test_every_monitor_is_a_reason_listed_once_and_no_name_of_ours_is_theirs() -> None:
     monitors = {each.by for each in SIGNS if each.says is Says.PROBLEM}
     assert monitors == set(REASONS["ProblemReported"]["True"])
-
-
-def test_no_sign_is_listed_twice() -> None:
     assert len({(each.place, each.key) for each in SIGNS}) == len(SIGNS)
-
-
-def test_no_name_of_ours_on_a_node_is_one_of_theirs() -> None:
-    """XidCriticalError is Google's by intent: off unless a policy asks, and never taken over from another writer."""
+    # XidCriticalError is Google's by intent: off unless a policy asks, and never taken over from another writer.
     conditions = {each.key for each in SIGNS if each.place is Place.CONDITION}
     assert not conditions & {NODE_READY, NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY, XID_CRITICAL_ERROR}
     ours = {NODE_READY, NODE_DEVICES_HEALTHY, names.TAINT, CONFIRM}

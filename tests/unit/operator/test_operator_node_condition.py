@@ -70,14 +70,11 @@ def test_on_a_stale_node_what_is_wrong_stays_shown_and_well_is_not_known_any_mor
     assert ready(("False", "DriverNotLoaded"), LOST) == ("False", "DriverNotLoaded")
 
 
-def test_no_condition_where_the_policy_wants_none_or_the_agent_has_said_nothing() -> None:
+def test_no_condition_where_nobody_wants_one_and_a_node_with_a_failed_gpu_is_ready_and_not_healthy() -> None:
     told = record(device(0), conditions={"Ready": RUNNING, "DevicesHealthy": WELL, "ExpectedDevices": FEW})
     untold = replace(told, conditions=tuple(each for each in told.conditions if each.type == "ExpectedDevices"))
     assert node_conditions(told, FRESH, node(), wanted=False, now=NOW) == ()
     assert built(untold) == {}
-
-
-def test_a_node_that_joins_with_a_failed_gpu_is_ready_and_not_healthy() -> None:
     lost = device(0, "Unhealthy", "Xid79")
     made = built(record(lost, device(1), conditions={"Ready": RUNNING, "DevicesHealthy": FAULT}))
     assert {kind: (it["status"], it["reason"]) for kind, it in made.items()} == {READY: RUNNING, HEALTHY: FAULT}
@@ -94,11 +91,8 @@ def test_an_agent_that_restarts_changes_nothing_on_the_node(said: tuple[str, str
     assert (made["status"], made["reason"], made["lastTransitionTime"]) == (*RUNNING, SINCE)
 
 
-def test_an_agent_that_does_not_come_back_is_said() -> None:
+def test_an_agent_that_does_not_come_back_is_said_and_earlier_trouble_in_its_words() -> None:
     assert ready(STOPPED, LOST, RUNNING) == STOPPED
-
-
-def test_what_was_not_ready_before_a_restart_is_said_as_the_agent_says_it() -> None:
     assert ready(STARTING, shown=("False", "DriverNotLoaded")) == STARTING
 
 

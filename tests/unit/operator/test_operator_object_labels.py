@@ -67,15 +67,12 @@ def test_what_says_which_hardware_a_node_has_or_what_deployed_it_is_left_out(key
     assert plan_object_labels({key: "x"}, NOTHING).values == {}
 
 
-def test_of_very_many_the_same_are_copied_each_time_and_the_others_named() -> None:
+def test_of_very_many_labels_the_same_are_copied_each_time_whatever_people_set() -> None:
     many = {f"k{number:03}": "x" for number in range(MOST_LABELS + 2)}
     for labels in (many, dict(reversed(many.items()))):
         plan = plan_object_labels(labels, NOTHING)
         assert sorted(plan.values) == sorted(many)[:MOST_LABELS]
         assert plan.cut == ("k064", "k065")
-
-
-def test_which_ones_are_cut_does_not_depend_on_labels_that_people_set() -> None:
     many = {f"k{number:03}": "x" for number in range(MOST_LABELS + 1)}
     plan = plan_object_labels(many, shown({"k000": "mine"}, kubectl=["k000"]))
     assert (len(plan.values), plan.cut) == (MOST_LABELS - 1, ("k064",))

@@ -92,12 +92,9 @@ def test_a_node_is_granted_what_its_kubelet_shows_and_what_policies_name_and_not
     assert MEMORY not in scope("n1", NODE, policies).resources
 
 
-def test_a_capacity_policy_that_is_refused_for_a_served_name_takes_no_fault_from_its_holders() -> None:
+def test_a_refused_capacity_takes_no_fault_from_holders_and_an_unknown_node_is_granted_nothing() -> None:
     sections = with_defaults(parse(Sections, {"capacity": [{"name": GPU, "perNode": 3}]}))
     assert GPU in scope("n1", NODE, sections).resources
-
-
-def test_a_node_that_nobody_knows_is_granted_nothing() -> None:
     assert scope("n1", None, None).resources == frozenset()
 
 
@@ -229,16 +226,13 @@ def test_an_event_has_one_name_for_one_happening() -> None:
     assert first["involvedObject"]["apiVersion"] == "v1"
 
 
-def test_events_about_cluster_scoped_objects_go_to_default() -> None:
+def test_events_about_cluster_scoped_objects_go_to_default_and_say_if_not_all_pods_are_marked() -> None:
     made = events.fault(
         events.About("NodeDevices", "n1", "u"), events.EventIdentity("n1", "d", "r", SINCE), "text", NOW
     )
     assert made["metadata"]["namespace"] == "default"
     assert "namespace" not in made["involvedObject"]
     assert made["involvedObject"]["apiVersion"] == "nodedevices.io/v1alpha1"
-
-
-def test_the_event_of_a_device_says_that_not_all_of_its_pods_are_marked() -> None:
     [found] = record(device(0, "Unhealthy", "Xid79", holders=[holder("train")], holdersTruncated=6)).devices
     text = pods.device_text(found)
     assert text.endswith("Held by ml/train. 6 further holders are not listed here, so their pods are not marked.")

@@ -123,28 +123,19 @@ def test_a_file_of_the_node_that_is_wrong_beside_its_policies_fails_none_of_them
     assert applied({"n1": outcome})[:2] == ("True", "Applied")
 
 
-def test_one_node_is_named_and_the_others_are_counted() -> None:
+def test_one_node_is_named_by_its_reason_and_the_others_are_counted() -> None:
     waiting = answered("WaitingForHolders", HOLDERS)
     message = applied({"c": FORCE, "b": waiting, "a": waiting})[2]
     assert message == f"in effect on 1 of 3 nodes; a: {HOLDERS}; and 1 more node"
     message = applied({f"n{number}": waiting for number in range(9)})[2]
     assert message == f"in effect on 0 of 9 nodes; n0: {HOLDERS}; and 8 more nodes"
-
-
-def test_a_node_with_a_reason_is_named_before_one_that_only_has_not_answered() -> None:
     quiet = answered("Applied", "", "True")
     assert applied({"a": quiet})[2] == "in effect on 0 of 1 nodes; a: its agent has not applied it yet"
     message = applied({"a": quiet, "b": answered("WaitingForHolders", HOLDERS)})[2]
     assert message == f"in effect on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
-
-
-def test_of_a_node_whose_agent_is_away_that_is_reported_and_not_its_old_answer() -> None:
     stale = ConditionRecord("Stale", "True", "NodeNotReady", "the Node is not Ready; this status may be out of date")
     message = applied({"a": answered("WaitingForHolders", HOLDERS, conditions=(stale,))})[2]
     assert message == "in effect on 0 of 1 nodes; a: the Node is not Ready; this status may be out of date"
-
-
-def test_each_different_failure_is_reported_once() -> None:
     nodes = {f"n{number}": answered("ConfigInvalid", f"sharing.strategy: {number % 2}") for number in range(6)}
     message = applied(nodes)[2]
     assert message == "6 of 6 nodes: n0: sharing.strategy: 0; n1: sharing.strategy: 1; and 4 more nodes"
@@ -162,36 +153,27 @@ SUPPLIERS = ("partitions", "sharing")
 TOO_MANY = "sharing.resources[nvidia.com/gpu].replicas: 16384: too many; the previous configuration stays in effect"
 
 
-def test_a_policy_that_is_overridden_is_not_blamed_for_the_stronger_ones_error() -> None:
+def test_a_policy_is_blamed_for_no_other_ones_error_and_the_kubelets_refusal_has_its_words() -> None:
     overridden = refused_for(TOO_MANY, supplies=(), overridden=("sharing",))
     assert said({"a": overridden})["nodes"] == {"selected": 1, "applied": 0, "overridden": 1, "failed": 0}
     assert applied({"a": overridden})[1] == "NoNodes"
-
-
-def test_a_policy_whose_own_sections_are_right_waits_for_another_ones_correction() -> None:
     other = refused_for(TOO_MANY, supplies=("partitions", "health"))
     status, reason, message = applied({"a": other})
     assert (status, reason) == ("False", "Progressing")
     assert message == f"in effect on 0 of 1 nodes; a: {TOO_MANY}"
     assert said({"a": other})["nodes"]["failed"] == 0
-
-
-def test_a_name_that_the_kubelet_refuses_is_a_failure_with_the_kubelets_words() -> None:
     refused = answered("RegistrationRejected", "the kubelet refuses x.io/a: bad", section="resources")
     assert refused.failure == "the kubelet refuses x.io/a: bad"
     waiting = answered("WaitingForKubelet", "the kubelet has not taken x.io/a yet")
     assert (waiting.failure, waiting.waiting) == ("", "the kubelet has not taken x.io/a yet")
 
 
-def test_a_policy_fails_where_the_section_at_fault_is_its_own() -> None:
+def test_a_policy_fails_where_the_section_at_fault_is_its_own_or_none_is_named() -> None:
     assert applied({"a": refused_for(TOO_MANY, supplies=("sharing",))})[1] == "Failed"
     for message in ("partitions.strategy: single: use mixed", "whatever it says of sharing.resources"):
         refused = {supplies: refused_for(message, section="partitions", supplies=(supplies,)) for supplies in SUPPLIERS}
         assert applied({"a": refused["partitions"]})[1] == "Failed"
         assert applied({"a": refused["sharing"]})[1] == "Progressing"
-
-
-def test_where_no_section_is_named_whoever_supplies_something_cannot_be_applied() -> None:
     missing = "configuration file /config/a.yaml: there is no file"
     assert applied({"a": refused_for(missing, section="", supplies=("sharing",))})[1] == "Failed"
     assert applied({"a": refused_for(missing, section="", supplies=(), overridden=("sharing",))})[1] == "NoNodes"
@@ -239,7 +221,7 @@ def test_what_a_budget_refuses_is_reported_to_the_policys_author() -> None:
     assert applied({"a": node})[2].startswith("in effect on 1 nodes; on 1 of them faults: evictions: Refused: ")
 
 
-def test_nodes_on_which_an_entry_matches_nothing_are_counted_where_a_program_can_read_it() -> None:
+def test_nodes_on_which_an_entry_matches_nothing_are_counted_by_the_entry_of_most() -> None:
     nodes = {"a": shown(TYPO), "b": shown(TYPO), "c": shown()}
     assert policy_status(P, tally(P, nodes), NOW)["nodes"] == {
         "selected": 3,
@@ -248,21 +230,17 @@ def test_nodes_on_which_an_entry_matches_nothing_are_counted_where_a_program_can
         "failed": 0,
         "unmatched": 2,
     }
+    other = (TYPO[0], "resources[1].name x.io/y", TYPO[2])
+    assert said({"a": shown(TYPO, other), "b": shown(TYPO)})["nodes"]["unmatched"] == 2
 
 
-def test_an_entry_of_a_section_that_is_a_list_is_named_by_its_place_in_it() -> None:
+def test_an_entry_that_matches_nothing_is_named_by_its_place_for_the_policy_that_has_it() -> None:
     nothing = ("capacity", "[1].match type nic", "example.com/x counts no device on this node")
     _, _, message = applied({"a": shown(nothing, sections=("capacity",))})
     assert message.endswith("capacity[1].match type nic: example.com/x counts no device on this node")
-
-
-def test_nodes_that_offer_different_things_count_together() -> None:
     other = (*TYPO[:2], "no such resource on this node; offered: nvidia.com/mig-1g.10gb")
     message = applied({"a": shown(other), "b": shown(TYPO), "c": FORCE})[2]
     assert message == f"in effect on 3 nodes; on 2 of them {text(TYPO)}"
-
-
-def test_what_another_policy_or_a_nodes_own_file_says_is_not_this_policys_matter() -> None:
     assert applied({"a": shown(TYPO, sections=("partitions",))})[2] == "in effect on 1 nodes"
 
 
@@ -294,20 +272,14 @@ def hindered(section: str, what: Hindrance, *, supplies: tuple[str, ...] = ("cap
     return NodeOutcome(CHOSEN, {"p": PolicyOutcome(supplies, generation=1)}, active=True, hindered={section: what})
 
 
-def test_a_capacity_that_a_node_refuses_is_a_failure_of_the_policy_that_sets_it() -> None:
+def test_a_capacity_that_is_refused_fails_its_policy_and_one_that_waits_is_not_in_effect_yet() -> None:
     status, reason, message = applied({"a": hindered("capacity", TAKEN), "b": FORCE})
     assert (status, reason) == ("False", "Failed")
     assert message == f"1 of 2 nodes: a: capacity: {TAKEN.message}"
     assert said({"a": hindered("capacity", TAKEN)})["nodes"]["failed"] == 1
-
-
-def test_a_capacity_that_waits_for_pods_is_not_in_effect_yet() -> None:
     status, reason, message = applied({"a": hindered("capacity", HELD), "b": FORCE})
     assert (status, reason) == ("False", "Progressing")
     assert message == f"in effect on 1 of 2 nodes; a: capacity: {HELD.message}"
-
-
-def test_a_policy_that_does_not_supply_the_section_is_in_effect() -> None:
     assert applied({"a": hindered("capacity", TAKEN, supplies=("sharing",))})[:2] == ("True", "Applied")
 
 
@@ -424,7 +396,7 @@ def test_a_roll_out_that_is_stopped_says_why_and_how_a_person_goes_on() -> None:
     )
 
 
-def test_a_paused_policy_says_that_it_is_and_on_how_many_nodes_it_is_in_effect() -> None:
+def test_a_paused_policy_says_so_and_how_far_it_is_and_a_dry_run_is_not_rolled_out() -> None:
     paused = policy("p", paused=True, sharing=sharing(2))
     new = NodeOutcome(CHOSEN)  # it does not get it
     found = policy_status(paused, tally(paused, {"a": FORCE, "b": new}), NOW, rollout=RolloutState())
@@ -432,9 +404,6 @@ def test_a_paused_policy_says_that_it_is_and_on_how_many_nodes_it_is_in_effect()
     kept = "spec.paused: nodes keep what they have; in effect on 1 of 2 nodes"
     assert shown["RolledOut"] == ("False", "Paused", kept)
     assert shown["Applied"] == ("False", "Progressing", "in effect on 1 of 2 nodes; spec.paused is true")
-
-
-def test_a_dry_run_is_not_rolled_out() -> None:
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     found = policy_status(trial, tally(trial, {}), NOW, rollout=RolloutState(waiting=1))
     assert [it["type"] for it in found["conditions"]] == ["Accepted", "Applied", "Conflicted"]
@@ -460,9 +429,12 @@ def test_a_node_counts_for_the_policies_whose_selector_it_matches() -> None:
         assert node_outcome(labels, policies, resolve(labels, [], Previous()), record()).selected == expected
 
 
-def test_what_the_agent_says_of_another_configuration_is_no_reason_to_wait() -> None:
+def test_what_is_said_of_another_configuration_is_no_reason_and_one_of_300_characters_is_not_cut() -> None:
     quiet = answered("Applied", "mig-parted has changed it", "True")
     assert applied({"a": quiet})[2] == "in effect on 0 of 1 nodes; a: its agent has not applied it yet"
+    exact, longer = (answered("ConfigInvalid", "x" * length) for length in (300, 301))
+    assert applied({"a": exact})[2] == f"1 of 1 nodes: a: {'x' * 300}"
+    assert applied({"a": longer})[2] == f"1 of 1 nodes: a: {'x' * 299}…"
 
 
 def test_a_label_that_no_policy_may_set_is_named_and_the_rest_is_in_effect() -> None:
@@ -471,11 +443,6 @@ def test_a_label_that_no_policy_may_set_is_named_and_the_rest_is_in_effect() -> 
     assert (status, reason) == ("False", "Failed")
     assert message == f"{reserved.left_out}; the rest is in effect on 1 of 2 nodes"
     assert reserved.left_out.startswith("labels.extra has nodedevices.io/agent: ")
-
-
-def test_the_entry_that_matches_nothing_on_most_nodes_is_the_one_that_is_counted() -> None:
-    other = (TYPO[0], "resources[1].name x.io/y", TYPO[2])
-    assert said({"a": shown(TYPO, other), "b": shown(TYPO)})["nodes"]["unmatched"] == 2
 
 
 def test_what_a_dry_run_would_change_is_said_as_far_as_a_condition_has_room() -> None:
@@ -494,12 +461,6 @@ def test_a_dry_run_that_comes_or_goes_changes_the_counts_where_stronger_policies
     for outcome in (with_it, BEATEN) if first else (BEATEN, with_it):
         tallies.put("a", outcome)
     assert tallies.tally(P).would == (() if first else (("a", "would change"),))
-
-
-def test_a_reason_of_300_characters_is_not_cut() -> None:
-    exact, longer = (answered("ConfigInvalid", "x" * length) for length in (300, 301))
-    assert applied({"a": exact})[2] == f"1 of 1 nodes: a: {'x' * 300}"
-    assert applied({"a": longer})[2] == f"1 of 1 nodes: a: {'x' * 299}…"
 
 
 def test_where_actions_are_recorded_is_shown_where_there_is_a_record() -> None:

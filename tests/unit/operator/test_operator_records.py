@@ -56,19 +56,13 @@ def test_a_device_of_which_nothing_is_said_is_unknown_in_service_and_not_shared(
     assert said(part) == {"health": device.health}
 
 
-def test_of_a_resource_of_which_nothing_is_said_nothing_is_offered_and_it_is_not_known_what_is_free() -> None:
+def test_an_object_that_says_nothing_is_what_is_safe() -> None:
     [resource] = node_devices_record({"status": {"resources": [{}]}}).resources
     assert said(resource) == {"capacity": 0, "healthy": 0, "replicas": 0, "allocated": 0}
     assert resource.free is None
-
-
-def test_a_node_of_which_nothing_is_said_is_not_ready_and_has_nothing_of_ours() -> None:
     node = node_record({})
     assert said(node) == {"ready": False, "xid_condition_owned": False, "cordoned": False}
     assert not node.marked
-
-
-def test_a_policy_of_which_nothing_is_said_has_the_lowest_priority_and_says_why_it_is_refused() -> None:
     policy = policy_record({})
     known = said(policy)
     assert known.pop("problem") == policy.problem

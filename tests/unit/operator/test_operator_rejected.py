@@ -300,20 +300,17 @@ async def test_the_next_watch_corrects_what_one_has_missed() -> None:
     assert [each.name for each in pods.on_node("n1")] == ["b"]
 
 
-async def test_no_more_are_remembered_than_a_bound() -> None:
+async def test_no_more_pods_are_remembered_than_a_bound_and_a_refused_watch_is_tried_again() -> None:
     found = [("ADDED", rejected_pod(each)) for each in "abc"]
     pods = RejectedPods(Stream([*found, ("DELETED", rejected_pod("a"))]), most=2)
     await pods.once()
     assert [each.name for each in pods.on_node("n1")] == ["b"]
-
-
-async def test_a_watch_that_is_refused_is_tried_again() -> None:
     soon = Backoff(initial_seconds=0.01, max_seconds=0.01, jitter=0.0)
     pods = RejectedPods(Stream([KubeError("no", status=403)], [("ADDED", rejected_pod("a"))]), backoff=soon)
-    found = asyncio.Event()
-    pods.changed = lambda _node: found.set()
+    known = asyncio.Event()
+    pods.changed = lambda _node: known.set()
     task = asyncio.create_task(pods.run())
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await found.wait()
+        await known.wait()
     task.cancel()
     assert [each.name for each in pods.on_node("n1")] == ["a"]

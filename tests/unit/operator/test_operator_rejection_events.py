@@ -57,11 +57,15 @@ def test_it_says_how_many_there_are_and_why_the_others_are_not_offered() -> None
     )
 
 
-def test_where_all_are_offered_no_device_is_to_blame() -> None:
+def test_where_enough_are_offered_or_free_no_device_is_to_blame_and_holders_may_be_unknown() -> None:
     shown = record(device(0), device(1, "Unhealthy", "LinkDown", type="nic"), resources=[gpus(1, 1, 1, 0)])
     assert text(shown) == (
         "node n1 rejected this pod, which requests 2 nvidia.com/gpu (the node has 1: 1 offered, 1 held, 0 free)."
     )
+    shown = record(device(0), device(1), resources=[gpus(2, 2, 0, 2)])
+    assert str(text(shown)).endswith("2 free); the node has enough now: the cause is over, or the message of the "
+                                     "pod's status names it.")  # fmt: skip
+    assert str(text(record(device(0), resources=[gpus(1, 1, 0)]))).endswith("(the node has 1: 1 offered, 0 held).")
 
 
 @pytest.mark.parametrize(
@@ -74,16 +78,6 @@ def test_where_all_are_offered_no_device_is_to_blame() -> None:
 def test_what_keeps_all_of_a_nodes_devices_back_is_said(condition: dict[str, tuple[str, str]], said: str) -> None:
     shown = record(device(0), resources=[gpus(1, 1, 0, 1)], conditions=condition)
     assert str(text(shown)).endswith(said)
-
-
-def test_where_enough_are_free_by_now_it_is_over() -> None:
-    shown = record(device(0), device(1), resources=[gpus(2, 2, 0, 2)])
-    assert str(text(shown)).endswith("2 free); the node has enough now: the cause is over, or the message of the "
-                                     "pod's status names it.")  # fmt: skip
-
-
-def test_who_holds_what_may_not_be_known() -> None:
-    assert str(text(record(device(0), resources=[gpus(1, 1, 0)]))).endswith("(the node has 1: 1 offered, 0 held).")
 
 
 def test_several_resources_are_told_and_those_of_others_are_not() -> None:

@@ -254,24 +254,21 @@ def test_a_section_that_stays_is_there_with_the_policy_and_the_generation_that_i
     assert stays.held == {"p"}
 
 
-def test_of_too_many_policies_those_that_supply_nothing_and_come_last_are_left_out() -> None:
+def test_of_too_many_policies_the_last_are_left_out_and_one_that_says_nothing_has_the_default() -> None:
     silent = [ref(f"s{number:02}", priority=number) for number in range(MAX_POLICIES)]
     new = wanted({"sharing": SHARING}, *silent, ref("q", "sharing", priority=-1), ref("r", "labels", priority=-2))
     found = held_back(new, record(), {"sharing"}, "why").policies
     assert len(found) == MAX_POLICIES
     named = [each.name for each in found]
     assert named == [*(f"s{number:02}" for number in range(MAX_POLICIES - 1, 1, -1)), "p", "r"]
+    assert pause_of(None) == pause_of(policy_record(raw_policy("p", partitions={})))
+    assert pause_of(policy_record(raw_policy("p", partitions={}, rollout={"pauseSeconds": 7}))) == 7
 
 
 # --- a policy's own words ---------------------------------------------------------------------------------------------
 @cases(("most", "nodes", "at_once"), [("10%", 1, 1), ("10%", 10, 1), ("10%", 11, 2), ("1%", 0, 1), (4, 9, 4)])
 def test_a_percentage_of_nodes_is_rounded_up_and_one_at_least(most: Any, nodes: int, at_once: int) -> None:
     assert most_nodes(policy_record(raw_policy("p", partitions={}, rollout={"maxNodes": most})), nodes) == at_once
-
-
-def test_a_policy_that_says_nothing_or_is_gone_goes_by_the_default() -> None:
-    assert pause_of(None) == pause_of(policy_record(raw_policy("p", partitions={})))
-    assert pause_of(policy_record(raw_policy("p", partitions={}, rollout={"pauseSeconds": 7}))) == 7
 
 
 @cases(

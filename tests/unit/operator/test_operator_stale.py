@@ -52,21 +52,15 @@ def test_an_agent_is_lost_after_a_minute_without_anything_allocatable() -> None:
     assert follow((0, ITEM, DARK), (30, ITEM, BRIGHT), (70, ITEM, DARK))[-1].reason == "Fresh"
 
 
-def test_nothing_allocatable_is_right_where_nothing_is_healthy_or_nothing_is_served() -> None:
+def test_nothing_allocatable_is_right_where_nothing_is_served_or_another_plugin_ended() -> None:
     ill = record(device(0, "Unhealthy", "Xid79"), resources=[resource(1, 0)])
     observed = record(device(0), resources=[])
     for item in (ill, observed):
         assert follow((0, item, DARK), (500, item, DARK))[-1].reason == "Fresh"
-
-
-def test_the_end_of_another_plugin_on_an_observed_node_is_not_the_loss_of_our_agent() -> None:
-    """Its names are `managedBy: plugin`, too, and our agent says at its next look that none of them is healthy."""
+    # Its names are `managedBy: plugin`, too, and our agent says at its next look that none of them is healthy.
     before, withdrawn = record(device(0), resources=[resource(1, 1)]), record(device(0), resources=[resource(1, 0)])
     assert follow((0, before, DARK), (10, withdrawn, DARK), (500, withdrawn, DARK))[-1].reason == "Fresh"
     assert follow((0, before, DARK), (500, before, DARK))[-1].reason == "AgentLost"
-
-
-def test_one_name_that_is_still_offered_shows_that_the_agent_lives() -> None:
     both = record(device(0), resources=[resource(1, 1), resource(1, 1, name="nvidia.com/mig-1g")])
     half = node({GPU: 1, "nvidia.com/mig-1g": 1}, allocatable={GPU: 0, "nvidia.com/mig-1g": 1})
     assert follow((0, both, half), (500, both, half))[-1].reason == "Fresh"
@@ -94,7 +88,7 @@ def stopped(**more: str) -> NodeDevicesRecord:
     return record(device(0), device(1), conditions=said)
 
 
-def test_an_agent_that_said_that_it_was_stopped_is_lost_after_15_seconds() -> None:
+def test_an_agent_that_said_that_it_was_stopped_is_lost_after_15_seconds_unless_it_came_back() -> None:
     bye = stopped()
     said = follow((0, ITEM, BRIGHT), (1, bye, BRIGHT), (15, bye, DARK), (16, bye, DARK))
     assert [it.reason for it in said] == ["Fresh", "Fresh", "Fresh", "AgentLost"]
@@ -102,14 +96,8 @@ def test_an_agent_that_said_that_it_was_stopped_is_lost_after_15_seconds() -> No
     assert said[-1].message == (
         "the agent was stopped and has not come back; check the nodedevices-agent pod on this node"
     )
-
-
-def test_an_agent_that_was_stopped_and_came_back_in_time_was_never_stale() -> None:
     said = follow((0, stopped(), BRIGHT), (14, ITEM, BRIGHT), (20, ITEM, BRIGHT), (30, stopped(), BRIGHT))
     assert [it.reason for it in said] == ["Fresh"] * 4
-
-
-def test_what_is_known_of_a_stopped_agent_outlives_the_operator_and_its_heartbeat() -> None:
     lost = stopped(Stale="AgentLost")
     said = follow(
         (0, lost, BRIGHT), (OVERDUE_AFTER_SECONDS + 1, lost, BRIGHT), (OVERDUE_AFTER_SECONDS + 2, ITEM, BRIGHT)

@@ -15,15 +15,12 @@ from nodedevices_operator.records.kinds import Kind, Record
 from support.opfacts import raw_node, raw_policy
 
 
-def test_kopf_has_a_handler_of_events_for_each_kind_and_no_other() -> None:
+def test_kopf_has_a_handler_of_events_for_each_kind_and_keeps_nothing_of_its_own() -> None:
     """Any other kind of handler would write to objects, or keep a copy of each."""
     registry = make_registry(lambda *_: None, None)
     assert {str(handler.id) for handler in registry._watching.get_all_handlers()} == {it.name.lower() for it in WATCHED}
     for others in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert list(others.get_all_handlers()) == []
-
-
-def test_kopf_keeps_and_writes_nothing_of_its_own() -> None:
     settings = make_settings()
     storage = settings.persistence.diffbase_storage
     assert (storage.build(body=kopf.Body({})), storage.fetch(body=kopf.Body({}))) == ({}, {})

@@ -48,12 +48,9 @@ def said(record: NodeDevicesRecord, node: NodeRecord) -> tuple[str, str, str] | 
     return None if made is None else (made["reason"], made["message"], made["lastTransitionTime"])
 
 
-def test_watched_are_the_xids_that_googles_health_checker_names() -> None:
+def test_it_names_the_watched_xids_of_devices_and_partitions_as_google_does() -> None:
     named = {xid for xid in range(200) if xid_condition(reported(faulty(xid)), booted(), now=NOW) is not None}
     assert named == {48, 63, 64, 79, 119, 120, 123, 140}
-
-
-def test_it_names_the_watched_xids_of_all_devices_as_google_does() -> None:
     made = xid_condition(reported(faulty(48, 79), faulty(31, 119, index=1)), booted(), now=NOW)
     assert made == {
         "type": "XidCriticalError",
@@ -63,29 +60,19 @@ def test_it_names_the_watched_xids_of_all_devices_as_google_does() -> None:
         "lastTransitionTime": NOW,
         "lastHeartbeatTime": NOW,
     }
-
-
-def test_an_xid_of_a_partition_counts() -> None:
     part = {"id": "MIG-1", "health": health("Unhealthy", "Xid48", xids=[48])}
     assert said(reported(faulty(partitions=[part])), booted()) == ('{"48":true}', "boot-1", NOW)
 
 
-def test_what_was_repaired_stays_until_the_next_boot() -> None:
+def test_what_was_repaired_stays_until_a_boot_on_which_agent_and_kubelet_agree() -> None:
     shown = ("True", '{"79":true}', "boot-1")
     assert said(reported(faulty()), booted(shown=shown)) == ('{"79":true}', "boot-1", SINCE)
     assert said(reported(faulty(48)), booted(shown=shown)) == ('{"48":true,"79":true}', "boot-1", SINCE)
     assert said(reported(faulty(), boot="boot-2"), booted("boot-2", shown)) is None
-
-
-def test_a_new_boot_begins_anew_once_agent_and_kubelet_agree() -> None:
-    shown = ("True", '{"79":true}', "boot-1")
     assert said(reported(faulty(48), boot="boot-2"), booted("boot-2", shown)) == ('{"48":true}', "boot-2", NOW)
     # After a reboot the kubelet is there first; the agent's last report is of the boot before.
     assert said(reported(faulty(79)), booted("boot-2", ("True", '{"79":true}', "boot-1"))) is None
     assert said(reported(faulty(79), boot="boot-2"), booted("boot-1")) is None
-
-
-def test_a_node_that_does_not_say_its_boot_is_believed_by_its_agents_and_without_either_there_is_none() -> None:
     assert said(reported(faulty(79)), booted("")) == ('{"79":true}', "boot-1", NOW)
     assert said(reported(faulty(79), boot=""), booted("")) is None
 
@@ -133,13 +120,10 @@ async def test_a_policy_has_it_written_once_and_taken_back() -> None:
     assert shown(kube) == {}
 
 
-async def test_no_policy_asks_for_it_no_condition() -> None:
+async def test_without_a_policy_or_with_a_new_boot_there_is_no_condition() -> None:
     kube = cluster(faulty(79), wanted=False)
     manager = await started(kube)
     assert (shown(kube), writes(manager, "xid-condition")) == ({}, 0)
-
-
-async def test_a_new_boot_takes_it_away() -> None:
     kube = cluster(faulty(79))
     manager = await started(kube)
     arrive(manager, kube, NODE, with_status(kube, NODE, nodeInfo={"bootID": "boot-2"}))

@@ -17,10 +17,16 @@ def until(reads: BoundedReads[str], key: str, wanted: str) -> None:
         assert time.monotonic() < deadline
 
 
-def test_each_key_has_what_its_read_returns() -> None:
+def test_each_key_has_what_its_read_returns_or_raises() -> None:
     reads = BoundedReads[str](seconds=PATIENCE_SECONDS)
     assert reads.read({"a": lambda: "1", "b": lambda: "2"}) == {"a": "1", "b": "2"}
     assert reads.read({}) == {}
+
+    def broken() -> str:
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        BoundedReads[str](seconds=PATIENCE_SECONDS).read({"a": broken})
 
 
 def test_one_that_hangs_is_none_is_not_read_again_and_what_it_returns_at_last_is_dropped() -> None:
@@ -37,11 +43,3 @@ def test_one_that_hangs_is_none_is_not_read_again_and_what_it_returns_at_last_is
     until(reads, "good", "1")
     released.set()
     until(reads, "bad", "new")
-
-
-def test_what_a_read_raises_is_raised() -> None:
-    def broken() -> str:
-        raise ValueError("a bug")
-
-    with pytest.raises(ValueError, match="a bug"):
-        BoundedReads[str](seconds=PATIENCE_SECONDS).read({"a": broken})

@@ -177,13 +177,10 @@ def test_what_is_wrong_is_named_with_what_would_be_right(text: str) -> None:
     assert REFUSED[text] in str(refused.value)
 
 
-def test_every_entry_that_is_wrong_is_named_at_once() -> None:
+def test_every_entry_that_is_wrong_is_named_at_once_and_a_file_too_long_or_no_text_refused() -> None:
     with pytest.raises(InputError) as refused:
         config("[{preset: gpu}, {preset: kvm}, {name: a}]")
     assert [each.partition(":")[0] for each in refused.value.problems] == ["devices[0].preset", "devices[2].paths"]
-
-
-def test_a_file_that_is_too_long_or_no_text_is_refused() -> None:
     for raw in (b"#" * ((1 << 20) + 1), b"\xff\xfe", b"\x00", b"[" * 100_000):
         with pytest.raises(InputError):
             parse(raw)

@@ -203,13 +203,10 @@ def test_a_long_line_is_cut_and_no_control_character_reaches_a_detail() -> None:
     assert len(said.details["text"]) == MAX_TEXT
 
 
-def test_a_flood_of_one_drivers_lines_is_cut_off_and_hides_no_other_drivers() -> None:
+def test_a_flood_of_one_drivers_lines_hides_no_other_and_as_many_as_are_read_at_a_time_are_read() -> None:
     flood = b"".join(line(f"mlx5_core 0000:d2:00.0: firmware version: {number}") for number in range(MAX_LINES + 5))
     found = read(flood + line(KNOWN[1][0]))
     assert ([each.kind for each in found.said], found.unread) == ([kinds.SXID_FATAL], True)
-
-
-def test_as_many_lines_as_are_read_at_a_time_are_read_and_one_after_an_empty_one() -> None:
     found = read(line(STALLED) * MAX_LINES)
     assert (len(found.said), found.unread) == (MAX_LINES, False)
     assert [each.kind for each in read(b"\n" + line(STALLED)).said] == [kinds.MLX5_STALLED]

@@ -83,18 +83,12 @@ def test_a_new_line_is_an_event_once() -> None:
     assert probe.events() == []
 
 
-def test_an_event_of_last_week_is_no_news_of_a_new_process() -> None:
+def test_of_before_the_probe_only_what_came_while_it_was_started_anew_or_since_a_boot_is_reported() -> None:
     assert Probe(Log().write(STALLED, DAY - 61), DAY).events() == []
-
-
-def test_an_event_while_the_probe_was_started_anew_is_reported_with_its_time() -> None:
     probe = Probe(Log().write(STALLED, DAY - 10))
     probe.source.poll()
     [event] = probe.source.events.for_line()
     assert event.time == START + timedelta(seconds=DAY - 10)
-
-
-def test_after_a_boot_all_that_was_logged_before_the_probe_is_reported() -> None:
     log = Log().write(STALLED, 5.0)
     assert Probe(log, uptime=BOOTED_SECONDS - 1).events() == [(kinds.MLX5_STALLED, 1)]
     assert Probe(log, uptime=BOOTED_SECONDS + 1).events() == []

@@ -34,7 +34,7 @@ def test_equal_events_between_two_lines_are_one_with_a_count() -> None:
     assert [(event.device_id, event.count) for event in log.for_line()] == [("GPU-a", 10_000), ("GPU-b", 1)]
 
 
-def test_folded_events_have_the_details_of_the_first_and_an_address_of_their_own() -> None:
+def test_folded_events_have_the_details_of_the_first_and_the_same_again_a_new_sequence() -> None:
     log = EventLog(clock=Clock(100.0))
     for number, address in enumerate(("0000:1b:00.0", "0000:1b:00.0", "0000:3b:00.0")):
         log.record(EventKey(kind="sxid", xid=20034, pci_bus_id=address), details={"link": str(number)})
@@ -42,9 +42,6 @@ def test_folded_events_have_the_details_of_the_first_and_an_address_of_their_own
         ("0000:1b:00.0", {"link": "0"}, 2),
         ("0000:3b:00.0", {"link": "2"}, 1),
     ]
-
-
-def test_the_same_again_gets_a_new_sequence_and_counts_from_the_one_before() -> None:
     log = EventLog(clock=Clock(100.0))
     log.record(xid(31), count=3)
     (before,) = log.for_line()

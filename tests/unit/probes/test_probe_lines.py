@@ -116,13 +116,10 @@ def test_what_is_not_known_is_absent_and_keys_are_camel_case() -> None:
     assert line["time"] == "2026-11-21T10:42:00.123456Z"
 
 
-def test_another_zone_or_newer_keys_change_nothing() -> None:
+def test_newer_keys_change_nothing_and_another_protocol_is_refused_by_name() -> None:
     snapshot = parse_line(changed("time", NOW.astimezone(timezone(timedelta(hours=5))).isoformat()))
     assert snapshot.time == NOW
     assert parse_line(changed("devices.0.readings.fanSpeed", {"percent": 3})) == FULL
-
-
-def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
     with pytest.raises(
         ProbeLineError, match=re.escape(f"'nodedevices.io/probe/v2' is not supported by this agent; give '{PROTOCOL}'")
     ):
@@ -200,12 +197,9 @@ def test_what_is_no_line_at_all_is_refused(raw: bytes) -> None:
         parse_line(raw)
 
 
-def test_a_line_beyond_the_cap_is_not_even_parsed() -> None:
+def test_a_line_beyond_the_cap_is_not_parsed_and_an_error_is_short_and_plain() -> None:
     with pytest.raises(ProbeLineError, match=f"at most {MAX_LINE_BYTES} are read"):
         parse_line(b" " * (MAX_LINE_BYTES + 1))
-
-
-def test_an_error_is_short_and_plain_whatever_the_line_says() -> None:
     with pytest.raises(ProbeLineError) as refused:
         parse_line(changed("devices.0.index", "\x1b[2J" + "é" * 100_000))
     assert len(str(refused.value)) < 300

@@ -154,22 +154,16 @@ def test_devices_may_be_written_out_whole() -> None:
     assert (first.readings.recovery_action, first.readings.thermal_slowdown) == ("None", None)
 
 
-def test_a_driver_that_is_not_loaded_hides_the_devices_but_not_the_bus() -> None:
+def test_devices_may_be_hidden_from_the_bus_absent_or_struck_though_they_are_gone() -> None:
     facts = state("{profile: h100 x 8, driver: {state: NotLoaded}}").facts
 
     assert facts.devices == ()
     assert facts.driver.version == ""
     assert facts.accelerators_on_bus == 8
-
-
-def test_a_device_that_is_absent_and_on_the_bus_is_one_that_never_came_up() -> None:
     absent = "devices: [{index: 5, absent: true, pciBusId: '0000:b3:00.0'}, {index: 6, absent: true}]"
     assert state(f"{{profile: h100 x 8, {absent}}}").facts.problems == ()
     [problem] = state(f"{{profile: h100 x 8, {absent}, acceleratorsOnBus: 7}}").facts.problems
     assert (problem.code, problem.message.split(": ")[0]) == ("DriverUnbound", "0000:b3:00.0")
-
-
-def test_an_event_may_strike_a_device_that_is_gone() -> None:
     parsed = state("{profile: l4 x 2, devices: [{index: 1, absent: true}], events: [{id: e, device: 1, xid: 79}]}")
     assert parsed.events["e"].key.device_id == from_profile("l4 x 2", node="node-a").facts.devices[1].id
 

@@ -52,11 +52,8 @@ def test_each_condition_that_is_allowed_is_one_that_the_agent_knows(vendor: str,
     assert source.read(Readings(conditions=(word,))) != source.read(Readings())
 
 
-def test_each_counter_with_a_limit_is_allowed() -> None:
+def test_each_counter_with_a_limit_is_allowed_and_the_page_has_all_conditions() -> None:
     allowed = {word for words in KNOWN.values() for word in words.counters}
     assert {each.counter for each in faults.LIMITS} <= allowed
-
-
-def test_the_page_has_all_conditions() -> None:
     page = PAGE.read_text()
     assert [word for words in KNOWN.values() for word in words.conditions if f"`{word}`" not in page] == []

@@ -22,30 +22,24 @@ def networks(one: Layout) -> list[ipaddress.IPv4Network]:
     return [ipaddress.IPv4Network(text, strict=False) for text in found]
 
 
-def test_no_two_clusters_share_a_network_a_link_or_a_control_group() -> None:
+def test_no_two_clusters_share_a_network_a_link_or_a_control_group_or_ports_of_clients() -> None:
     every = [a_layout(index, layout.MOST_NODES) for index in range(layout.MOST_CLUSTERS)]
     for one, other in combinations(every, 2):
         assert not [(a, b) for a in networks(one) for b in networks(other) if a.overlaps(b)]
         assert not {node.link for node in one.nodes} & {node.link for node in other.nodes}
         assert not {node.cgroup for node in one.nodes} & {node.cgroup for node in other.nodes}
-
-
-def test_nodes_of_a_cluster_have_networks_of_their_own_and_names_the_kernel_takes() -> None:
     one = a_layout(layout.MOST_CLUSTERS - 1, layout.MOST_NODES)
     assert not [pair for pair in combinations(networks(one), 2) if pair[0].overlaps(pair[1])]
     assert all(len(node.link) <= 15 for node in one.nodes)
+    ports = layout.free_ports(3)
+    assert len(set(ports)) == 3
+    assert all(port < 32768 for port in ports)
 
 
 def test_a_written_layout_is_read_back(tmp_path: Path) -> None:
     one = Layout("c", tmp_path, 4, 2, 443, 20001, 20002)
     one.write()
     assert layout.read(tmp_path) == one
-
-
-def test_ports_are_below_those_that_clients_get() -> None:
-    ports = layout.free_ports(3)
-    assert len(set(ports)) == 3
-    assert all(port < 32768 for port in ports)
 
 
 def test_a_port_is_given_once_and_only_the_server_it_is_for_can_listen_there() -> None:
