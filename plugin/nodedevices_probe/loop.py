@@ -15,6 +15,8 @@ that writes lines.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import os
 import threading
@@ -23,10 +25,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common import __version__
+from nodedevices_common.times import rfc3339
 
 from nodedevices_probe.protocol import (
     MAX_EVENTS,
@@ -39,7 +42,7 @@ from nodedevices_probe.protocol import (
     ProbeEvent,
     Problem,
     Snapshot,
-    encode,
+    camel,
 )
 from nodedevices_probe.wanted import Wanted
 
@@ -297,6 +300,24 @@ class LineLoop:
         self.write(line)
         self._written = facts
         self._written_at = time.monotonic()
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """The line, newline included: compact JSON, camelCase keys, absent for None, times in UTC with microseconds."""
+    return json.dumps(_plain(snapshot), separators=(",", ":"), ensure_ascii=False).encode("utf-8") + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        pairs = ((camel(member.name), getattr(value, member.name)) for member in dataclasses.fields(value))
+        return {key: _plain(item) for key, item in pairs if item is not None}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, datetime):
+        return rfc3339(value, microseconds=True)
+    return value
 
 
 def write_all(descriptor: int) -> Callable[[bytes], None]:

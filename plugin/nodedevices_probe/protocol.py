@@ -13,11 +13,9 @@ whole line.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -41,14 +39,12 @@ from nodedevices_api.bounds import (
     WORD_PATTERN,
 )
 from nodedevices_common.quantity import QUANTITY_PATTERN, to_bytes
-from nodedevices_common.times import rfc3339
 
 PROTOCOL = "nodedevices.io/probe/v1alpha1"
 MAX_LINE_BYTES = 1 << 20
 MAX_LINE_PARTITIONS = 512  # of all devices together: what one pass of the agent can take without keeping others waiting
 MAX_EVENTS = 256
 MAX_DETAILS = 8  # of one event: a link and its seven registers
-MAX_PATHS = 64 * 63  # PCIe paths of all devices together: what a line has room for
 MAX_COUNTERS = 32  # of one device
 MAX_OWN = 18  # `extra` and `capacity` together: of a ResourceSlice's 32 the rest is for what all devices have
 MAX_TEXT = 64  # what a ResourceSlice attribute may hold
@@ -378,15 +374,6 @@ def memory_bytes(capacity: dict[str, str]) -> int:
     return to_bytes(capacity["memory"]) if "memory" in capacity else 0
 
 
-def nearest(paths: Sequence[PcieNeighbour], devices: int) -> tuple[PcieNeighbour, ...]:
-    """As many of one device's PCIe paths as a line of so many devices has room for: the shortest ones."""
-    room = min(64, MAX_PATHS // max(devices, 1))
-    if len(paths) <= room:
-        return tuple(paths)
-    order = list(PciePath)
-    return tuple(sorted(paths, key=lambda path: order.index(path.path))[:room])
-
-
 _NOT_PLAIN = re.compile(PLAIN_TEXT.replace("^[^", "[").replace("]*$", "]"))
 
 
@@ -406,21 +393,3 @@ def is_device_id(value: str) -> bool:
 def within(value: int | None, low: int, high: int) -> int | None:
     """The number if the line may carry it; None for one that no hardware means, such as a failed reading's -1."""
     return value if value is not None and low <= value <= high else None
-
-
-def encode(snapshot: Snapshot) -> bytes:
-    """The line, newline included: compact JSON, camelCase keys, absent for None, times in UTC with microseconds."""
-    return json.dumps(_plain(snapshot), separators=(",", ":"), ensure_ascii=False).encode("utf-8") + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        pairs = ((camel(member.name), getattr(value, member.name)) for member in dataclasses.fields(value))
-        return {key: _plain(item) for key, item in pairs if item is not None}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, datetime):
-        return rfc3339(value, microseconds=True)
-    return value

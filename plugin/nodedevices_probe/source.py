@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from nodedevices_probe.loop import NONE_NEEDED, EventLog, SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System, unbound
-from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Machine, Problem
+from nodedevices_probe.protocol import Attribute, DeviceFact, Driver, DriverState, Machine, Problem
 
 KERNEL = "linux"  # the driver's name where any driver will do
 
@@ -50,15 +50,7 @@ class SysfsSource:
     def _linked(self, device: DeviceFact) -> DeviceFact:
         if not device.pci_bus_id:
             return device
-        link = self.system.pcie_link(device.pci_bus_id)
-        readings = replace(
-            device.readings,
-            pcie_width=link.width,
-            pcie_width_possible=link.width_possible,
-            pcie_generation=link.generation,
-            pcie_generation_possible=link.generation_possible,
-        )
-        return replace(device, readings=readings)
+        return replace(device, readings=self.system.with_pcie_link(device.readings, device.pci_bus_id))
 
     def gpus(
         self, modules: Sequence[str], pci_vendor: str, devices: Callable[[], tuple[DeviceFact, ...]]
@@ -101,6 +93,17 @@ class SysfsSource:
             problems=found.problems,
             devices=tuple(self._linked(device) for device in found.devices),
         )
+
+
+def attributes(values: Mapping[str, str | int | bool | None]) -> dict[str, Attribute]:
+    """Return attributes in the form of a line, without those that are not known: None, or an empty text."""
+    return {name: attribute(value) for name, value in values.items() if value is not None and value != ""}
+
+
+def attribute(value: str | int | bool) -> Attribute:
+    if isinstance(value, bool):
+        return Attribute(boolean=value)
+    return Attribute(integer=value) if isinstance(value, int) else Attribute(string=value)
 
 
 def numbered(devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:

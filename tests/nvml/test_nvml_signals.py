@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from nodedevices_probe.nvidia.slow import errors_per_exabit
+from nodedevices_probe.nvidia.readings import errors_per_exabit
 from nodedevices_probe.protocol import MAX_INTEGER, Readings
 from support.probes import device
 from support.trees import Tree

@@ -36,42 +36,23 @@ from nodedevices_probe.protocol import (
     Readings,
     within,
 )
-from nodedevices_probe.source import SysfsSource
+from nodedevices_probe.source import SysfsSource, attributes
 
 MAX_BAD_PAGES_BYTES = 1 << 16
 _ERRORS = re.compile(r"^ue: ([0-9]{1,18})$", re.MULTILINE)  # ras/*_err_count: uncorrectable
 _BAD_PAGE = re.compile(r": ([RPF])$", re.MULTILINE)  # ras/gpu_vram_bad_pages: retired, pending, cannot be retired
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Telemetry:
-    fan_percent: int | None = None
-    utilization_percent: int | None = None
-    memory_used_bytes: int | None = None
-    clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-
-
-def read(roots: Roots, at: str, device_nodes: Sequence[str], *, telemetry: bool) -> Readings:
+def read(roots: Roots, at: str, device_nodes: Sequence[str]) -> Readings:
     """Read the GPU whose folder is `at`; `device_nodes` are those that its containers need."""
-    hwmon = drm.hwmon(roots, at)
-    sensors = drm.sensors(roots, hwmon, shown="junction")
     bad_pages = roots.said(f"{at}/ras/gpu_vram_bad_pages", MAX_BAD_PAGES_BYTES)
     pages = None if bad_pages is None else _BAD_PAGE.findall(bad_pages)
-    measured = _telemetry(roots, at, hwmon) if telemetry else _Telemetry()
-    return Readings(
+    return replace(
+        drm.sensors(roots, at, shown="junction"),
         remap_pending=None if pages is None else "P" in pages,
         remap_failure=None if pages is None else "F" in pages,
         remapped_uncorrectable=None if pages is None else pages.count("R"),
         ecc_uncorrectable_volatile=_uncorrectable(roots, f"{at}/ras"),
-        thermal_slowdown=sensors.hot,
-        temperature_celsius=sensors.celsius,
-        power_milliwatts=sensors.milliwatts,
-        fan_percent=measured.fan_percent,
-        utilization_percent=measured.utilization_percent,
-        memory_used_bytes=measured.memory_used_bytes,
-        sm_clock_mhz=measured.clock_mhz,
-        memory_clock_mhz=measured.memory_clock_mhz,
         conditions=drm.missing(roots, device_nodes),
     )
 
@@ -98,20 +79,23 @@ def _busy(roots: Roots, at: str) -> int | None:
     return within(roots.number(f"{at}/gpu_busy_percent"), 0, 100)
 
 
-def _telemetry(roots: Roots, at: str, hwmon: str) -> _Telemetry:
-    pwm = roots.number(f"{hwmon}/pwm1") if hwmon else None  # 0 to 255
-    clocks = [roots.number(f"{hwmon}/freq{number}_input") if hwmon else None for number in (1, 2)]
-    return _Telemetry(
-        fan_percent=within(pwm * 100 // 255, 0, 100) if pwm is not None else None,
+def with_telemetry(readings: Readings, roots: Roots, at: str) -> Readings:
+    """The same with what says nothing about health."""
+    hwmon = drm.hwmon(roots, at)
+    files = ("pwm1", "freq1_input", "freq2_input")
+    fan, clock, memory_clock = (roots.number(f"{hwmon}/{file}") if hwmon else None for file in files)
+    return replace(
+        readings,
+        fan_percent=within(fan * 100 // 255, 0, 100) if fan is not None else None,
         utilization_percent=_busy(roots, at),
         memory_used_bytes=within(roots.number(f"{at}/mem_info_vram_used"), 0, MAX_INTEGER),
-        clock_mhz=_per(clocks[0], 1_000_000, MAX_SMALL),
-        memory_clock_mhz=_per(clocks[1], 1_000_000, MAX_SMALL),
+        sm_clock_mhz=_megahertz(clock),
+        memory_clock_mhz=_megahertz(memory_clock),
     )
 
 
-def _per(value: int | None, unit: int, high: int) -> int | None:
-    return None if value is None else within(value // unit, 0, high)
+def _megahertz(value: int | None) -> int | None:
+    return None if value is None else within(value // 1_000_000, 0, MAX_SMALL)
 
 
 PCI_VENDOR = "0x1002"
@@ -201,7 +185,9 @@ class AmdSource(SysfsSource):
         )
 
     def _readings(self, bus_id: str, at: str, needed: tuple[str, ...], topology: _Topology) -> Readings:
-        found = read(self.roots, at, needed, telemetry=self.telemetry)
+        found = read(self.roots, at, needed)
+        if self.telemetry:
+            found = with_telemetry(found, self.roots, at)
         if self.use:
             ids = [gpu_id(self.roots, node) for node in topology.nodes.get(bus_id, ())]
             held = (
@@ -226,13 +212,14 @@ class AmdSource(SysfsSource):
 
     def _extra(self, at: str, profile: str) -> dict[str, Attribute]:
         device_id = self.roots.word(f"{at}/device").removeprefix("0x")
-        said = {
-            "deviceID": Attribute(string=device_id) if device_id else None,
-            PROFILE: Attribute(string=profile) if profile else None,
-            "partitionable": Attribute(boolean=self.roots.exists(f"{at}/available_compute_partition")),
-            "memoryPartitionable": Attribute(boolean=self.roots.exists(f"{at}/available_memory_partition")),
-        }
-        return {name: value for name, value in said.items() if value is not None}
+        return attributes(
+            {
+                "deviceID": device_id,
+                PROFILE: profile,
+                "partitionable": self.roots.exists(f"{at}/available_compute_partition"),
+                "memoryPartitionable": self.roots.exists(f"{at}/available_memory_partition"),
+            }
+        )
 
     def _partition_nodes(self) -> dict[int | None, drm.Drm]:
         """The DRM nodes of partitions beyond the first of each GPU, by the minor number of the render node."""

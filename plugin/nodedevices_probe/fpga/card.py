@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nodedevices_probe.fpga import FIREWALL, NO_SHELL
-from nodedevices_probe.node.drm import drm, hwmon, missing, sensors
+from nodedevices_probe.node.drm import drm, missing, sensors
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES
 from nodedevices_probe.protocol import MAX_INTEGER, Readings, text, within
@@ -187,14 +187,14 @@ def read(roots: Roots, functions: FpgaFunctions) -> Fpga:
 def _readings(roots: Roots, functions: FpgaFunctions, controller: str, nodes: tuple[str, ...]) -> Readings:
     if not nodes:
         return Readings(error=NO_NODE)
-    felt = sensors(roots, hwmon(roots, controller) if controller else "")
+    felt = sensors(roots, controller) if controller else Readings()
     celsius = roots.number(f"{controller}/xmc_fpga_temp") if controller else None
     microwatts = roots.number(f"{controller}/xmc_power") if controller else None
     tripped = (FIREWALL,) if _firewall_tripped(roots, functions.management) else ()
-    return Readings(
-        thermal_slowdown=felt.hot,
-        temperature_celsius=within(celsius, -300, 1000) if celsius else felt.celsius,
-        power_milliwatts=within(microwatts // 1000, 0, MAX_INTEGER) if microwatts else felt.milliwatts,
+    return replace(
+        felt,
+        temperature_celsius=within(celsius, -300, 1000) if celsius else felt.temperature_celsius,
+        power_milliwatts=within(microwatts // 1000, 0, MAX_INTEGER) if microwatts else felt.power_milliwatts,
         conditions=(*tripped, *missing(roots, nodes)),
     )
 

@@ -48,7 +48,7 @@ from nodedevices_probe.protocol import (
     Readings,
     text,
 )
-from nodedevices_probe.source import BoundedReads, Found, SysfsSource, numbered
+from nodedevices_probe.source import BoundedReads, Found, SysfsSource, attributes, numbered
 
 MODULES = ("xocl", "xclmgmt", media.MODULE)
 MAX_PROBLEMS = 16
@@ -189,7 +189,7 @@ def _together(fpgas: Sequence[Fpga], lacking: Sequence[str]) -> Readings:
 
 def _extra(fpgas: Sequence[Fpga], serial: str) -> dict[str, Attribute]:
     first, nodes = fpgas[0], ",".join(fpga.management_node for fpga in fpgas)
-    return _strings(
+    return _texts(
         {
             PCI_VENDOR: first.functions.maker.removeprefix("0x"),
             DEVICE_ID: first.functions.device.removeprefix("0x"),
@@ -218,15 +218,14 @@ def _transcoder(found: Media, device_id: str) -> DeviceFact:
         product_name=found.product,
         brand="AMD",
         pci_bus_id=found.bus_id,
-        extra=_strings({DEVICE_ID: device_id, SERIAL: found.serial}),
+        extra=_texts({DEVICE_ID: device_id, SERIAL: found.serial}),
         device_nodes=found.nodes,
         readings=found.readings,
     )
 
 
-def _strings(values: Mapping[str, str]) -> dict[str, Attribute]:
-    """Return the attributes that are known."""
-    return {name: Attribute(string=text(value)) for name, value in values.items() if value}
+def _texts(values: Mapping[str, str]) -> dict[str, Attribute]:
+    return attributes({name: text(value) for name, value in values.items()})
 
 
 def source(options: argparse.Namespace) -> FpgaSource:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
 
-from nodedevices_probe import generic as attributes
+from nodedevices_probe import generic as names
 from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.generic import usb
 from nodedevices_probe.generic.config import (
@@ -49,7 +49,6 @@ from nodedevices_probe.protocol import (
     MAX_DEVICE_NODE,
     MAX_MESSAGE,
     MAX_TEXT,
-    Attribute,
     DeviceFact,
     Driver,
     DriverState,
@@ -58,6 +57,7 @@ from nodedevices_probe.protocol import (
     is_device_id,
     text,
 )
+from nodedevices_probe.source import attributes
 
 MAX_NODES = 16  # of a device, in a line
 MAX_PROBLEMS = 16
@@ -226,29 +226,28 @@ class _Search:
         if too_long := [path for path in paths.values() if len(path) > MAX_TEXT]:
             error = error or f"{too_long[0]}: only paths of at most {MAX_TEXT} characters can be mounted by a wildcard"
         ok = ok[:MAX_NODES]
-        said = {
-            attributes.ENTRY: entry.name,
-            attributes.SHAPE: shape(entry, group),
-            attributes.PARTS: ",".join(str(part_of[node]) for node in ok),
-            attributes.MOUNTS: ",".join(map(str, mounted)),
-            attributes.MATCH: text(next((member.match.key for _, member in members if member.match.key), "")),
-            attributes.SERIAL: plugged.serial if plugged else "",
-            attributes.PORT: plugged.port if plugged else "",
-            **{attributes.mount_of(number): path for number, path in paths.items() if len(path) <= MAX_TEXT},
+        extra: dict[str, str | int | bool | None] = {
+            names.ENTRY: entry.name,
+            names.SHAPE: shape(entry, group),
+            names.PARTS: ",".join(str(part_of[node]) for node in ok),
+            names.MOUNTS: ",".join(map(str, mounted)),
+            names.MATCH: text(next((member.match.key for _, member in members if member.match.key), "")),
+            names.SERIAL: plugged.serial if plugged else "",
+            names.PORT: plugged.port if plugged else "",
+            **{names.mount_of(number): path for number, path in paths.items() if len(path) <= MAX_TEXT},
+            names.EXCLUSIVE: len([node for node in ok if node in own]),
         }
-        extra = {name: Attribute(string=value) for name, value in said.items() if value}
-        extra[attributes.EXCLUSIVE] = Attribute(integer=len([node for node in ok if node in own]))
         missing = not all(self.roots.has_node(node) for node in ok)
         return DeviceFact(
             id=id_,
             name=_name(entry, first),
             index=0,
-            type=attributes.TYPE,
-            vendor=attributes.VENDOR,
+            type=names.TYPE,
+            vendor=names.VENDOR,
             product_name=plugged.name if plugged else "",
             numa_node=place.numa_node,
             pcie_root=place.root,
-            extra=extra,
+            extra=attributes(extra),
             device_nodes=tuple(ok),
             readings=Readings(error=error, conditions=(NODE_MISSING,) if missing else ()),
         )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.intel import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.node.drm import drm, hwmon, missing, sensors
+from nodedevices_probe.node.drm import drm, missing, sensors
 from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, PciePlace, System, neighbours
 from nodedevices_probe.protocol import (
     MAX_SMALL,
@@ -24,7 +24,7 @@ from nodedevices_probe.protocol import (
     Readings,
     within,
 )
-from nodedevices_probe.source import SysfsSource
+from nodedevices_probe.source import SysfsSource, attributes
 
 PCI_VENDOR = "0x8086"
 MODULES = tuple(reversed(DRIVERS))  # where both are loaded, the newer one is the driver
@@ -83,13 +83,14 @@ class IntelSource(SysfsSource):
         device_id = self.roots.word(f"{at}/device").removeprefix("0x")
         functions = within(self.roots.number(f"{at}/sriov_numvfs"), 1, MAX_SMALL)
         parent = self.roots.link(f"{at}/physfn")
-        said = {
-            DRIVER: Attribute(string=driver),
-            "deviceID": Attribute(string=device_id) if device_id else None,
-            FUNCTIONS: Attribute(integer=functions) if functions else None,
-            "physicalFunction": Attribute(string=parent) if PCI_DEVICE.fullmatch(parent) else None,
-        }
-        return {name: value for name, value in said.items() if value is not None}
+        return attributes(
+            {
+                DRIVER: driver,
+                "deviceID": device_id,
+                FUNCTIONS: functions,
+                "physicalFunction": parent if PCI_DEVICE.fullmatch(parent) else None,
+            }
+        )
 
     def _capacity(self, at: str) -> dict[str, str]:
         """Local memory, where the driver says it: i915 of the card, xe of each tile. Integrated GPUs have none."""
@@ -105,13 +106,7 @@ class IntelSource(SysfsSource):
     def _readings(self, at: str, nodes: tuple[str, ...], unsaid: str | None) -> Readings:
         if unsaid or not nodes:
             return Readings(error=unsaid or NO_NODE)
-        felt = sensors(self.roots, hwmon(self.roots, at), shown="pkg")
-        return Readings(
-            thermal_slowdown=felt.hot,
-            temperature_celsius=felt.celsius,
-            power_milliwatts=felt.milliwatts,
-            conditions=missing(self.roots, nodes),
-        )
+        return replace(sensors(self.roots, at, shown="pkg"), conditions=missing(self.roots, nodes))
 
 
 def source(options: argparse.Namespace) -> IntelSource:

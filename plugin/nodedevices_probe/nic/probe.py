@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodedevices_api.bounds import MAX_DEVICES
@@ -38,7 +38,6 @@ from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_SMALL,
     MAX_TEXT,
-    Attribute,
     DeviceFact,
     PcieNeighbour,
     Problem,
@@ -47,7 +46,7 @@ from nodedevices_probe.protocol import (
     text,
     within,
 )
-from nodedevices_probe.source import Found, SysfsSource, numbered
+from nodedevices_probe.source import Found, SysfsSource, attributes, numbered
 
 EXCLUSIVE = (
     "RDMA devices are seen in only one network namespace: a pod sees those that its CNI plugin moves into its network."
@@ -184,7 +183,7 @@ class NicSource(SysfsSource):
             pci_bus_id=its_owner.pci,
             pcie_root=place.root,
             numa_node=place.numa_node,
-            extra=_attributes(
+            extra=attributes(
                 {
                     names.PCI_VENDOR: function.vendor,
                     names.DEVICE_ID: function.device,
@@ -222,17 +221,15 @@ class NicSource(SysfsSource):
             missing = (drm.NODE_MISSING,)
         unbound = () if function.driver else (names.DRIVER_UNBOUND,)
         if function.physical:
-            felt = drm.Sensors()  # those of its physical function
+            felt = Readings()  # those of its physical function
         else:
             felt = rdma.said.sensors if rdma is not None else sensors(self.roots, f"{PCI_DEVICES}/{its_owner.pci}")
         lacking = machine.onload_missing and not function.physical
         of_onload = onload_conditions(function.vendor, function.driver, is_missing=lacking)
         fewer = (names.FEWER_PORTS,) if function.id in machine.fewer_ports else ()
-        return Readings(
+        return replace(
+            felt,
             error=function.unsaid or _no_answer(rdma),
-            thermal_slowdown=felt.hot,
-            temperature_celsius=felt.celsius,
-            power_milliwatts=felt.milliwatts,
             conditions=(*unbound, *missing, *of_onload, *fewer, *([link] if link else ())),
             counters={**(rdma.said.counters if rdma else {}), **({} if function.physical else _carrier(own))},
         )
@@ -253,7 +250,7 @@ class NicSource(SysfsSource):
             firmware=rdma.firmware,
             pcie_root=place.root,
             numa_node=place.numa_node,
-            extra=_attributes(
+            extra=attributes(
                 {
                     names.IF_NAME: under.name if under else "",
                     names.PF_NAME: under.name if under else "",
@@ -288,17 +285,6 @@ def _of_rdma(rdma: RdmaDevice | None) -> dict[str, str | int | None]:
         names.NODE_GUID: rdma.node_guid,
         names.P_KEYS: ",".join(rdma.said.p_keys),
     }
-
-
-def _attributes(values: Mapping[str, str | int | None]) -> dict[str, Attribute]:
-    """Return the attributes, without those that the kernel does not say."""
-    return {name: _attribute(value) for name, value in values.items() if value is not None and value != ""}
-
-
-def _attribute(value: str | int) -> Attribute:
-    if isinstance(value, bool):
-        return Attribute(boolean=value)
-    return Attribute(string=value) if isinstance(value, str) else Attribute(integer=value)
 
 
 def _several(own: Interface | None) -> str:

@@ -26,7 +26,7 @@ from nodedevices_probe.nic import ETHER, INFINIBAND
 from nodedevices_probe.nic.interfaces import NET, SysfsOwner, owner
 from nodedevices_probe.node import drm
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, within
+from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Readings, within
 from nodedevices_probe.source import BoundedReads
 
 _PORT_FILES: Mapping[str, str] = {
@@ -134,7 +134,7 @@ class FirmwareAnswer:
     ports: tuple[Port, ...] = ()
     p_keys: tuple[str, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
-    sensors: drm.Sensors = field(default_factory=drm.Sensors)
+    sensors: Readings = field(default_factory=Readings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,9 +256,9 @@ def _ask(roots: Roots, name: str, known: dict[str, CounterFiles]) -> FirmwareAns
     )
 
 
-def sensors(roots: Roots, device: str) -> drm.Sensors:
-    """Return the sensors of the card with this folder."""
-    return drm.sensors(roots, drm.hwmon(roots, device), shown="asic")
+def sensors(roots: Roots, device: str) -> Readings:
+    """Return what the sensors of the card with this folder say."""
+    return drm.sensors(roots, device, shown="asic")
 
 
 def _port(roots: Roots, at: str) -> Port:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.protocol import MAX_INTEGER, within
+from nodedevices_probe.protocol import MAX_INTEGER, Readings, within
 
 NODE_MISSING = "deviceNodeMissing"  # in readings.conditions: a node that containers need is not in /dev
 _CARD, _RENDER = re.compile(r"card([0-9]{1,5})"), re.compile(r"renderD([0-9]{1,5})")
@@ -40,25 +40,18 @@ def missing(roots: Roots, nodes: Iterable[str]) -> tuple[str, ...]:
     return () if all(roots.has_node(node) for node in nodes) else (NODE_MISSING,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensors:
-    """`hot`: whether any sensor is at its critical temperature, where drivers slow a GPU down. None: none says."""
-
-    hot: bool | None = None
-    celsius: int | None = None
-    milliwatts: int | None = None
-
-
 def hwmon(roots: Roots, device: str) -> str:
     """The folder of its sensors; "" where there is none."""
     return next((f"{device}/hwmon/{name}" for name in roots.names(f"{device}/hwmon")), "")
 
 
-def sensors(roots: Roots, folder: str, *, shown: str = "") -> Sensors:
-    """Return the sensors of such a folder (millidegrees, microwatts). The temperature is that of the sensor labelled
-    `shown`, else of the first one."""
+def sensors(roots: Roots, device: str, *, shown: str = "") -> Readings:
+    """Return what the sensors of the device with this folder say (millidegrees, microwatts). Drivers slow a GPU down
+    where any sensor is at its critical temperature. The temperature is that of the sensor labelled `shown`, else of the
+    first one."""
+    folder = hwmon(roots, device)
     if not folder:
-        return Sensors()
+        return Readings()
     values = {sensor: roots.number(f"{folder}/temp{sensor}_input") for sensor in _SENSORS}
     limits = {sensor: roots.number(f"{folder}/temp{sensor}_crit") for sensor in _SENSORS}
     pairs = [(value, limits[sensor]) for sensor, value in values.items() if value is not None]
@@ -68,8 +61,8 @@ def sensors(roots: Roots, folder: str, *, shown: str = "") -> Sensors:
     watts = roots.number(f"{folder}/power1_average")
     if watts is None:
         watts = roots.number(f"{folder}/power1_input")
-    return Sensors(
-        hot=any(hot) if hot else None,
-        celsius=None if first is None else within(first // 1000, -300, 1000),
-        milliwatts=None if watts is None else within(watts // 1000, 0, MAX_INTEGER),
+    return Readings(
+        thermal_slowdown=any(hot) if hot else None,
+        temperature_celsius=None if first is None else within(first // 1000, -300, 1000),
+        power_milliwatts=None if watts is None else within(watts // 1000, 0, MAX_INTEGER),
     )

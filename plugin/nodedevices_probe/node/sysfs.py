@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodedevices_api.bounds import MAX_NUMA_NODE
@@ -22,45 +22,18 @@ from nodedevices_probe.protocol import (
     PcieNeighbour,
     PciePath,
     Problem,
-    nearest,
+    Readings,
     normal_bus_id,
     text,
     within,
 )
 
+MAX_PATHS = 64 * 63  # PCIe paths of all devices together: what a line has room for
 MAX_LANES = 32  # of the PCIe specification; a device that has left answers 63, and a link that is down 0
 # By gigatransfers: the kernel writes "16.0 GT/s PCIe", and older ones "16 GT/s".
 _GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
 # Ports that a hypervisor makes (Red Hat's, for QEMU, and VMware's): they say nothing of the slot.
 _VIRTUAL_PORTS = frozenset({"0x1b36", "0x15ad"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PcieLink:
-    """A device's link to the port above it, and what both of its ends can do. None: not known."""
-
-    width: int | None = None
-    width_possible: int | None = None
-    generation: int | None = None
-    generation_possible: int | None = None
-
-
-NO_LINK = PcieLink()
-
-
-def pcie_link(roots: Roots, device: str, port: str) -> PcieLink:
-    """Return the link of the device in this folder of sysfs to the port in that one. A virtual function has none of its
-    own; a device in a virtual machine has one whose other end is not seen there."""
-    if roots.exists(f"{device}/physfn") or roots.word(f"{port}/vendor") in _VIRTUAL_PORTS:
-        return NO_LINK
-    widths = [within(roots.number(f"{end}/max_link_width"), 1, MAX_LANES) for end in (device, port)]
-    speeds = [_generation(roots.word(f"{end}/max_link_speed")) for end in (device, port)]
-    return PcieLink(
-        width=within(roots.number(f"{device}/current_link_width"), 1, MAX_LANES),
-        width_possible=_lower(widths),
-        generation=_generation(roots.word(f"{device}/current_link_speed")),
-        generation_possible=_lower(speeds),
-    )
 
 
 def _lower(ends: Sequence[int | None]) -> int | None:
@@ -109,6 +82,15 @@ def neighbours(places: Mapping[str, PciePlace]) -> dict[str, tuple[PcieNeighbour
         id_: nearest(_of(place, [other for other in places.items() if other[0] != id_]), len(places))
         for id_, place in places.items()
     }
+
+
+def nearest(paths: Sequence[PcieNeighbour], devices: int) -> tuple[PcieNeighbour, ...]:
+    """As many of one device's PCIe paths as a line of so many devices has room for: the shortest ones."""
+    room = min(64, MAX_PATHS // max(devices, 1))
+    if len(paths) <= room:
+        return tuple(paths)
+    order = list(PciePath)
+    return tuple(sorted(paths, key=lambda path: order.index(path.path))[:room])
 
 
 def _of(place: PciePlace, others: Sequence[tuple[str, PciePlace]]) -> list[PcieNeighbour]:
@@ -198,10 +180,24 @@ class System:
     def place(self, bus_id: str) -> PciePlace:
         return PciePlace(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
 
-    def pcie_link(self, bus_id: str) -> PcieLink:
-        """Return what the PCIe link of a device does and can do; nothing of one that is on no port."""
+    def with_pcie_link(self, readings: Readings, bus_id: str) -> Readings:
+        """The readings with those of the device's link to the port above it: what it does now, and what both can do.
+        Nothing is known of a device on no port, of a virtual function, which has no link of its own, and of a link
+        whose other end is not seen, in a virtual machine."""
         ports = [port for port in self.pci_path(bus_id)[:-1] if PCI_DEVICE.fullmatch(port)]
-        return pcie_link(self.roots, f"{PCI_DEVICES}/{bus_id}", f"{PCI_DEVICES}/{ports[-1]}") if ports else NO_LINK
+        device, port = f"{PCI_DEVICES}/{bus_id}", f"{PCI_DEVICES}/{ports[-1] if ports else ''}"
+        roots = self.roots
+        if not ports or roots.exists(f"{device}/physfn") or roots.word(f"{port}/vendor") in _VIRTUAL_PORTS:
+            return readings
+        widths = [within(roots.number(f"{end}/max_link_width"), 1, MAX_LANES) for end in (device, port)]
+        speeds = [_generation(roots.word(f"{end}/max_link_speed")) for end in (device, port)]
+        return replace(
+            readings,
+            pcie_width=within(roots.number(f"{device}/current_link_width"), 1, MAX_LANES),
+            pcie_width_possible=_lower(widths),
+            pcie_generation=_generation(roots.word(f"{device}/current_link_speed")),
+            pcie_generation_possible=_lower(speeds),
+        )
 
     def pci_device_of(self, link: str) -> str:
         """The PCI device, last of several, through which a link of sysfs leads: of /sys/dev/char/10:229, of a USB

@@ -1,4 +1,4 @@
-"""Facts of one GPU: what it is (read once while it is there) and how it is (read at every poll).
+"""Facts of one GPU: what it is (read once while it is there), and its links. How it is: see `readings`.
 
 Every call may fail; see `calls`. Numbers of return codes, fields and bits are nvml.h's, by their
 names in pynvml.
@@ -6,9 +6,9 @@ names in pynvml.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from ctypes import byref
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml
@@ -18,7 +18,6 @@ from nodedevices_common.quantity import from_bytes
 from nodedevices_probe import nvidia
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.nvidia.calls import NvmlCalls
-from nodedevices_probe.nvidia.slow import TEMPERATURES, SlowFacts
 from nodedevices_probe.protocol import (
     MAX_INTEGER,
     MAX_SMALL,
@@ -63,17 +62,6 @@ BRANDS = {  # NVML_BRAND_*, the same
     15: "GeForceRTX",
     16: "TitanRTX",
 }
-RECOVERY_ACTIONS = {  # NVML_GPU_RECOVERY_ACTION_*, in the names of health.recoveryAction
-    0: "None",
-    1: "ResetDevice",
-    2: "RebootNode",
-    3: "DrainP2P",
-    4: "DrainAndReset",
-    5: "RecoverIMEXDomain",
-    6: "ResetBus",
-    7: "RebootSystem",
-}
-UNKNOWN_RECOVERY_ACTION = "RebootSystem"  # a newer driver's value is never taken for "None"
 PCIE_PATHS = {  # NVML_TOPOLOGY_*
     0: PciePath.INTERNAL,
     10: PciePath.SINGLE,
@@ -82,7 +70,6 @@ PCIE_PATHS = {  # NVML_TOPOLOGY_*
     40: PciePath.NODE,
     50: PciePath.SYSTEM,
 }
-THERMAL_SLOWDOWN = pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
 
 
 @dataclass(slots=True)
@@ -95,7 +82,8 @@ class GpuIdentity:
     clique: str = ""  # the same
     link_ends: dict[int, str] = field(default_factory=dict)  # NVLink number -> "switch" or the peer's PCI address
     links: tuple[int, ...] | None = None  # the NVLink numbers that this GPU has; None: not read yet
-    slow: SlowFacts | None = None
+    slow: Readings = field(default_factory=Readings)  # those that change seldom (readings.read_slow)
+    slow_read_at: float = -math.inf  # time.monotonic()
     paths: dict[str, PciePath] = field(default_factory=dict)  # id of another GPU -> nearest common ancestor
 
 
@@ -128,6 +116,10 @@ def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: Sy
     )
 
 
+def small(value: int | None) -> int | None:
+    return within(value, 0, MAX_SMALL)
+
+
 def memory_capacity(total: int) -> dict[str, str]:
     """As a quantity; nothing for what no hardware means."""
     known = within(total, 1, MAX_INTEGER)
@@ -156,10 +148,6 @@ def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
         known.links = tuple(numbers)
     every = known.links is not None and len(numbers) == len(known.links)
     return inactive if numbers and (inactive or every) else None  # links that do not say are not up
-
-
-def has_switch(known: GpuIdentity) -> bool:
-    return SWITCH in known.link_ends.values()
 
 
 def _link_state(nvml: NvmlCalls, handle: Any, number: int) -> tuple[int, int | None]:
@@ -195,119 +183,3 @@ def links_of(known: GpuIdentity, ids_by_bus: dict[str, str]) -> tuple[Link, ...]
 def pcie_path(nvml: NvmlCalls, handle: Any, other: Any) -> PciePath | None:
     """Return the nearest common ancestor of two GPUs."""
     return PCIE_PATHS.get(nvml.call("nvmlDeviceGetTopologyCommonAncestor", handle, other, telemetry=True))
-
-
-def read_health(nvml: NvmlCalls, handle: Any, known: GpuIdentity, *, nvlinks_inactive: int | None) -> Readings:
-    """Everything that bears on health, but for the fabric and the PCIe link. `lost` and `error` are what this or an
-    earlier question met."""
-    rows = nvml.call("nvmlDeviceGetRemappedRows", handle) or (None, None, None, None)
-    volatile, aggregate = (
-        nvml.call("nvmlDeviceGetTotalEccErrors", handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)
-        for counter in (pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC)
-    )
-    slowdown = nvml.call("nvmlDeviceGetCurrentClocksEventReasons", handle, telemetry=True)
-    if slowdown is None:  # its name before driver 535
-        slowdown = nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, telemetry=True)
-    slow = known.slow or SlowFacts()
-    action = _recovery_action(nvml, handle)
-    sram = _sram_threshold_exceeded(nvml, handle)
-    temperature = nvml.call("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU, telemetry=True)
-    power = nvml.call("nvmlDeviceGetPowerUsage", handle, telemetry=True)
-    replays = nvml.call("nvmlDeviceGetPcieReplayCounter", handle, telemetry=True)
-    margin = None  # where there is no slowdown margin to compare it with (A100), it is not asked for
-    if slow.slowdown_margin_celsius is not None:
-        margin = within(nvml.call("nvmlDeviceGetMarginTemperature", handle, telemetry=True), *TEMPERATURES)
-    return Readings(
-        lost=nvml.lost,
-        error=None if nvml.lost else nvml.error,
-        recovery_action=action,
-        remapped_correctable=_count(rows[0]),
-        remapped_uncorrectable=_count(rows[1]),
-        remap_pending=None if rows[2] is None else bool(rows[2]),
-        remap_failure=None if rows[3] is None else bool(rows[3]),
-        ecc_uncorrectable_volatile=_count(volatile),
-        ecc_uncorrectable_aggregate=_count(aggregate),
-        sram_threshold_exceeded=sram,
-        nvlinks_inactive=nvlinks_inactive,
-        pcie_replays=_count(replays),
-        thermal_slowdown=_has(slowdown, THERMAL_SLOWDOWN),
-        temperature_celsius=within(temperature, *TEMPERATURES),
-        power_milliwatts=_count(power),
-        hw_slowdown=_has(slowdown, pynvml.nvmlClocksThrottleReasonHwSlowdown),
-        power_brake=_has(slowdown, pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
-        clocks_limited=_has(slowdown, pynvml.nvmlClocksEventReasonApplicationsClocksSetting),
-        persistence_mode=slow.persistence_mode,
-        power_limit_milliwatts=slow.power_limit_milliwatts,
-        power_default_limit_milliwatts=slow.power_default_limit_milliwatts,
-        temperature_margin_celsius=margin,
-        temperature_slowdown_margin_celsius=slow.slowdown_margin_celsius,
-        switch_links_inactive=nvlinks_inactive if has_switch(known) else None,
-        nvlink_generation=slow.nvlink_generation,
-        nvlink_megabytes_per_second=slow.nvlink_megabytes_per_second,
-        nvlink_errors_per_exabit=slow.nvlink_errors_per_exabit,
-    )
-
-
-def _has(reasons: int | None, bits: int) -> bool | None:
-    return None if reasons is None else bool(reasons & bits)
-
-
-def read_telemetry(nvml: NvmlCalls, handle: Any, readings: Readings) -> Readings:
-    """The same with what bears on nothing and changes all the time."""
-    memory = nvml.call("nvmlDeviceGetMemoryInfo", handle, telemetry=True)
-    return replace(
-        readings,
-        fan_percent=_small(nvml.call("nvmlDeviceGetFanSpeed", handle, telemetry=True)),
-        utilization_percent=_utilization(nvml, handle),
-        memory_used_bytes=_count(memory.used) if memory is not None else None,
-        sm_clock_mhz=_small(nvml.call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM, telemetry=True)),
-        memory_clock_mhz=_small(nvml.call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM, telemetry=True)),
-    )
-
-
-def read_use(nvml: NvmlCalls, handle: Any, readings: Readings, *, sees_all: bool) -> Readings:
-    """The same with who uses the GPU. `sees_all`: the driver lists the processes of all containers to this one; newer
-    drivers leave out those of pid namespaces that this process cannot see (gpu_rmapi.c of NVIDIA's open kernel modules,
-    _gpuConvertPid), so that none is no evidence."""
-    listed = [
-        nvml.call(function, handle, telemetry=True)
-        for function in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
-    ]
-    seen = {process.pid for some in listed if some is not None for process in some}
-    known = bool(seen) or (sees_all and None not in listed)
-    memory = nvml.call("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2, telemetry=True)
-    # Whether `used` has the reserve in it differs between the manuals of R525 and R590.
-    allocated = memory.total - memory.free - memory.reserved if memory is not None else None
-    busy = readings.utilization_percent  # telemetry has read it already
-    return replace(
-        readings,
-        processes=_small(len(seen)) if known else None,
-        memory_allocated_bytes=_count(allocated),
-        utilization_percent=_utilization(nvml, handle) if busy is None else busy,
-    )
-
-
-def _utilization(nvml: NvmlCalls, handle: Any) -> int | None:
-    rates = nvml.call("nvmlDeviceGetUtilizationRates", handle, telemetry=True)
-    return _small(rates.gpu) if rates is not None else None
-
-
-def _small(value: int | None) -> int | None:
-    return within(value, 0, MAX_SMALL)
-
-
-def _count(value: int | None) -> int | None:
-    return within(value, 0, MAX_INTEGER)
-
-
-def _recovery_action(nvml: NvmlCalls, handle: Any) -> str | None:
-    values = nvml.call("nvmlDeviceGetFieldValues", handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
-    if values is None or not nvml.judge("field 230, GPU recovery action", values[0].nvmlReturn):
-        return None
-    return RECOVERY_ACTIONS.get(values[0].value.uiVal, UNKNOWN_RECOVERY_ACTION)
-
-
-def _sram_threshold_exceeded(nvml: NvmlCalls, handle: Any) -> bool | None:
-    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
-    answered = nvml.call("nvmlDeviceGetSramEccErrorStatus", handle, byref(status)) is not None
-    return bool(status.bThresholdExceeded) if answered else None

@@ -20,37 +20,28 @@ from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe import nvidia
 from nodedevices_probe.node.sysfs import System, mig_device_nodes
 from nodedevices_probe.nvidia.calls import NvmlCalls
-from nodedevices_probe.nvidia.facts import memory_capacity
+from nodedevices_probe.nvidia.facts import memory_capacity, small
 from nodedevices_probe.protocol import (
     PROFILE,
     Partition,
     is_device_id,
-    within,
 )
 
 # nvmlGpuInstanceGetInfo names a profile by a number of the card's; which of nvml.h's profiles that is says what it has
-# besides slices and memory. The names are go-nvlib's (pkg/nvlib/device/mig_profile.go).
+# besides slices and memory: by its name there after NVML_GPU_INSTANCE_PROFILE_. The names here are go-nvlib's
+# (pkg/nvlib/device/mig_profile.go).
 _ATTRIBUTES = {
-    **dict.fromkeys(
-        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1), "+me"
-    ),
-    **dict.fromkeys(
-        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME), "+me.all"
-    ),
-    **dict.fromkeys(
-        (
-            pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX,
-            pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX,
-            pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX,
-            pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX,
-        ),
-        "+gfx",
-    ),
-    **dict.fromkeys(
-        (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME), "-me"
-    ),
+    "1_SLICE_REV1": "+me",
+    "2_SLICE_REV1": "+me",
+    "1_SLICE_ALL_ME": "+me.all",
+    "2_SLICE_ALL_ME": "+me.all",
+    "1_SLICE_GFX": "+gfx",
+    "2_SLICE_GFX": "+gfx",
+    "3_SLICE_GFX": "+gfx",
+    "4_SLICE_GFX": "+gfx",
+    "1_SLICE_NO_ME": "-me",
+    "2_SLICE_NO_ME": "-me",
 }
-MAX_SMALL = 65535
 GIB = 1 << 30
 _PROFILE_IN_NAME = re.compile(r"MIG ((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb\S*)$")
 
@@ -112,7 +103,7 @@ class MigDevices:
         """Return a MIG device, and whether all of it was read."""
         gi = nvml.needed("nvmlDeviceGetGpuInstanceId", handle)
         ci = nvml.needed("nvmlDeviceGetComputeInstanceId", handle)
-        if within(gi, 0, MAX_SMALL) is None or within(ci, 0, MAX_SMALL) is None:
+        if small(gi) is None or small(ci) is None:
             return None, False  # it went away meanwhile, or the next poll reads it whole
         instance = nvml.call("nvmlDeviceGetGpuInstanceById", gpu, gi, telemetry=True)
         info = instance and nvml.call("nvmlGpuInstanceGetInfo", instance, telemetry=True)
@@ -121,7 +112,7 @@ class MigDevices:
         profile = in_name[1] if in_name and known_name else _profile(attributes, memory_bytes)
         if info and not re.search(r"[+-]", profile):
             profile += _profile_attributes(nvml, gpu, info.profileId)
-        start = _small(info.placement.start) if info else None
+        start = small(info.placement.start) if info else None
         minors = self.system.mig_minors() if minor is not None else {}
         nodes = mig_device_nodes(minors, minor, gi, ci) if minor is not None else ()
         partition = Partition(
@@ -134,16 +125,16 @@ class MigDevices:
             gi=gi,
             ci=ci,
             start=start,
-            size=_small(info.placement.size) if info else None,
+            size=small(info.placement.size) if info else None,
             capacity=memory_capacity(attributes.memorySizeMB * MEBIBYTE)
             | nvidia.counts(
                 {
-                    "multiprocessors": _small(attributes.multiprocessorCount),
-                    "copyEngines": _small(attributes.sharedCopyEngineCount),
-                    "decoders": _small(attributes.sharedDecoderCount),
-                    "encoders": _small(attributes.sharedEncoderCount),
-                    "jpegEngines": _small(attributes.sharedJpegCount),
-                    "ofaEngines": _small(attributes.sharedOfaCount),
+                    "multiprocessors": small(attributes.multiprocessorCount),
+                    "copyEngines": small(attributes.sharedCopyEngineCount),
+                    "decoders": small(attributes.sharedDecoderCount),
+                    "encoders": small(attributes.sharedEncoderCount),
+                    "jpegEngines": small(attributes.sharedJpegCount),
+                    "ofaEngines": small(attributes.sharedOfaCount),
                 }
             ),
             device_nodes=nodes,
@@ -151,16 +142,13 @@ class MigDevices:
         return partition, bool(info) and (len(nodes) == 2 or not minors)
 
 
-def _small(value: int) -> int | None:
-    return within(value, 0, MAX_SMALL)
-
-
 def _profile_attributes(nvml: NvmlCalls, gpu: Any, profile_id: int) -> str:
     """`+me`, `+gfx`, `-me`, ... of the profile that this card calls by that number; "" for a plain or unknown one."""
-    for profile, names in _ATTRIBUTES.items():
+    for name, attributes in _ATTRIBUTES.items():
+        profile = getattr(pynvml, f"NVML_GPU_INSTANCE_PROFILE_{name}")
         info = nvml.call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, profile, 1, telemetry=True)
         if info is not None and info.id == profile_id:
-            return names
+            return attributes
     return ""
 
 

@@ -22,22 +22,26 @@ from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe import nvidia
 from nodedevices_probe.loop import NONE_NEEDED, EventLog, SourceFacts
-from nodedevices_probe.node.sysfs import NO_LINK, System, unbound
+from nodedevices_probe.node.sysfs import System, nearest, unbound
 from nodedevices_probe.nvidia.calls import DriverGoneError, Library, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
-from nodedevices_probe.nvidia.fabric import COMPLETED, read_fabric
 from nodedevices_probe.nvidia.facts import (
     GpuIdentity,
     identify,
     links_of,
     pcie_path,
-    read_health,
     read_links,
+)
+from nodedevices_probe.nvidia.mig import MigDevices
+from nodedevices_probe.nvidia.readings import (
+    COMPLETED,
+    SLOW_SECONDS,
+    read_fabric,
+    read_health,
+    read_slow,
     read_telemetry,
     read_use,
 )
-from nodedevices_probe.nvidia.mig import MigDevices
-from nodedevices_probe.nvidia.slow import SLOW_SECONDS, read_slow
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     DeviceFact,
@@ -49,7 +53,6 @@ from nodedevices_probe.protocol import (
     Readings,
     is_device_id,
     memory_bytes,
-    nearest,
     text,
 )
 
@@ -257,8 +260,8 @@ class NvmlSource:
         fact = known.fact
         inactive = read_links(nvml, handle, known)
         now = time.monotonic()
-        if known.slow is None or now - known.slow.read_at >= SLOW_SECONDS:
-            known.slow = read_slow(nvml, handle, sorted(known.link_ends), now=now)
+        if now - known.slow_read_at >= SLOW_SECONDS:
+            known.slow, known.slow_read_at = read_slow(nvml, handle, sorted(known.link_ends)), now
         # One that has answered once has MIG: that it does not say now is an answer neither way.
         mode = (nvml.call if known.mig_enabled is None else nvml.needed)("nvmlDeviceGetMigMode", handle)
         if mode:
@@ -291,18 +294,14 @@ class NvmlSource:
             known.clique = fabric.clique
         if fabric.state == COMPLETED:
             self._completed.add(fact.id)
-        link = self.system.pcie_link(fact.pci_bus_id) if fact.pci_bus_id else NO_LINK
-        return replace(
+        readings = replace(
             readings,
             fabric_state=fabric.state,
             fabric_was_completed=None if fabric.state is None else fact.id in self._completed,
             fabric_error=fabric.error,
             fabric_conditions=fabric.conditions,
-            pcie_width=link.width,
-            pcie_width_possible=link.width_possible,
-            pcie_generation=link.generation,
-            pcie_generation_possible=link.generation_possible,
         )
+        return self.system.with_pcie_link(readings, fact.pci_bus_id) if fact.pci_bus_id else readings
 
     def _unanswering(self, index: int, count: int, answering: set[str], nvml: NvmlCalls) -> DeviceFact:
         """A GPU that does not answer: its last identity, or what the kernel's driver knows of the one in this place."""

@@ -32,7 +32,6 @@ from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, EventLog, SourceFacts
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
-    Attribute,
     DeviceFact,
     Driver,
     DriverState,
@@ -42,6 +41,7 @@ from nodedevices_probe.protocol import (
 )
 from nodedevices_probe.remote import CONTROLLER, POOL, TYPE, UNCHECKED, UNREACHABLE, VENDOR
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, RemotePool, parse, split_address
+from nodedevices_probe.source import attributes
 
 FIRST_PERIOD_SECONDS = 1.0
 GRACE_SECONDS = 1.0  # beyond the timeout, which is of one operation on the socket
@@ -189,7 +189,7 @@ def _device(index: int, pool: RemotePool, reachable: bool | None) -> DeviceFact:
         index=index,
         type=TYPE,
         vendor=VENDOR,
-        extra={name: Attribute(string=value) for name, value in said.items()},
+        extra=attributes(said),
         readings=Readings(conditions=conditions),
     )
 

@@ -16,7 +16,7 @@ from nodedevices_probe import nic, nvidia
 from nodedevices_probe.files import document
 from nodedevices_probe.files.check import CheckError, wrong
 from nodedevices_probe.loop import EventKey, SourceFacts
-from nodedevices_probe.node.sysfs import parse_mig_minors, unbound
+from nodedevices_probe.node.sysfs import nearest, parse_mig_minors, unbound
 from nodedevices_probe.protocol import (
     MAX_OWN,
     DeviceFact,
@@ -28,7 +28,6 @@ from nodedevices_probe.protocol import (
     PciePath,
     Problem,
     Readings,
-    nearest,
     normal_bus_id,
 )
 from nodedevices_probe.simulated.boards import nvidia as nvidia_boards

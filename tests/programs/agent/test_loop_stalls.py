@@ -29,7 +29,8 @@ from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
-from nodedevices_probe.protocol import MAX_LINE_BYTES, encode
+from nodedevices_probe.loop import encode
+from nodedevices_probe.protocol import MAX_LINE_BYTES
 from support.facts import START, gpu, partition, snapshot
 from support.probes import cancelled, eventually
 from support.stepped_node import report_of

@@ -20,7 +20,8 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_process import BACKOFF, ProbeProcess
 from nodedevices_plugin.inputs.probe_server import ProbeServed
 from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, LineSplitter
-from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
+from nodedevices_probe.loop import encode
+from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot
 from nodedevices_probe.wanted import Wanted
 from support.probes import cancelled, eventually
 from support.served import programs_server

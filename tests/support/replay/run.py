@@ -17,7 +17,8 @@ from itertools import count
 from random import Random
 
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_probe.protocol import Snapshot, encode
+from nodedevices_probe.loop import encode
+from nodedevices_probe.protocol import Snapshot
 from support.replay.agents import Agent, Judged, Whole
 from support.replay.hardware import NIC, NVML, PROBES, Device, Incident, Injury, Machine
 from support.replay.kinds import GPUS, KINDS, Away, Cure, Kind, Severity, Show, Symptom

@@ -18,7 +18,7 @@ from nodedevices_plugin.kubelet.checkpoint import CheckpointError, parse
 from nodedevices_plugin.kubelet.podresources import listed, offers
 from nodedevices_plugin.model import AllocationError, Holder, NodePods
 from nodedevices_plugin.pipeline.state import StateError, StateFile
-from nodedevices_probe.protocol import encode
+from nodedevices_probe.loop import encode
 from support.corpus import changed, changed_json, recorded, sentence
 from support.facts import START, gpu, gpu_id, partition
 from support.fuzzing import scaled

@@ -27,7 +27,8 @@ from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_probe import protocol
-from nodedevices_probe.protocol import MAX_LINE_PARTITIONS, PLAIN_TEXT, Attribute, Bounds, DeviceFact, Snapshot, encode
+from nodedevices_probe.loop import encode
+from nodedevices_probe.protocol import MAX_LINE_PARTITIONS, PLAIN_TEXT, Attribute, Bounds, DeviceFact, Snapshot
 from pydantic import TypeAdapter
 from support import resourceslice
 from support.cases import cases

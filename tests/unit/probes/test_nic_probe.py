@@ -20,8 +20,8 @@ from nodedevices_probe.loop import NO_DRIVER, LineLoop, SourceFacts
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.nic.rdma import FirmwareReads
 from nodedevices_probe.node.roots import MAX_BYTES, Roots
-from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, MAX_PATHS, DeviceFact, PciePath
+from nodedevices_probe.node.sysfs import MAX_PATHS, System
+from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, DeviceFact, PciePath
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.source import BoundedReads
 from support.changing_roots import SystemOf, VanishingRoots

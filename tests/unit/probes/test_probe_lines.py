@@ -16,6 +16,7 @@ from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.model import Inventory, InventoryDevice
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_probe import schema
+from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import (
     MAX_LINE_BYTES,
     PLAIN_TEXT,
@@ -33,7 +34,6 @@ from nodedevices_probe.protocol import (
     Problem,
     Readings,
     Snapshot,
-    encode,
     text,
 )
 from support.cases import cases

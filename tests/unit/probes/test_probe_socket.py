@@ -15,7 +15,8 @@ import pytest
 from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_socket import BACKOFF, ProbeSocket
 from nodedevices_probe import wanted
-from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
+from nodedevices_probe.loop import encode
+from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot
 from nodedevices_probe.wanted import Wanted
 from support.probes import cancelled, eventually
 

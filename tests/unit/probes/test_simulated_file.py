@@ -13,7 +13,8 @@ from nodedevices_plugin.vendors.amd import Amd
 from nodedevices_plugin.vendors.nvidia.faults import read
 from nodedevices_probe import nvidia
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes
+from nodedevices_probe.loop import encode
+from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, memory_bytes
 from nodedevices_probe.simulated.boards.nvidia import BOARDS as NVIDIA
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse
 from nodedevices_probe.simulated.profiles import MODELS, parse_profile

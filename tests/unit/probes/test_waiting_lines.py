@@ -11,8 +11,8 @@ from pathlib import Path
 from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.inputs.probes import MAX_EVENTS_WAITING, MAX_WAITING, Probes
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_probe.loop import EventKey, EventLog
-from nodedevices_probe.protocol import Snapshot, encode
+from nodedevices_probe.loop import EventKey, EventLog, encode
+from nodedevices_probe.protocol import Snapshot
 from support.facts import gpu, gpu_id, snapshot, xid
 from support.probes import eventually
 
