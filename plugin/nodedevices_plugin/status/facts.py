@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from nodedevices_api.conditions import Condition
@@ -26,9 +25,6 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.clients import Client
-
-if TYPE_CHECKING:
-    pass  # loaded later (reporter)
 
 STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
 

@@ -1,0 +1,327 @@
+"""The report's devices: each with its attributes, its health, its holders and its shares (counts)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, get_args
+
+from nodedevices_api import nodedevices as api
+from nodedevices_api.base import wire_name
+from nodedevices_api.conditions import MISSING
+from nodedevices_common.quantity import from_bytes
+from nodedevices_probe.protocol import DeviceFact, Partition
+from pydantic import ValidationError
+
+from nodedevices_plugin.health.events import CORRELATING
+from nodedevices_plugin.model import HealthState, Holder, InventoryDevice, Notice, Occurrences, Verdict
+from nodedevices_plugin.model.ids import is_core, memory_held, physical_id
+from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.offering.nearness import nearest
+from nodedevices_plugin.offering.shape import excluded_by
+from nodedevices_plugin.pipeline.lost import key as lost_key
+from nodedevices_plugin.sharing.clients import client_verdict
+from nodedevices_plugin.sharing.clients import key as client_key
+from nodedevices_plugin.status.counts import ShareCounts, holders_were_known, share_counts, uses_by_part
+from nodedevices_plugin.status.facts import NodeFacts, whole_second
+
+MAX_LINKS = 16  # maxItems of status.devices[].links
+PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
+MAX_SAID = 160  # characters about one part that is left out
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class LeftOut:
+    """Makes parts of a report; `said` has the parts that the contract's types refuse, and why."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def made(self, what: str, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return make(*args, **kwargs)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(wire_name(part) if isinstance(part, str) else str(part) for part in first["loc"])
+            self.said.append(f"{what}: {where}: {first['msg']}"[:MAX_SAID])
+            return None
+
+    def all(self, what: str, make: Callable[[S], T], named: Iterable[tuple[str, S]]) -> tuple[T, ...]:
+        """Make one of each that can be made. `named`: each with its name, for people."""
+        every = (self.made(f"{what} {name}", make, part) for name, part in named)
+        return tuple(made for made in every if made is not None)
+
+
+class DeviceReports:
+    """The devices of one report, and the names of devices and partitions, by id."""
+
+    def __init__(self, facts: NodeFacts, left_out: LeftOut) -> None:
+        self.names = device_names(facts.inventory)
+        self._facts = facts
+        self._left_out = left_out
+        self._near = nearest(facts.inventory)
+        self._shares = left_out.made("shares", _shares, facts) or {}
+        self._uses = uses_by_part(facts)
+        self._holders = self._holders_by_device()
+
+    def devices(self) -> tuple[api.Device, ...]:
+        """Return the devices. One that cannot be made keeps its health and its holders."""
+        found = []
+        for device in self._facts.inventory.devices:
+            what = f"device {device.fact.id}"
+            made = self._left_out.made(what, self._whole, device) or self._left_out.made(what, self._alone, device)
+            found += [made] if made is not None else []
+        return tuple(found)
+
+    def _whole(self, device: InventoryDevice) -> api.Device:
+        facts, fact = self._facts, device.fact
+        holders = self._holders[fact.id]
+        # As its probe reports them, then, as far as there is room, its nearest devices of other probes.
+        links = [(link.kind, link.to, link.count) for link in fact.links]
+        links += [(PCIE, other, 1) for other in self._near.get(fact.id, ())]
+        return api.Device(
+            id=fact.id,
+            name=self.names[fact.id],
+            type=fact.type,
+            index=fact.index,
+            attributes=_attributes(fact),
+            capacity=fact.capacity,
+            links=tuple(api.Link(kind=kind, to=to, count=count) for kind, to, count in links[:MAX_LINKS]),
+            health=_health(facts.verdicts.get(fact.id), facts),
+            notices=tuple(map(_notice, facts.notices.get(fact.id, ())[: api.MAX_NOTICES])),
+            history=tuple(map(_occurred, facts.history.get(fact.id, ())[: api.MAX_HISTORY])),
+            excluded=excluded_by(fact.id, facts.exclude),
+            unschedulable=facts.unschedulable.get(fact.id),
+            drained_since=whole_second(drained) if (drained := facts.drained.get(fact.id)) is not None else None,
+            partitions=tuple(self._partition(part, device) for part in fact.partitions),
+            shares=self._shares.get(fact.id),
+            holders=_shown(holders),
+            holders_truncated=max(0, len(holders) - api.MAX_HOLDERS) or None,
+        )
+
+    def _alone(self, device: InventoryDevice) -> api.Device:
+        """Return a device with its health and its holders alone, where the rest could not be made."""
+        fact, verdict = device.fact, self._facts.verdicts.get(device.fact.id)
+        health = self._left_out.made(f"health of {fact.id}", _health, verdict, self._facts)
+        if health is None:
+            state = verdict.state.value if verdict is not None else "Unknown"
+            health = api.DeviceHealth(state=state, since=whole_second(self._facts.now))
+        return api.Device(
+            id=fact.id,
+            name=self.names[fact.id],
+            type=fact.type,
+            index=fact.index,
+            health=health,
+            holders=_shown(self._holders[fact.id]),
+        )
+
+    def _partition(self, part: Partition, device: InventoryDevice) -> api.Partition:
+        facts, verdict = self._facts, self._facts.verdicts.get(part.id)
+        health = None if verdict is None else _health(verdict, facts)
+        if part.id in device.departed_partitions:
+            health = api.DeviceHealth(
+                state="Unhealthy",
+                reason=MISSING,
+                message="the driver no longer lists it; it stays listed while a pod holds it",
+                since=whole_second(facts.previous_departed.get(part.id, facts.now)),
+            )
+        return api.Partition(
+            id=part.id,
+            name=self.names[part.id],
+            profile=part.profile,
+            gi=part.gi,
+            ci=part.ci,
+            start=part.start,
+            size=part.size,
+            capacity=part.capacity,
+            health=health,
+            excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
+            unschedulable=facts.unschedulable.get(part.id),
+            shares=self._shares.get(part.id),
+        )
+
+    def _holders_by_device(self) -> Mapping[str, list[api.Holder]]:
+        """Return the holders by device id. The replicas that a container has of one device or partition are one
+        entry."""
+        facts = self._facts
+        device_of = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
+        device_of |= {device.fact.id: device.fact.id for device in facts.inventory.devices}
+        found: dict[str, list[api.Holder]] = defaultdict(list)
+        for holder in facts.holdings.holders:
+            by_part: dict[str, set[str]] = {}  # the ids of shares
+            for id_ in holder.ids:
+                if (part := physical_id(id_)) in device_of:
+                    shares = by_part.setdefault(part, set())
+                    if id_ != part and not is_core(id_):
+                        shares.add(id_)
+            # The ids that the kubelet shows for these are shares of other devices.
+            without_share = device_of.keys() & set(holder.also)
+            by_part |= {part: set(holder.ids) for part in without_share - by_part.keys()}
+            make = partial(self._holder, holder)
+            for part, ids in by_part.items():
+                what = f"holder {holder.namespace}/{holder.pod} of {part}"
+                device, shared = device_of[part], part not in without_share
+                if (made := self._left_out.made(what, make, part, device, ids, shared=shared)) is not None:
+                    found[device].append(made)
+        return found
+
+    def _holder(self, holder: Holder, part: str, device: str, ids: AbstractSet[str], *, shared: bool) -> api.Holder:
+        facts, resource = self._facts, holder.resource or ""
+        who = (holder.namespace, holder.pod, holder.container)
+        judged = facts.verdicts.get(device)
+        verdict = client_verdict(facts.clients.get(client_key(holder)), resource, facts.now)
+        if verdict is None and (judged is None or judged.state is not HealthState.UNHEALTHY):
+            verdict = facts.lost_contexts.get(lost_key(*who, holder.resource or holder.claim, device))
+        if verdict is None and judged is not None and judged.state is HealthState.HEALTHY:
+            verdict = facts.conflicts.get((*who, resource))
+        memory = memory_of(ids) if shared else None
+        use = self._uses.get(part)
+        return api.Holder(
+            partition=part if part != device else None,
+            namespace=holder.namespace,
+            pod=holder.pod,
+            container=holder.container,
+            resource=holder.resource,
+            claim=holder.claim.rpartition("/")[2] if holder.claim else None,  # a pod's claims are of its own namespace
+            shares=len(ids) or None if shared else None,
+            memory=memory,
+            cores=facts.cores.holders.get((*who, resource)),
+            ids=tuple(sorted(ids, key=_share_order)[: api.MAX_HOLDER_IDS if memory is None else 1]),
+            since=holder.since,
+            idle=None if use is None else use.word or None,
+            idle_since=None if use is None or use.since is None else whole_second(use.since),
+            health=api.HolderHealth(**_state(verdict)) if verdict is not None else None,
+        )
+
+
+def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
+    return api.DeviceAttributes(
+        uuid=fact.uuid or None,
+        vendor=fact.vendor,
+        product_name=fact.product_name or None,
+        brand=fact.brand or None,
+        architecture=fact.architecture or None,
+        pci_bus_id=fact.pci_bus_id or None,
+        pcie_root=fact.pcie_root or None,
+        numa_node=fact.numa_node,
+        minor=fact.minor,
+        firmware=fact.firmware or None,
+        extra={
+            name: api.Attribute(
+                string=value.string, integer=value.integer, boolean=value.boolean, version=value.version
+            )
+            for name, value in fact.extra.items()
+        },
+    )
+
+
+def _health(verdict: Verdict | None, facts: NodeFacts) -> api.DeviceHealth:
+    if verdict is None:
+        return api.DeviceHealth(state="Unknown", reason="Starting", since=whole_second(facts.now))
+    return api.DeviceHealth(
+        **_state(verdict),
+        reasons=_reasons(verdict),
+        xids=tuple(sorted(_xids(verdict, facts.inventory.boot_id)))[: api.MAX_XIDS],
+    )
+
+
+def _state(verdict: Verdict) -> dict[str, Any]:
+    """Return what is said of a device and of its holder alike."""
+    return {
+        "state": verdict.state.value,
+        "reason": verdict.reason,
+        "message": verdict.message,
+        "since": whole_second(verdict.since),
+        "recovery_action": verdict.recovery_action if verdict.state is not HealthState.HEALTHY else None,
+        "fault_domain": verdict.fault_domain if verdict.fault_domain in get_args(api.FaultDomain) else None,
+    }
+
+
+def _reasons(verdict: Verdict) -> tuple[str, ...]:
+    """Return all reasons of the state, where it has several. A state that is not known is none of the faults'."""
+    found = tuple(fault.reason for fault in verdict.faults if fault.state is verdict.state)[: api.MAX_REASONS]
+    return found if len(found) > 1 and verdict.state is not HealthState.UNKNOWN else ()
+
+
+def _xids(verdict: Verdict, boot_id: str) -> set[int]:
+    """Return the XIDs of faults that were decided and began in this boot; those of the boot before are kept for their
+    hold-down alone."""
+    return {
+        fault.xid
+        for fault in verdict.faults
+        if fault.xid is not None and fault.boot_id == boot_id and fault.reason != CORRELATING
+    }
+
+
+def _notice(notice: Notice) -> api.Notice:
+    return api.Notice(
+        code=notice.code,
+        message=notice.message,
+        partition=notice.partition or None,
+        since=whole_second(notice.since),
+        time=whole_second(notice.time),
+        count=notice.count,
+    )
+
+
+def _occurred(occurrences: Occurrences) -> api.Occurred:
+    return api.Occurred(
+        reason=occurrences.reason,
+        count=occurrences.shown.count,
+        first=whole_second(occurrences.shown.first),
+        last=whole_second(occurrences.shown.last),
+        fault=occurrences.is_fault,
+    )
+
+
+def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:
+    """Return at most MAX_HOLDERS, the oldest: a pod that starts must not push out one that is marked."""
+    oldest = sorted(holders, key=lambda holder: (holder.since, _holder_order(holder)))
+    return tuple(sorted(oldest[: api.MAX_HOLDERS], key=_holder_order))
+
+
+def _holder_order(holder: api.Holder) -> tuple[str, ...]:
+    where = (holder.partition or "", holder.namespace, holder.pod, holder.container)
+    return (*where, holder.resource or "", holder.claim or "")
+
+
+def _share_order(id_: str) -> tuple[int, str]:
+    """Sort key of one device's shares: their numbers, which are at the end."""
+    return (len(id_), id_)
+
+
+# --- shares ----------------------------------------------------------------------------------------------------------
+def _shares(facts: NodeFacts) -> dict[str, api.Shares]:
+    return of_parts(share_counts(facts), holders_known=holders_were_known(facts), cores=facts.cores.devices)
+
+
+def of_parts(
+    counts: Iterable[ShareCounts], *, holders_known: bool, cores: Mapping[str, int] | None = None
+) -> dict[str, api.Shares]:
+    """Return the report's shares by device or partition. `cores`: by device that shares its computing power, the
+    percentage that is held. Shares of one device in several resources, as RDMA pools have of a NIC, are added up."""
+    by_part: dict[str, list[ShareCounts]] = defaultdict(list)
+    for count in counts:
+        by_part[count.part].append(count)
+    known = cores or {}
+    return {part: _said(some, holders_known=holders_known, cores=known.get(part)) for part, some in by_part.items()}
+
+
+def _said(counts: Sequence[ShareCounts], *, holders_known: bool, cores: int | None) -> api.Shares:
+    return api.Shares(
+        resource=counts[0].resource.name if len(counts) == 1 else None,
+        total=sum(count.total for count in counts),
+        held=sum(count.held for count in counts),
+        free=sum(count.free for count in counts) if holders_known else None,
+        cores_held=cores,
+    )
+
+
+def memory_of(ids: Iterable[str]) -> str | None:
+    """Return the memory of these shares; None: they are not amounts of memory."""
+    amounts = memory_held(ids)
+    return from_bytes(sum(amounts.values())) if amounts else None
