@@ -25,6 +25,18 @@ MIG_CAPABLE = "migCapable"
 MIG_ENABLED = "migEnabled"
 # GPU instance profiles (NVML's numbers) by slices, of a card that has no more to say; they are part of a MIG's name.
 PROFILE_IDS = {1: 19, 2: 14, 3: 9, 4: 5, 7: 0}
+# health.recoveryAction, by the numbers of NVML_GPU_RECOVERY_ACTION_*
+RECOVERY_ACTIONS = (
+    "None",
+    "ResetDevice",
+    "RebootNode",
+    "DrainP2P",
+    "DrainAndReset",
+    "RecoverIMEXDomain",
+    "ResetBus",
+    "RebootSystem",
+)
+FABRIC_STATES = ("NotSupported", "NotStarted", "InProgress", "Completed")  # by the numbers of NVML_GPU_FABRIC_STATE_*
 
 
 def attributes(

@@ -13,20 +13,12 @@ from typing import Any
 
 import pynvml
 
+from nodedevices_probe import nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls, describe
 from nodedevices_probe.nvidia.facts import GpuIdentity, small
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_MESSAGE, SWITCH, Readings, text, within
 
-RECOVERY_ACTIONS = {  # NVML_GPU_RECOVERY_ACTION_*, in the names of health.recoveryAction
-    0: "None",
-    1: "ResetDevice",
-    2: "RebootNode",
-    3: "DrainP2P",
-    4: "DrainAndReset",
-    5: "RecoverIMEXDomain",
-    6: "ResetBus",
-    7: "RebootSystem",
-}
+RECOVERY_ACTIONS = dict(enumerate(nvidia.RECOVERY_ACTIONS))
 UNKNOWN_RECOVERY_ACTION = "RebootSystem"  # a newer driver's value is never taken for "None"
 THERMAL_SLOWDOWN = pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
 SLOW_SECONDS = 60.0
@@ -58,12 +50,7 @@ _TYPES = {  # where a field's value is in its union
 }
 EXABIT = 10**18
 COMPLETED = "Completed"
-STATES = {
-    pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED: "NotSupported",
-    pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "NotStarted",
-    pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "InProgress",
-    pynvml.NVML_GPU_FABRIC_STATE_COMPLETED: COMPLETED,
-}
+STATES = dict(enumerate(nvidia.FABRIC_STATES))
 # Parts of the health mask by their names in nvml.h (NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_*, ..._WIDTH_*), the value of
 # each that says there is a fault, and what it is called here. Left out is whether a partition is assigned: where
 # partitions are given to machines, it is normal that none is. A GPU without a partition is not Completed.

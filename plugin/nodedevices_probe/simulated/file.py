@@ -28,16 +28,16 @@ from nodedevices_probe.protocol import (
     PciePath,
     Problem,
     Readings,
+    camel,
     normal_bus_id,
 )
-from nodedevices_probe.simulated.boards import nvidia as nvidia_boards
-from nodedevices_probe.simulated.boards.board import Board, Seat, attribute, function_bus_id, pci_bus_id
-from nodedevices_probe.simulated.boards.nvidia import NvidiaBoard
+from nodedevices_probe.simulated.boards import Board, Seat, function_bus_id, pci_bus_id
+from nodedevices_probe.simulated.nvidia import KEYS, PLAIN, NvidiaBoard
 from nodedevices_probe.simulated.profiles import MODELS, Planned, parse_profile
 from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS, check_words
+from nodedevices_probe.source import attribute
 
 MAX_LINKS = 64
-NO_MODEL = nvidia_boards.PLAIN
 PCIE_LINK = {"pcie_width": 16, "pcie_width_possible": 16, "pcie_generation": 5, "pcie_generation_possible": 5}
 
 
@@ -87,7 +87,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
     _refuse_repeats(devices)
     boards = {entry.index: entry.board for entry in entries}
     models = {entry.model for entry in entries if entry.model}
-    machine, only = value.get("machine", {}), MODELS[models.pop()] if len(models) == 1 else NO_MODEL
+    machine, only = value.get("machine", {}), MODELS[models.pop()] if len(models) == 1 else PLAIN
     count = sum(device.type not in nic.TYPES for device in devices)
     on_bus = value.get("acceleratorsOnBus", count)
     gone = [device.pci_bus_id for device in every if device.index in absent and device.type not in nic.TYPES]
@@ -135,7 +135,7 @@ class _Entry:
         if self.model:
             return MODELS[self.model]
         vendor = self.said.get("vendor", nvidia.VENDOR)
-        return NO_MODEL if vendor == nvidia.VENDOR else Board(vendor=vendor, driver=NO_MODEL.driver)
+        return PLAIN if vendor == nvidia.VENDOR else Board(vendor=vendor, driver=PLAIN.driver)
 
 
 def _entries(value: Mapping[str, Any]) -> list[_Entry]:
@@ -211,7 +211,7 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
     """`count`: of all devices. `supported`: NVIDIA's driver says which recovery action it requires."""
     said, board = entry.said, entry.board
     if not isinstance(board, NvidiaBoard):
-        for key in nvidia_boards.KEYS:
+        for key in KEYS:
             if key in said:
                 raise CheckError(
                     f"{entry.place}.{key}: only NVIDIA's GPUs have this; the device is one of {board.vendor}"
@@ -221,12 +221,10 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
     conditions, counters = said.get("conditions", ()), said.get("counters", ())
     check_words(entry.place, vendor, kind, conditions=conditions, counters=counters)
     memory = said.get("memoryBytes", board.memory_mib * MEBIBYTE)
-    texts = {name: said.get(key, getattr(board, name, "")) for key, name in TEXTS.items()}
+    texts = {name: said.get(camel(name), getattr(board, name, "")) for name in TEXTS}
     texts["pcie_root"] = said.get("pcieRoot", _pcie_root(entry, seat) if entry.model else "")
     numa = said.get("numaNode", _usual_numa_node(entry, count) if entry.model else None)
-    written = {name: _reading(said[key]) for key, (name, _) in READINGS.items() if key in said}
-    if "counters" in said:
-        written["counters"] = said["counters"]
+    written = {name: _reading(said[key]) for key, name in READINGS.items() if key in said}
     readings = {**(PCIE_LINK if entry.model else {}), **board.well, **written}
     if not supported:
         readings["recovery_action"] = None

@@ -1,6 +1,7 @@
 """Machines by name, for the simulated probe: `h100 x 8`, `h100 x 2, mi300x-cpx, connectx-7 x 2, u250`.
 
-What each board is like is in `boards`; here is which devices a profile has, and where in the machine they are.
+What each board is like is in `boards` and `nvidia`; here is which devices a profile has, and where in the machine they
+are.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 
 from nodedevices_api.bounds import MAX_DEVICES
 
-from nodedevices_probe.simulated.boards import amd, intel, nic, nvidia, xilinx
-from nodedevices_probe.simulated.boards.board import Board
+from nodedevices_probe.simulated import boards, nvidia
+from nodedevices_probe.simulated.boards import Board
 
-MODELS: Mapping[str, Board] = {**nvidia.BOARDS, **amd.BOARDS, **intel.BOARDS, **nic.BOARDS, **xilinx.BOARDS}
+MODELS: Mapping[str, Board] = {**nvidia.BOARDS, **boards.BOARDS}
 FUNCTION = "-vf"  # e810-vf is what a virtual function of an e810 is
 MAX_PROFILE = 256
 

@@ -10,9 +10,10 @@ makers and types that no built-in probe reports may have any word: they stand fo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from nodedevices_api.bounds import (
     ATTRIBUTE_NAME_PATTERN,
@@ -53,8 +54,16 @@ from nodedevices_probe.protocol import (
     MAX_INTEGER,
     PLAIN_TEXT,
     WORD,
+    Celsius,
+    Count,
     DriverState,
+    Message,
     PciePath,
+    PlainWord,
+    Readings,
+    Small,
+    UpTo16,
+    camel,
 )
 from nodedevices_probe.simulated.profiles import MAX_PROFILE, MODELS
 
@@ -114,17 +123,6 @@ def _why(what: str, given: str, known: tuple[str, ...], whose: str) -> str:
     return f"{meant}{what}s of {whose}: {', '.join(known)}"
 
 
-RECOVERY_ACTIONS = (  # health.recoveryAction of NodeDevices, as far as NVML field 230 has it
-    "None",
-    "ResetDevice",
-    "RebootNode",
-    "DrainP2P",
-    "DrainAndReset",
-    "RecoverIMEXDomain",
-    "ResetBus",
-    "RebootSystem",
-)
-FABRIC_STATES = ("NotSupported", "NotStarted", "InProgress", "Completed")  # NVML_GPU_FABRIC_STATE_*
 _TEXT = Text(PLAIN_TEXT, "text")
 _MESSAGE = Text(PLAIN_TEXT, "text", 512)
 _WORD = Text(WORD, "letters, digits and hyphens")
@@ -134,62 +132,46 @@ _ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ - with single colons between them", MAX_D
 _NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", MAX_DEVICE_NODE)
 _COUNT = Integer(0, MAX_INTEGER)
 _SMALL = Integer(0, 65535)
-_CELSIUS = Integer(-300, 1000)
-_CONDITIONS = ListOf(_CONDITION, 16)
 _INDEX = Integer(0, MAX_INDEX)
 
-READINGS: Mapping[str, tuple[str, Rule]] = {
-    "lost": ("lost", Flag()),
-    "error": ("error", OrNull(_MESSAGE)),
-    "recoveryAction": ("recovery_action", OneOf(RECOVERY_ACTIONS)),
-    "remapPending": ("remap_pending", Flag()),
-    "remapFailure": ("remap_failure", Flag()),
-    "remappedCorrectable": ("remapped_correctable", _COUNT),
-    "remappedUncorrectable": ("remapped_uncorrectable", _COUNT),
-    "eccUncorrectableVolatile": ("ecc_uncorrectable_volatile", _COUNT),
-    "eccUncorrectableAggregate": ("ecc_uncorrectable_aggregate", _COUNT),
-    "sramThresholdExceeded": ("sram_threshold_exceeded", Flag()),
-    "nvlinksInactive": ("nvlinks_inactive", _SMALL),
-    "pcieReplays": ("pcie_replays", _COUNT),
-    "thermalSlowdown": ("thermal_slowdown", Flag()),
-    "temperatureCelsius": ("temperature_celsius", _CELSIUS),
-    "powerMilliwatts": ("power_milliwatts", _COUNT),
-    "hwSlowdown": ("hw_slowdown", Flag()),
-    "powerBrake": ("power_brake", Flag()),
-    "clocksLimited": ("clocks_limited", Flag()),
-    "persistenceMode": ("persistence_mode", Flag()),
-    "powerLimitMilliwatts": ("power_limit_milliwatts", _COUNT),
-    "powerDefaultLimitMilliwatts": ("power_default_limit_milliwatts", _COUNT),
-    "temperatureMarginCelsius": ("temperature_margin_celsius", _CELSIUS),
-    "temperatureSlowdownMarginCelsius": ("temperature_slowdown_margin_celsius", _CELSIUS),
-    "switchLinksInactive": ("switch_links_inactive", _SMALL),
-    "nvlinkGeneration": ("nvlink_generation", _SMALL),
-    "nvlinkMegabytesPerSecond": ("nvlink_megabytes_per_second", _COUNT),
-    "nvlinkErrorsPerExabit": ("nvlink_errors_per_exabit", _COUNT),
-    "fabricState": ("fabric_state", OneOf(FABRIC_STATES)),
-    "fabricWasCompleted": ("fabric_was_completed", Flag()),
-    "fabricError": ("fabric_error", OrNull(_MESSAGE)),
-    "fabricConditions": ("fabric_conditions", _CONDITIONS),
-    "pcieWidth": ("pcie_width", _SMALL),
-    "pcieWidthPossible": ("pcie_width_possible", _SMALL),
-    "pcieGeneration": ("pcie_generation", _SMALL),
-    "pcieGenerationPossible": ("pcie_generation_possible", _SMALL),
-    "fanPercent": ("fan_percent", _SMALL),
-    "utilizationPercent": ("utilization_percent", _SMALL),
-    "memoryUsedBytes": ("memory_used_bytes", _COUNT),
-    "smClockMhz": ("sm_clock_mhz", _SMALL),
-    "memoryClockMhz": ("memory_clock_mhz", _SMALL),
-    "processes": ("processes", _SMALL),
-    "memoryAllocatedBytes": ("memory_allocated_bytes", _COUNT),
-    "conditions": ("conditions", _CONDITIONS),
+
+class _Counters:
+    """Totals of errors by name."""
+
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise wrong(place, value, "a mapping such as {symbolError: 3}")
+        if len(value) > MAX_COUNTERS:
+            raise wrong(place, f"{len(value)} counters", f"at most {MAX_COUNTERS}")
+        for name, count in value.items():
+            _COUNTER.check(f"{place}: a name", name)
+            _COUNT.check(f"{place}.{name}", count)
+
+
+# Rules of readings by the types that they have in a line; of two, whose words are known, by name.
+_READINGS_BY_TYPE: Mapping[Any, Rule] = {
+    bool: Flag(),
+    Count: _COUNT,
+    Small: _SMALL,
+    Celsius: Integer(-300, 1000),
+    Message: OrNull(_MESSAGE),
+    UpTo16[PlainWord]: ListOf(_CONDITION, 16),
 }
-TEXTS: Mapping[str, str] = {
-    "productName": "product_name",
-    "brand": "brand",
-    "architecture": "architecture",
-    "firmware": "firmware",
-    "pcieRoot": "pcie_root",
+_READINGS_BY_NAME: Mapping[str, Rule] = {
+    "recovery_action": OneOf(nvidia.RECOVERY_ACTIONS),
+    "fabric_state": OneOf(nvidia.FABRIC_STATES),
+    "counters": _Counters(),
 }
+
+
+def _reading(name: str, hint: Any) -> Rule:
+    kind = get_args(hint)[0] if get_origin(hint) in {Union, UnionType} else hint
+    return _READINGS_BY_NAME.get(name) or _READINGS_BY_TYPE[kind]
+
+
+_TYPES = get_type_hints(Readings, include_extras=True)
+READINGS: Mapping[str, str] = {camel(reading.name): reading.name for reading in fields(Readings)}
+TEXTS = ("product_name", "brand", "architecture", "firmware", "pcie_root")
 _ATTRIBUTE_NAME = Text(ATTRIBUTE_NAME_PATTERN, "a name such as speedGbps", MAX_ATTRIBUTE_NAME)
 
 
@@ -206,19 +188,6 @@ class _Extra:
             (Integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(attribute, int) else _TEXT).check(
                 f"{place}.{name}", attribute
             )
-
-
-class _Counters:
-    """Totals of errors by name."""
-
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise wrong(place, value, "a mapping such as {symbolError: 3}")
-        if len(value) > MAX_COUNTERS:
-            raise wrong(place, f"{len(value)} counters", f"at most {MAX_COUNTERS}")
-        for name, count in value.items():
-            _COUNTER.check(f"{place}: a name", name)
-            _COUNT.check(f"{place}.{name}", count)
 
 
 _MIG = Object(
@@ -246,7 +215,7 @@ _DEVICE = Object(
         "minor": Integer(0, MAX_MINOR),
         "type": Text(DEVICE_TYPE, "letters and digits, a letter first", 32),
         "vendor": _WORD,
-        **dict.fromkeys((*TEXTS, "computeCapability"), _TEXT),
+        **dict.fromkeys((*map(camel, TEXTS), "computeCapability"), _TEXT),
         "pciBusId": _TEXT,
         "numaNode": OrNull(Integer(-1, MAX_NUMA_NODE)),
         "memoryBytes": _COUNT,
@@ -255,9 +224,8 @@ _DEVICE = Object(
         "mig": ListOf(_MIG, MAX_PARTITIONS),
         "nvlinksToSwitch": Integer(0, 64),
         "deviceNodes": ListOf(_NODE, 16),
-        "counters": _Counters(),
         "extra": _Extra(),
-        **{key: rule for key, (_, rule) in READINGS.items()},
+        **{key: _reading(name, _TYPES[name]) for key, name in READINGS.items()},
     },
     what="a device such as {index: 0, lost: true}",
 )

@@ -8,7 +8,7 @@ from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.vendors.nvidia import faults
 from nodedevices_plugin.vendors.nvidia.faults import read
 from nodedevices_probe.protocol import Readings
-from nodedevices_probe.simulated.boards.nvidia import BOARDS
+from nodedevices_probe.simulated.nvidia import BOARDS
 from support.cases import cases
 from support.facts import Story, gpu, ruled, well
 
