@@ -1,5 +1,5 @@
-"""GPUs by memory where other plugins for it went wrong: several containers in a pod, pods that start in another order
-than they were bound, several models in one node, restarts, faults, and a unit that changes under running pods."""
+"""GPUs by memory where other plugins for it went wrong: several containers in a pod, init containers, restarts; and
+workloads that were written for other plugins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import yaml
 from support import memory_shares, simulated
 from support.bookings import physical
-from support.cluster import HEALTHY, NAMESPACE, Cluster
+from support.cluster import NAMESPACE, Cluster
 from support.memory_shares import (
     ALIYUN,
     MEMORY,
@@ -87,67 +87,6 @@ def test_an_init_container_of_the_same_amount_has_the_same_shares_and_one_of_les
     assert agreed(cluster, "next")["next"]["main"] == Grant(first, 5, "1Gi"), "what the refused pod had is free"
 
 
-@ON_ANY
-def test_equal_pods_that_start_in_another_order_than_annotations_say_get_what_the_kubelet_says(
-    cluster: Cluster,
-) -> None:
-    """What Aliyun's extender would have written says another order and other devices than there will be."""
-    by_memory(cluster, resource=ALIYUN)
-    devices = offered(cluster, 4 * EACH, ALIYUN)
-    names = ("a", "b", "c")
-    for number, name in enumerate(names):
-        written = {
-            "ALIYUN_COM_GPU_MEM_IDX": str(number),
-            "ALIYUN_COM_GPU_MEM_POD": "12",
-            "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
-            "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(1_700_000_000_000_000_000 + number),
-        }
-        memory_shares.pod(
-            cluster,
-            name,
-            [container(cluster, "main", 12, resource=ALIYUN)],
-            annotations=written,
-            schedulingGates=[{"name": "nodedevices.io/e2e"}],
-        )
-    for name in reversed(names):
-        cluster.kubectl.run("patch", "pod", name, "-n", NAMESPACE, "-p", '{"spec": {"schedulingGates": null}}')
-        cluster.until(f"{name} has its shares", lambda n=name: grants(cluster, n))  # type: ignore[misc]
-    for name in names:
-        cluster.running(name)
-    have = {name: each["main"] for name, each in agreed(cluster, *names).items()}
-    assert [have[name].device for name in reversed(names)] == devices[:3], "12 of 22 each, the first card first"
-    for name in names:
-        read = memory_shares.variables(cluster, name)
-        index = cluster.devices(cluster.b)[have[name].device]["index"]
-        assert {key: value for key, value in read.items() if key.startswith("ALIYUN_")} == {
-            "ALIYUN_COM_GPU_MEM_IDX": str(index),
-            "ALIYUN_COM_GPU_MEM_CONTAINER": "12",
-            "ALIYUN_COM_GPU_MEM_POD": "12",
-            "ALIYUN_COM_GPU_MEM_DEV": str(EACH),
-        }
-
-
-@ON_ANY
-def test_each_model_of_a_mixed_node_is_divided_by_its_own_memory(cluster: Cluster) -> None:
-    cluster.hardware(cluster.b, yaml.safe_dump({"profile": "l4 x 2, h100 x 2"}))
-    large = simulated.H100_MIB // 1024
-    by_memory(cluster)
-    devices = offered(cluster, 2 * EACH + 2 * large)
-    start(cluster, "whole-h100", large)
-    start(cluster, "whole-l4", EACH)
-    start(cluster, "half-h100", large // 2)
-    have = {name: each["main"] for name, each in agreed(cluster, "whole-h100", "whole-l4", "half-h100").items()}
-    assert {name: each.device for name, each in have.items()} == {
-        "whole-h100": devices[2],
-        "whole-l4": devices[0],
-        "half-h100": devices[3],
-    }
-    for name, mib in (("whole-l4", simulated.L4_MIB), ("half-h100", simulated.H100_MIB)):
-        read = memory_shares.variables(cluster, name)
-        assert read["NODEDEVICES_MEMORY_TOTAL_MIB"] == str(mib)
-        assert read["NODEDEVICES_MEMORY_FRACTION"] == f"0.{have[name].mib * 10_000 // mib:04d}"
-
-
 def test_agent_and_kubelet_restart_with_shares_held_and_nothing_is_given_twice(rig: RigCluster) -> None:
     by_memory(rig, devices=["0", "1"])
     offered(rig, 2 * EACH)
@@ -177,86 +116,6 @@ def test_agent_and_kubelet_restart_with_shares_held_and_nothing_is_given_twice(r
         assert agreed(rig, *kept, "rest-0", "rest-1").items() >= had.items()
         for each in kept.values():
             rig.alive(each)
-
-
-@ON_ANY
-def test_a_card_that_fails_marks_every_pod_with_shares_of_it_and_takes_no_others(cluster: Cluster) -> None:
-    by_memory(cluster)
-    [bad, *others] = offered(cluster, 4 * EACH)
-    every = cluster.ids(cluster.b, MEMORY)
-    five = [f"pod-{number}" for number in range(5)]
-    for name in five:
-        memory_shares.pod(cluster, name, [container(cluster, "main", 4)])
-    pods = [cluster.running(name) for name in five]
-    start(cluster, "neighbour", 12)
-    have = agreed(cluster, *five, "neighbour")
-    assert {have[name]["main"].device for name in five} == {bad}
-    assert have["neighbour"]["main"].device == others[0]
-
-    cluster.hardware(cluster.b, simulated.l4s(lost=0))
-    rest = {each for each in every if physical(each) != bad}
-    cluster.until("the kubelet withdraws its shares", lambda: cluster.ids(cluster.b, MEMORY) == rest)
-    for name in five:
-        assert cluster.marked(name, "False")["reason"] == "FallenOffBus"
-    assert cluster.condition("pod", "neighbour", HEALTHY, NAMESPACE) == {}
-    start(cluster, "later", 4)
-    assert grants(cluster, "later")["main"].device == others[0]
-
-    cluster.hardware(cluster.b, simulated.l4s())
-    cluster.until("the kubelet has them again", lambda: cluster.ids(cluster.b, MEMORY) == every)
-    for name in five:
-        cluster.lost_it(name)
-    for each in pods:
-        cluster.alive(each)
-    agreed(cluster, *five, "neighbour", "later")
-
-
-@ON_ANY
-def test_another_unit_comes_card_by_card_while_pods_start_and_end(cluster: Cluster) -> None:
-    by_memory(cluster)
-    cards = offered(cluster, 4 * EACH)
-    old = ("old-0", "old-1", "old-2")
-    with cluster.nothing_twice(cluster.b):
-        for name in old:
-            start(cluster, name, 12)
-        new = ("new-0", "new-1")  # five pods at most: the message names so many
-        for name in new:  # under way while the unit changes: of the old one or of the new, or refused
-            memory_shares.pod(cluster, name, [container(cluster, "main", 2)])
-        by_memory(cluster, "2Gi")
-
-        def now() -> dict[str, Grant]:
-            return {name: each["main"] for name in (*old, *new) if (each := grants(cluster, name))}
-
-        def expected() -> set[str]:
-            waiting = {each.device for each in now().values() if each.unit == "1Gi"}
-            return {f"{each}::2Gi.{n}" for each in cards if each not in waiting for n in range(EACH // 2)}
-
-        def decided(name: str) -> bool:
-            status = (cluster.kubectl.get("pod", name, NAMESPACE) or {})["status"]
-            return bool(status.get("reason") == "UnexpectedAdmissionError" or status["phase"] == "Running")
-
-        for name in new:
-            cluster.until(f"{name} runs or is refused", lambda n=name: decided(n))  # type: ignore[misc]
-        cluster.until("every card that waits for nobody is new", lambda: cluster.ids(cluster.b, MEMORY) == expected())
-        waits = cluster.until(
-            "the node says for whom it waits",
-            lambda: (
-                (c := cluster.condition("nodedevices", cluster.b, "ConfigApplied"))["reason"] == "WaitingForHolders"
-                and c
-            ),
-        )
-        assert all(f"{NAMESPACE}/{name}" in waits["message"] for name in old), waits
-        agreed(cluster, *now())
-        for ended in ((*new, old[0]), old[1:]):
-            cluster.kubectl.delete("pod", *ended, namespace=NAMESPACE)
-            cluster.until("the cards of which they were the last", lambda: cluster.ids(cluster.b, MEMORY) == expected())
-        assert len(cluster.ids(cluster.b, MEMORY)) == len(cards) * (EACH // 2)
-        cluster.until(
-            "nothing waits",
-            lambda: cluster.condition("nodedevices", cluster.b, "ConfigApplied")["status"] == "True",
-        )
-        start(cluster, "last", EACH // 2)
-        assert agreed(cluster, "last")["last"]["main"].mib == EACH // 2 * 2048
 
 
 def made(cluster: Cluster, file: str) -> None:
