@@ -26,7 +26,7 @@ from nodedevices_operator.desired.policy_status import NodeOutcome
 from nodedevices_operator.desired.pools import survey
 from nodedevices_operator.desired.rollout import Standing
 from nodedevices_operator.reconcile.policy import Tallies
-from nodedevices_operator.reconcile.rollouts import Rollouts
+from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.reconcile.surveyor import Surveyor
 from nodedevices_operator.records.kinds import Kind, Record
 from nodedevices_operator.records.objects import DeviceRecord, PolicyRecord, PolicyRef

@@ -19,10 +19,11 @@ from nodedevices_api.nodedevices import HealthState
 from nodedevices_operator.cache.queue import KeyQueue
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
+from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty, faults
 from nodedevices_operator.cache.workers import RetryLater, Workers
+from nodedevices_operator.concerns.port import SETTLED_SECONDS, Tools
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
-from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.actions import node_problems
 from nodedevices_operator.desired.consequences import faulty
 from nodedevices_operator.desired.pods import holder_health
@@ -35,7 +36,6 @@ from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
 from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, ObjectEvents, RecordWatch
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler, Tallies
-from nodedevices_operator.reconcile.rollouts import Rollouts
 from nodedevices_operator.reconcile.surveyor import Surveyor
 from nodedevices_operator.records.kinds import Kind, Record
 
@@ -97,11 +97,11 @@ class Manager:
         )
         self._node = NodeReconciler(
             cache=self.cache,
-            tools=Tools.over(
+            tools=Tools(
                 writer,
                 metrics,
-                gate=self._gate,
-                rollouts=self._rollouts,
+                self._gate,
+                self._rollouts,
                 clock=clock,
                 retired_seconds=retired_seconds,
                 rejected=rejected,

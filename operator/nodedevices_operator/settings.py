@@ -26,7 +26,7 @@ from nodedevices_common.options import (
 )
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
-from nodedevices_operator.concerns.tools import SETTLED_SECONDS
+from nodedevices_operator.concerns.port import SETTLED_SECONDS
 from nodedevices_operator.reconcile.fleet import NAMESPACE
 
 HTTP_ADDRESS = ":9736"

@@ -46,7 +46,7 @@ PURE = [
     *(f"nodedevices_plugin.{name}" for name in ("cores", "gates", "granting", "health", "model", "offering")),
     *(f"nodedevices_plugin.{name}" for name in ("pipeline", "settings", "sharing", "vendors")),
     *(f"nodedevices_plugin.kubelet.{name}" for name in ("checkpoint", "newest")),
-    *(f"nodedevices_operator.{name}" for name in ("desired", "records", "reconcile.rollouts", "reconcile.tallies")),
+    *(f"nodedevices_operator.{name}" for name in ("desired", "records", "cache.rollouts", "reconcile.tallies")),
     *(f"nodedevices_operator.extender.{name}" for name in ("placement", "requests", "shares", "table", "verbs")),
     *(f"nodedevices_common.{name}" for name in ("packing", "pod_requests", "quantity")),
     "nodedevices_api",

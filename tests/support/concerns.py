@@ -11,12 +11,12 @@ from typing import Any
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.sections import Sections
 from nodedevices_operator.cache.rejected import RejectedPods
+from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache
-from nodedevices_operator.concerns.port import Concern, Shown, View
-from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.concerns.port import ActionGate, Concern, Shown, Tools, View
 from nodedevices_operator.desired.configuration import Understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
-from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
@@ -61,10 +61,20 @@ class Granting:
         return None
 
 
-def tools(kube: Any, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Tools:
+def tools(
+    kube: Any,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    *,
+    metrics: OperatorMetrics | None = None,
+    now: Callable[[], str] = utc_now,
+    gate: ActionGate | None = None,
+    **more: Any,
+) -> Tools:
     """`kube` needs no more of the port than the concern uses."""
-    metrics = OperatorMetrics()
-    return Tools.over(Writer(kube, metrics), metrics, gate=Granting(), clock=clock, wall=wall)
+    metrics = metrics or OperatorMetrics()
+    rollouts = Rollouts(policies=dict, enqueue=lambda _: None, changed=lambda _: None)
+    return Tools(Writer(kube, metrics, now), metrics, gate or Granting(), rollouts, clock=clock, wall=wall, **more)
 
 
 def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections) -> View:
@@ -114,11 +124,11 @@ class RejectionBench:
         self.pods = RejectedPods(self.kube)
         self.pods.changed = self.found.append
         self.concern = self.make(
-            Tools.over(
-                Writer(self.kube, self.metrics, now=lambda: SINCE),
-                self.metrics,
-                gate=Granting(),
-                clock=lambda: self.seconds,
+            tools(
+                self.kube,
+                lambda: self.seconds,
+                metrics=self.metrics,
+                now=lambda: SINCE,
                 wall=lambda: datetime.fromisoformat(SINCE).timestamp() + self.seconds,
                 rejected=self.pods,
                 delete_rejected=delete,

@@ -5,8 +5,7 @@ Everything that one needs is in this file; its registration is the class itself,
 
 from __future__ import annotations
 
-from nodedevices_operator.concerns.port import Info, Outcome, View
-from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.concerns.port import Concern, Info, Outcome, View
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import identified, named
@@ -14,13 +13,10 @@ from nodedevices_operator.records.names import identified, named
 ANNOTATION = "example.com/devices"
 
 
-class KeptAnnotation:
+class KeptAnnotation(Concern):
     """How many devices the node has, as an annotation of the Node; none where the policy has no labels section."""
 
     info = Info("annotation", section="labels", condition="AnnotationSynced")
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
 
     async def reconcile(self, view: View) -> Outcome:
         if view.target() is None:
@@ -37,6 +33,3 @@ class KeptAnnotation:
         path = named(names.NODES, view.record.name)
         view.wrote(Kind.NODE, await self._writer.apply("nodedevices-operator-annotation", path, body))
         return Outcome(verdict)
-
-    def forget(self, node: str) -> None:
-        """Nothing is remembered."""

@@ -12,13 +12,12 @@ One that was suppressed is never written later: it is news of yesterday, and the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from msgspec import Struct
 
-from nodedevices_operator.desired import events
+from nodedevices_operator.desired.events import About, Event, suppressed
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.objects import NodeDevicesRecord
@@ -91,13 +90,14 @@ class NodeEvents:
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    def write(self, node: str, body: Mapping[str, Any]) -> None:
+    def write(self, event: Event) -> None:
         """Have the Event written, or count it where the node has had too many."""
+        node = event.what.node
         of_node = self._nodes.get(node)
         if of_node is None:
             of_node = self._nodes[node] = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
         if of_node.budget.take():
-            self._writer.event(body)
+            self._writer.event(event)
             return
         if not of_node.suppressed:
             of_node.first, of_node.due = self._writer.now(), self._clock() + SUM_UP_SECONDS
@@ -112,7 +112,6 @@ class NodeEvents:
         wait = of_node.due - self._clock()
         if wait > 0:
             return wait
-        about = events.About("NodeDevices", record.name, record.uid)
-        self._writer.event(events.suppressed(about, of_node.suppressed, of_node.first, LIMIT, self._writer.now()))
+        self._writer.event(suppressed(About.record(record), of_node.suppressed, of_node.first, LIMIT))
         of_node.suppressed = 0
         return None

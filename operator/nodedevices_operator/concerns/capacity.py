@@ -23,8 +23,7 @@ from msgspec.structs import replace
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
-from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
-from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
+from nodedevices_operator.concerns.port import SETTLED_SECONDS, Info, Outcome, Remembering, Shown, View, failed_to
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
@@ -45,16 +44,8 @@ class _Memory(Struct):
     recheck: bool = False
 
 
-class CapacityConcern:
+class CapacityConcern(Remembering[_Memory]):
     info = Info("capacity", section="capacity", action=names.ACTION_CAPACITY)
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._clock = tools.clock
-        self._nodes: dict[str, _Memory] = {}
-
-    def forget(self, node: str) -> None:
-        self._nodes.pop(node, None)
 
     async def reconcile(self, view: View) -> Outcome:
         target = view.target()
@@ -116,7 +107,7 @@ class CapacityConcern:
         """Count one more repair. True when it is better to pause than to repair; then it is not counted."""
         if memory.values != plan.values:
             return False  # the desired value changed: no drift
-        return memory.repairs.contested(self._clock())
+        return memory.repairs.contested(self._tools.clock())
 
 
 def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:
@@ -131,32 +122,21 @@ def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:
     return frozenset(str(it.get("name")) for it in entries or () if isinstance(it, Mapping))
 
 
-class RetiredZerosConcern:
+class RetiredZerosConcern(Remembering[dict[Retirement, float]]):
     info = Info("retired-zeros")
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._clock = tools.clock
-        self._settled = tools.retired_seconds
-        self._first_seen: dict[str, dict[Retirement, float]] = {}
-
-    def forget(self, node: str) -> None:
-        self._first_seen.pop(node, None)
 
     async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None:
             return Outcome()
-        node, name, now = target[0], view.record.name, self._clock()
-        before = self._first_seen.get(name, {})
+        node, name, now = target[0], view.record.name, self._tools.clock()
+        before = self._nodes.pop(name, {})
         seen = {retirement: before.get(retirement, now) for retirement in view.record.retired}
         if seen:
-            self._first_seen[name] = seen
-        else:
-            self.forget(name)
+            self._nodes[name] = seen
         # What shows no zero needs no requeue: the zero's coming is news of the Node.
         zeros = set(removable(view.record, node))
-        left = {it.name: self._settled - (now - since) for it, since in seen.items() if it.name in zeros}
+        left = {it.name: self._tools.retired_seconds - (now - since) for it, since in seen.items() if it.name in zeros}
         due = tuple(name for name, seconds in left.items() if seconds <= 0)
         next_seconds = min((seconds for seconds in left.values() if seconds > 0), default=None)
         if not due:

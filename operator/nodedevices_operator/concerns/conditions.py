@@ -18,8 +18,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY
 from nodedevices_common.conditions import same
 
-from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, hindered
-from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.concerns.port import Concern, Info, Outcome, Remembering, Shown, View, hindered
 from nodedevices_operator.desired.conditions import (
     OVERDUE_AFTER_SECONDS,
     Since,
@@ -40,13 +39,8 @@ from nodedevices_operator.records.objects import HeartbeatArrival
 AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
 
 
-class StalenessConcern:
+class StalenessConcern(Remembering[Since]):
     info = Info("staleness", condition=names.STALE, by_generation=False)
-
-    def __init__(self, tools: Tools) -> None:
-        self._kube = tools.writer.kube
-        self._clock = tools.clock
-        self._since: dict[str, Since] = {}  # by node, what `judge` remembers
 
     async def reconcile(self, view: View) -> Outcome:
         name, shown = view.record.name, view.record.condition(names.STALE)
@@ -55,40 +49,29 @@ class StalenessConcern:
         overdue = names.HEARTBEAT_OVERDUE
         if found.reason == overdue and (shown is None or shown.reason != overdue):
             try:
-                view.wrote(Kind.NODE_DEVICES, await self._kube.get(named(NODE_DEVICES, name)))
+                view.wrote(Kind.NODE_DEVICES, await self._writer.kube.get(named(NODE_DEVICES, name)))
             except KubeError as error:
-                view.cache.not_heard(name, self._clock() - OVERDUE_AFTER_SECONDS + AWAY_GRACE_SECONDS)
+                view.cache.not_heard(name, self._tools.clock() - OVERDUE_AFTER_SECONDS + AWAY_GRACE_SECONDS)
                 problems = (error,)
             found, since = self._judge(view)
         view.staleness = found
-        self._since[name] = since
+        self._nodes[name] = since
         return Outcome((found.status, found.reason, found.message), requeue_after=found.wait, problems=problems)
 
-    def forget(self, node: str) -> None:
-        self._since.pop(node, None)
-
     def _judge(self, view: View) -> tuple[Staleness, Since]:
-        name, now = view.record.name, self._clock()
+        name, now = view.record.name, self._tools.clock()
         arrival = view.cache.heartbeats.get(name) or HeartbeatArrival(now)
-        return judge(view.record, view.node, arrival=arrival, since=self._since.get(name, Since()), now=now)
+        return judge(view.record, view.node, arrival=arrival, since=self._nodes.get(name, Since()), now=now)
 
 
-class _ReportedConcern:
-    def __init__(self, _tools: Tools) -> None:
-        """Nothing is written here."""
-
-    def forget(self, node: str) -> None:
-        """Nothing is remembered of a node."""
-
-
-class ProblemReportedConcern(_ReportedConcern):
+class ProblemReportedConcern(Concern):
     info = Info("problem-reported", condition=names.PROBLEM_REPORTED, by_generation=False)
 
     async def reconcile(self, view: View) -> Outcome:
         return Outcome() if view.node is None else Outcome(problem_reported(view.node.reports) or Shown.REMOVED)
 
 
-class MaintenanceConcern(_ReportedConcern):
+class MaintenanceConcern(Concern):
     info = Info("maintenance", condition=names.MAINTENANCE_SCHEDULED, by_generation=False)
 
     async def reconcile(self, view: View) -> Outcome:
@@ -102,11 +85,8 @@ class MaintenanceConcern(_ReportedConcern):
 log = structlog.get_logger()
 
 
-class NodeConditionConcern:
+class NodeConditionConcern(Concern):
     info = Info("node-condition", section="faults", informs=True)
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
 
     async def reconcile(self, view: View) -> Outcome:
         target = view.target()
@@ -129,15 +109,9 @@ class NodeConditionConcern:
             log.info("node condition set", node=node.name, condition=kind, status=it["status"], reason=it["reason"])
         return Outcome()
 
-    def forget(self, node: str) -> None:
-        """Nothing is remembered of a node."""
 
-
-class XidConditionConcern:
+class XidConditionConcern(Concern):
     info = Info("xid-condition", section="faults", informs=True)
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
 
     async def reconcile(self, view: View) -> Outcome:
         target = view.target()
@@ -155,6 +129,3 @@ class XidConditionConcern:
             return Outcome(problems=(error,), hindrance=hindrance)
         log.info("xid condition set", node=node.name, xids=wanted["reason"] if wanted is not None else "")
         return Outcome()
-
-    def forget(self, node: str) -> None:
-        """Nothing is remembered of a node."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import structlog
 from nodedevices_api import conditions as names
 
-from nodedevices_operator.concerns.port import Info, Outcome, View
-from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired import events
+from nodedevices_operator.concerns.port import Info, Outcome, Remembering, Tools, View
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve, understood
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.rollout import (
     RolloutWatch,
     held_back,
@@ -24,24 +23,16 @@ from nodedevices_operator.desired.rollout import (
 )
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import (
-    ChangeRecord,
-    NodeDevicesRecord,
-    PolicyRef,
-)
+from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord, PolicyRef
 
 log = structlog.get_logger()
 
 
-class ConfigurationConcern:
+class ConfigurationConcern(Remembering[RolloutWatch]):
     info = Info("configuration", condition=names.POLICY_RESOLVED)
 
     def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._events = tools.events
-        self._rollouts = tools.rollouts
-        self._clock = tools.clock
-        self._watches: dict[str, RolloutWatch] = {}
+        super().__init__(tools)
         self._told: dict[str, str] = {}  # node -> the change of which an Event is there
 
     async def reconcile(self, view: View) -> Outcome:
@@ -53,12 +44,13 @@ class ConfigurationConcern:
         pause = max((pause_of(view.cache.policies.get(name)) for name in watched), default=0)
         settle = self._settle_seconds(record)
         now = standing(record, view.node, desired, pause_seconds=pause, settle_seconds=settle, now=view.now)
-        held = self._rollouts.ask(record.name, now)
-        if held and record.config is None and not self._rollouts.begun:
+        rollouts = self._tools.rollouts
+        held = rollouts.ask(record.name, now)
+        if held and record.config is None and not rollouts.begun:
             return Outcome()  # an agent without a resolved configuration waits; it would take a part for all
         change = next_change(record, now, held, view.now)
         if held:
-            desired = held_back(desired, record, held, self._rollouts.why(record.name))
+            desired = held_back(desired, record, held, rollouts.why(record.name))
         view.configuration, view.understood = desired, understood(desired.config)
         view.stored = in_spec(record, desired)
         verdict = (desired.status, desired.reason, desired.message)
@@ -75,11 +67,11 @@ class ConfigurationConcern:
         return Outcome(verdict, requeue_after=now.again)
 
     def _settle_seconds(self, record: NodeDevicesRecord) -> float:
-        clock = self._clock()
-        found = watch(record, self._watches.pop(record.name, None), clock)
+        clock = self._tools.clock()
+        found = watch(record, self._nodes.pop(record.name, None), clock)
         if found is None:
             return 0.0
-        self._watches[record.name] = found
+        self._nodes[record.name] = found
         return found.remaining(clock)
 
     @staticmethod
@@ -92,18 +84,17 @@ class ConfigurationConcern:
         name = view.record.name
         if self._told.get(name) == change.time:
             return
-        about = events.About("NodeDevices", name, view.record.uid)
         since = f"since a change of {', '.join(change.policies)}"
         message = f"{why}, {since}; no other node gets this change until a person resumes the roll-out"
-        body = events.worse_off(about, events.EventIdentity(name, "", "", change.time), message, view.now)
-        self._events.write(name, body)
+        what = EventIdentity(name, since=change.time)
+        self._tools.events.write(Event(EventKind.WORSE_OFF, About.record(view.record), what, message))
         self._told[name] = change.time
         log.warning("roll-out stopped", node=name, policies=",".join(change.policies), why=why)
 
     def forget(self, node: str) -> None:
-        self._rollouts.forget(node)
+        super().forget(node)
+        self._tools.rollouts.forget(node)
         self._told.pop(node, None)
-        self._watches.pop(node, None)
 
 
 def in_spec(record: NodeDevicesRecord, configuration: Configuration) -> bool:

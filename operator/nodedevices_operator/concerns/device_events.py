@@ -11,40 +11,42 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from nodedevices_operator.concerns.budget import CallBudget
-from nodedevices_operator.concerns.port import Info, Outcome, View
-from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.device_news import Noticed, Reported, news, noticed
+from nodedevices_operator.concerns.port import (
+    NOT_YET_SECONDS,
+    READS_WAIT_SECONDS,
+    Info,
+    Outcome,
+    Remembering,
+    View,
+    read_pod,
+)
+from nodedevices_operator.desired import pods
+from nodedevices_operator.desired.device_news import Reported, news, noticed
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import HolderRecord
 
 
-class DeviceEventsConcern:
+class DeviceEventsConcern(Remembering[Reported]):
     info = Info("device-events", section="faults", informs=True)
 
-    def __init__(self, tools: Tools) -> None:
-        self._events = tools.events
-        self._reported: dict[str, Reported] = {}  # by node
-
     def forget(self, node: str) -> None:
-        self._reported.pop(node, None)
-        self._events.forget(node)
+        super().forget(node)
+        self._tools.events.forget(node)
 
     async def reconcile(self, view: View) -> Outcome:
-        name, sections = view.record.name, view.sections
+        name, sections, events = view.record.name, view.sections, self._tools.events
         if not view.reported or sections is None or not sections.faults.event:
             return Outcome()
-        bodies, self._reported[name], over = news(view.record, self._reported.get(name), view.now)
-        for body in bodies:
-            self._events.write(name, body)
-        waits = (wait for wait in (over, self._events.sum_up(view.record)) if wait is not None)
+        found, self._nodes[name], over = news(view.record, self._nodes.get(name), view.now)
+        for event in found:
+            events.write(event)
+        waits = (wait for wait in (over, events.sum_up(view.record)) if wait is not None)
         return Outcome(requeue_after=min(waits, default=None))
 
 
-NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
-READS_WAIT_SECONDS = 10.0
 
 NoticeKey = tuple[HolderRecord, str, str, str]
 
@@ -56,63 +58,39 @@ class NoticeMemory(Struct):
     settled: set[NoticeKey] = field(default_factory=set)  # an Event was written, or none is to be
 
 
-class _Found(Struct):
-    memory: NoticeMemory
-    to_write: list[tuple[Noticed, str]] = field(default_factory=list)  # with the pod's uid
-    requeue_after: float | None = None
-    problems: list[KubeError] = field(default_factory=list)
-
-
-class NoticeEventsConcern:
+class NoticeEventsConcern(Remembering[NoticeMemory]):
     info = Info("notice-events", section="faults", informs=True)
-
-    def __init__(self, tools: Tools) -> None:
-        self._kube = tools.writer.kube
-        self._events = tools.events
-        self._clock = tools.clock
-        self._nodes: dict[str, NoticeMemory] = {}
-
-    def forget(self, node: str) -> None:
-        self._nodes.pop(node, None)
 
     async def reconcile(self, view: View) -> Outcome:
         sections, record = view.sections, view.record
         if not view.reported or sections is None or not sections.faults.event:
             return Outcome()
-        wanted = list(noticed(record))
+        wanted = {it.key: it for it in noticed(record)}
         memory = self._nodes.get(record.name)
         if memory is None:
-            memory = self._nodes[record.name] = NoticeMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
-            memory.settled = {each.key for each in wanted if pods.may_have_expired(each.notice.time, view.now)}
-        memory.settled &= {each.key for each in wanted}
-        found = _Found(memory)
-        for each in wanted:
-            if each.key not in memory.settled:
-                await self._find(found, each, view.scope)
-        for each, uid in found.to_write:
-            about = events.About("Pod", each.holding.holder.pod, uid, each.holding.holder.namespace)
-            what = events.EventIdentity(record.name, each.holding.device, each.notice.code, each.notice.since)
-            self._events.write(record.name, events.noticed(about, what, each.text, view.now))
-            memory.settled.add(each.key)
-        return Outcome(requeue_after=found.requeue_after, problems=tuple(found.problems))
-
-    async def _find(self, found: _Found, each: Noticed, scope: pods.Scope) -> None:
-        holder = each.holding.holder
-        if not found.memory.reads.take():
-            found.requeue_after = READS_WAIT_SECONDS
-            return
-        try:
-            pod = await self._kube.get(pod_path(holder.namespace, holder.pod))
-        except KubeError as error:
-            if error.status == 404:
-                found.memory.settled.add(each.key)
-            else:
-                found.problems.append(error)
-            return
-        match pods.match_holder(pod, each.holding, scope):
-            case pods.HolderMatch.YES:
-                found.to_write.append((each, str(pod["metadata"]["uid"])))
-            case pods.HolderMatch.NO:
-                found.memory.settled.add(each.key)
-            case pods.HolderMatch.NOT_YET:
-                found.requeue_after = found.requeue_after or NOT_YET_SECONDS
+            memory = NoticeMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock))
+            memory.settled = {key for key, it in wanted.items() if pods.may_have_expired(it.notice.time, view.now)}
+            self._nodes[record.name] = memory
+        memory.settled &= wanted.keys()
+        again: float | None = None
+        problems: list[KubeError] = []
+        for key in [key for key in wanted if key not in memory.settled]:
+            holding, notice = wanted[key].holding, wanted[key].notice
+            if not memory.reads.take():
+                again = READS_WAIT_SECONDS
+                break
+            try:
+                pod = await read_pod(self._writer.kube, holding.holder.namespace, holding.holder.pod)
+            except KubeError as error:
+                problems.append(error)
+                continue
+            match = pods.match_holder(pod, holding, view.scope)
+            if match is HolderMatch.NOT_YET:
+                again = NOT_YET_SECONDS
+                continue
+            if match is HolderMatch.YES and pod is not None:
+                about = About.holder(holding.holder, str(pod["metadata"]["uid"]))
+                what = EventIdentity(record.name, holding.device, notice.code, notice.since)
+                self._tools.events.write(Event(EventKind.NOTICED, about, what, wanted[key].text))
+            memory.settled.add(key)
+        return Outcome(requeue_after=again, problems=tuple(problems))

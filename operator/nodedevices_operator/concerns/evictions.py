@@ -24,19 +24,28 @@ from nodedevices_api import conditions as names
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.times import rfc3339
 
-from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failure, not_granted
-from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired import consequences, events, pods
+from nodedevices_operator.concerns.port import (
+    NOT_YET_SECONDS,
+    Info,
+    Outcome,
+    Remembering,
+    Shown,
+    Tools,
+    View,
+    failure,
+    not_granted,
+    read_pod,
+)
+from nodedevices_operator.desired import consequences, pods
 from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.consequences import Due, HeldFault
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.fleet import EVICT, HOUR, Action
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord
 
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
-NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)
 MAX_LISTED = 5  # pods in the message
 # Of the reason, what a person can help with first.
@@ -75,6 +84,10 @@ class EvictionTally(Struct):
     waits: list[float] = field(default_factory=list)
     problems: list[Exception] = field(default_factory=list)
 
+    def add(self, reason: str, text: str, again: float | None = None) -> None:
+        self.lines.append((reason, text))
+        self.waits += [] if again is None else [again]
+
     def verdict(self) -> ConditionVerdict:
         lines = sorted(self.lines, key=lambda it: (_ORDER.index(it[0]), it[1]))
         reason = lines[0][0] if lines else names.IN_SYNC
@@ -84,17 +97,11 @@ class EvictionTally(Struct):
         return "True" if reason == names.IN_SYNC else "False", reason, message
 
 
-class EvictionsConcern:
+class EvictionsConcern(Remembering[dict[EvictionKey, Subject]]):
     info = Info("evictions", section="faults", action=names.ACTION_EVICTIONS)
 
     def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._metrics = tools.metrics
-        self._events = tools.events
-        self._gate = tools.gate
-        self._clock = tools.clock
-        self._wall = tools.wall
-        self._subjects: dict[str, dict[EvictionKey, Subject]] = {}  # by node
+        super().__init__(tools)
         # By node, when each fault was first seen, by the wall clock; None: it was there when the node was.
         self._noticed: dict[str, dict[HeldFault, datetime | None]] = {}
 
@@ -103,8 +110,8 @@ class EvictionsConcern:
         self._evict_nobody(node)
 
     def _evict_nobody(self, node: str) -> None:
-        self._subjects.pop(node, None)
-        self._gate.propose(node, EVICT, ())
+        super().forget(node)
+        self._tools.gate.propose(node, EVICT, ())
 
     def _notice(self, record: NodeDevicesRecord) -> None:
         before, now = self._noticed.get(record.name), self._now()
@@ -113,7 +120,7 @@ class EvictionsConcern:
         }
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._wall(), UTC)
+        return datetime.fromtimestamp(self._tools.wall(), UTC)
 
     async def reconcile(self, view: View) -> Outcome:
         target, name = view.target(), view.record.name
@@ -126,7 +133,7 @@ class EvictionsConcern:
             return Outcome(Shown.REMOVED)
         due = consequences.evictions(view.record, section, view.restarted)
         if due and (why := _unknown(view)):
-            self._gate.propose(name, EVICT, ())
+            self._tools.gate.propose(name, EVICT, ())
             return Outcome(("False", names.PENDING, why))
         tally = EvictionTally()
         await self._act(view, await self._find(view, due, tally), tally)
@@ -134,13 +141,13 @@ class EvictionsConcern:
 
     async def _find(self, view: View, due: Sequence[Due], tally: EvictionTally) -> list[tuple[Due, Subject]]:
         """Return the pods that are meant, as far as they could be read."""
-        known = self._subjects.get(view.record.name, {})
+        known = self._nodes.get(view.record.name, {})
         found: dict[EvictionKey, Subject] = {}
         for eviction in due:
             key = _key(eviction)
             subject = known.get(key)
             unsettled = subject is None or not subject.uid or subject.kept or not subject.marked
-            if subject is None or (unsettled and subject.again <= self._clock()):
+            if subject is None or (unsettled and subject.again <= self._tools.clock()):
                 try:
                     subject = await self._read_pod(eviction, view)
                 except KubeError as error:
@@ -150,7 +157,7 @@ class EvictionsConcern:
                 tally.waits.append(NOT_YET_SECONDS)
             else:
                 found[key] = subject
-        self._subjects[view.record.name] = found
+        self._nodes[view.record.name] = found
         return [(eviction, found[_key(eviction)]) for eviction in due if _key(eviction) in found]
 
     async def _act(self, view: View, subjects: Sequence[tuple[Due, Subject]], tally: EvictionTally) -> None:
@@ -162,44 +169,37 @@ class EvictionsConcern:
             if not subject.uid:
                 tally.waits.append(ASK_AGAIN_SECONDS)
             elif subject.leaving:
-                tally.lines.append((names.IN_SYNC, f"{pod} is ending"))
+                tally.add(names.IN_SYNC, f"{pod} is ending")
             elif consequences.on_offer(view.record, due.holding, () if view.node is None else view.node.taints):
-                tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {consequences.ON_OFFER}"))
+                tally.add(names.IN_SYNC, f"{pod} is not evicted: {consequences.ON_OFFER}")
             elif subject.kept:
-                tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {subject.kept}"))
-                tally.waits.append(ASK_AGAIN_SECONDS)
+                tally.add(names.IN_SYNC, f"{pod} is not evicted: {subject.kept}", ASK_AGAIN_SECONDS)
             elif not subject.marked:
-                tally.lines.append((names.PENDING, f"{pod} is not marked yet, and is evicted only after that"))
-                tally.waits.append(ASK_AGAIN_SECONDS)  # or as soon as the mark is tried again
-            elif (at := subject.began + due.grace) > now and (why := self._gate.stopped()):
-                tally.lines.append((names.STOPPED, f"{pod}: {why}"))
-                tally.waits.append((at - now).total_seconds())
+                tally.add(
+                    names.PENDING, f"{pod} is not marked yet, and is evicted only after that", ASK_AGAIN_SECONDS
+                )  # or as soon as the mark is tried again
+            elif (at := subject.began + due.grace) > now and (why := self._tools.gate.stopped()):
+                tally.add(names.STOPPED, f"{pod}: {why}", (at - now).total_seconds())
             elif at > now:
-                tally.lines.append((names.PENDING, f"{pod} is evicted after {rfc3339(at)}"))
-                tally.waits.append((at - now).total_seconds())
+                tally.add(names.PENDING, f"{pod} is evicted after {rfc3339(at)}", (at - now).total_seconds())
             else:
                 ready.append((due, subject, _action(node, due, subject)))
-        self._gate.propose(node, EVICT, [action for _, _, action in ready])
+        self._tools.gate.propose(node, EVICT, [action for _, _, action in ready])
         for due, subject, action in ready:
-            answer = self._gate.answer(action)
+            answer = self._tools.gate.answer(action)
             if answer is not None and answer.granted:
                 await self._evict(view, due, subject, tally)
                 continue
-            _, reason, text = not_granted(answer, self._gate.stopped())
-            tally.lines.append((reason, f"{_shown(due)}: {text}"))
+            _, reason, text = not_granted(answer, self._tools.gate.stopped())
+            tally.add(reason, f"{_shown(due)}: {text}")
 
     async def _read_pod(self, due: Due, view: View) -> Subject | None:
         """Read the pod. None: it does not say enough about itself so far."""
         holder = due.holding.holder
-        not_ours = Subject(again=self._clock() + ASK_AGAIN_SECONDS)
-        try:
-            pod = await self._writer.kube.get(pod_path(holder.namespace, holder.pod))
-        except KubeError as error:
-            if error.status == 404:
-                return not_ours
-            raise
+        not_ours = Subject(again=self._tools.clock() + ASK_AGAIN_SECONDS)
+        pod = await read_pod(self._writer.kube, holder.namespace, holder.pod)
         answer = pods.match_holder(pod, due.holding, view.scope)
-        if answer is not HolderMatch.YES:
+        if pod is None or answer is not HolderMatch.YES:
             return not_ours if answer is HolderMatch.NO else None
         noticed = self._noticed.get(view.record.name, {}).get(consequences.held_fault(due.holding))
         kept = consequences.kept(pod)
@@ -217,21 +217,20 @@ class EvictionsConcern:
             marked=marked,
             kept=kept,
             leaving=pods.leaving(pod),
-            again=not_ours.again if marked else self._clock(),
+            again=not_ours.again if marked else self._tools.clock(),
         )
 
     async def _evict(self, view: View, due: Due, subject: Subject, tally: EvictionTally) -> None:
         """Try the eviction once, where it is time for a try."""
         holder, shown = due.holding.holder, _shown(due)
-        wait = subject.again - self._clock() if subject.tries else 0.0
+        wait = subject.again - self._tools.clock() if subject.tries else 0.0
         if wait <= 0:
             try:
                 fresh = await self._read_pod(due, view)
                 same = fresh is not None and fresh.uid == subject.uid and fresh.marked
                 if fresh is None or not same or fresh.kept or fresh.leaving:
-                    self._subjects[view.record.name].pop(_key(due), None)  # found again, next time
-                    tally.waits.append(NOT_YET_SECONDS)
-                    tally.lines.append((names.PENDING, f"{shown} has changed"))
+                    self._nodes[view.record.name].pop(_key(due), None)  # found again, next time
+                    tally.add(names.PENDING, f"{shown} has changed", NOT_YET_SECONDS)
                     return
                 self._event(view, due, subject, "")
                 await self._writer.evict(holder.namespace, holder.pod, subject.uid)
@@ -239,47 +238,43 @@ class EvictionsConcern:
                 self._refused(view, due, subject, error, tally)
                 return
             subject.leaving, subject.blocked = True, ""
-            self._metrics.actions.labels(EVICT, "done").inc()
+            self._tools.metrics.actions.labels(EVICT, "done").inc()
             health = due.holding.health
             fault = ", ".join(health.reasons or (health.reason,))
             log.info("pod evicted", node=view.record.name, pod=shown, fault=fault)
-            tally.lines.append((names.IN_SYNC, f"{shown} is ending"))
+            tally.add(names.IN_SYNC, f"{shown} is ending")
             return
-        tally.lines.append((names.BLOCKED, f"{shown}: {subject.blocked}"))
-        tally.waits.append(wait)
+        tally.add(names.BLOCKED, f"{shown}: {subject.blocked}", wait)
 
     def _refused(self, view: View, due: Due, subject: Subject, error: KubeError, tally: EvictionTally) -> None:
         shown = _shown(due)
         if error.blocked:
             subject.tries, subject.blocked = subject.tries + 1, error.blocked
             wait = BLOCKED.after(subject.tries)
-            subject.again = self._clock() + wait
-            tally.waits.append(wait)
-            tally.lines.append((names.BLOCKED, f"{shown}: {error.blocked}"))
-            self._metrics.actions.labels(EVICT, "blocked").inc()
+            subject.again = self._tools.clock() + wait
+            tally.add(names.BLOCKED, f"{shown}: {error.blocked}", wait)
+            self._tools.metrics.actions.labels(EVICT, "blocked").inc()
             self._event(view, due, subject, error.blocked)
         elif error.gone:
-            self._subjects[view.record.name].pop(_key(due), None)
-            tally.waits.append(NOT_YET_SECONDS)
-            tally.lines.append((names.PENDING, f"{shown} is gone, or another pod has its name"))
+            self._nodes[view.record.name].pop(_key(due), None)
+            tally.add(names.PENDING, f"{shown} is gone, or another pod has its name", NOT_YET_SECONDS)
         else:
             tally.problems.append(error)
-            tally.lines.append((failure(error), f"could not evict {shown}: {error}"))
+            tally.add(failure(error), f"could not evict {shown}: {error}")
 
     def _event(self, view: View, due: Due, subject: Subject, blocked: str) -> None:
         """Write an Event on the pod: before the first try, and when one is blocked for the first time."""
         sections = view.sections
         if sections is None or not sections.faults.event or subject.tries > (1 if blocked else 0):
             return
-        holding, now = due.holding, self._writer.now()
-        about = events.About("Pod", holding.holder.pod, subject.uid, holding.holder.namespace)
-        what = events.EventIdentity(view.record.name, holding.device, holding.health.reason, holding.health.since)
+        holding = due.holding
+        about = About.holder(holding.holder, subject.uid)
+        what = EventIdentity(view.record.name, holding.device, holding.health.reason, holding.health.since)
+        kind, text = EventKind.EVICTING, f"evicting the pod: {pods.fault_text(holding)}"
         if blocked:
+            kind = EventKind.BLOCKED
             text = f"{pods.fault_text(holding)} The eviction is blocked and will be tried again: {blocked}"
-            body = events.blocked(about, what, text, now)
-        else:
-            body = events.evicting(about, what, f"evicting the pod: {pods.fault_text(holding)}", now)
-        self._events.write(view.record.name, body)
+        self._tools.events.write(Event(kind, about, what, text))
 
 
 def _key(due: Due) -> EvictionKey:

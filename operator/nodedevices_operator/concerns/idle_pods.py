@@ -12,7 +12,7 @@ start has had its Event then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -23,10 +23,21 @@ from nodedevices_api.sections import Idle
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.budget import CallBudget
-from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
-from nodedevices_operator.concerns.tools import Tools, pods_at_first
-from nodedevices_operator.desired import events, pods
+from nodedevices_operator.concerns.port import (
+    NOT_YET_SECONDS,
+    READS_WAIT_SECONDS,
+    Info,
+    Outcome,
+    Remembering,
+    Shown,
+    View,
+    failed_to,
+    pods_at_first,
+    read_pod,
+)
+from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.conditions import Staleness
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.idle import (
     IdleHolding,
     IdlePod,
@@ -43,9 +54,7 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import PODS, pod_path
 
 SOON_SECONDS = 0.1  # until the pods are marked, once the NodeDevices says that they are to be
-NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
-READS_WAIT_SECONDS = 10.0
 
 log = structlog.get_logger()
 
@@ -79,30 +88,12 @@ class _Looking(Struct):
         return self.wanted[pod], "" if self.stale is None else self.stale.reason
 
 
-class _IdlePlan(Struct, frozen=True):
-    """`conditions`: to write. `back`: pods of which nothing is unused any more."""
-
-    seen: _Looking
-    conditions: Mapping[IdlePod, Mapping[str, Any]]
-    events: Sequence[tuple[Period, Mapping[str, Any]]]
-    back: tuple[IdlePod, ...]
-
-
-class IdlePodsConcern:
+class IdlePodsConcern(Remembering[_Memory]):
     info = Info("idle-pods", section="idle", action=names.ACTION_IDLE_PODS, informs=True)
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._events = tools.events
-        self._clock = tools.clock
-        self._nodes: dict[str, _Memory] = {}
-
-    def forget(self, node: str) -> None:
-        self._nodes.pop(node, None)
 
     async def reconcile(self, view: View) -> Outcome:
         seen = await self._seen(view)
-        return seen if isinstance(seen, Outcome) else await self._write(view, _plan(view, seen))
+        return seen if isinstance(seen, Outcome) else await self._write(view, seen)
 
     async def _seen(self, view: View) -> _Looking | Outcome:
         """Find the pods; reads alone. An Outcome: there is nothing to decide."""
@@ -127,7 +118,7 @@ class IdlePodsConcern:
             every = ((holding.holding.device, holding.since) for held in wanted.values() for holding in held)
             after = section.after_seconds or 0  # only then the agent said so
             old = frozenset(pair for pair in every if pods.may_have_expired(pair[1], view.now, after=after))
-            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock), old, section)
+            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock), old, section)
             self._nodes[record.name] = memory
         if section != memory.section:
             if not section.pod_condition and memory.section.pod_condition:
@@ -166,13 +157,11 @@ class IdlePodsConcern:
             seen.requeue_after = READS_WAIT_SECONDS
             return
         try:
-            pod = await self._writer.kube.get(pod_path(*at))
+            pod = await read_pod(self._writer.kube, *at)
         except KubeError as error:
-            if error.status != 404:
-                seen.problems.append(error)
-                return
-            pod = None
-        match = HolderMatch.NO if pod is None else pods.match_holder(pod, held[0].holding, scope)
+            seen.problems.append(error)
+            return
+        match = pods.match_holder(pod, held[0].holding, scope)
         if match is HolderMatch.NOT_YET:
             seen.requeue_after = seen.requeue_after or NOT_YET_SECONDS
             return
@@ -184,36 +173,41 @@ class IdlePodsConcern:
             seen.memory.uids[at] = None
             seen.memory.settled[at] = seen.settled(at)
 
-    async def _write(self, view: View, plan: _IdlePlan) -> Outcome:
-        seen, problems = plan.seen, list(plan.seen.problems)
-        carrying = seen.memory.carrying if seen.memory.carrying is not None else {}
-        failed: set[tuple[str, str]] = set()
-        for who, condition in plan.conditions.items():
+    async def _write(self, view: View, seen: _Looking) -> Outcome:
+        section, memory, problems = seen.section, seen.memory, seen.problems
+        carrying = {} if memory.carrying is None else memory.carrying
+        back = list(carrying.values())
+        if section.pod_condition:  # else all of it goes, whatever is known
+            keeping = {memory.uids.get(at) for at in seen.wanted}
+            back = [it for it in back if it.uid not in keeping and (it.namespace, it.name) not in seen.unsure]
+        told: list[Event] = []
+        for at, pod in seen.found.items():
+            who, idle, shown = identity(pod), seen.wanted[at], own_condition(pod)
+            told += _news(view, seen, at, who)
+            condition = idle_condition(idle, shown, view.now, stale=seen.stale)
             try:
-                await self._writer.pod_idle(who, condition)
-                carrying[who.uid] = who
-                log.info("idle pod marked", node=view.record.name, pod=f"{who.namespace}/{who.name}")
+                if section.pod_condition and condition is not None and not same(shown, condition):
+                    await self._writer.pod_idle(who, condition)
+                    carrying[who.uid] = who
+                    log.info("idle pod marked", node=view.record.name, pod=f"{who.namespace}/{who.name}")
+                memory.settled[at] = seen.settled(at)
             except KubeError as error:
-                failed.add((who.namespace, who.name))
                 if error.gone:  # the name may belong to another pod by now
                     seen.requeue_after = seen.requeue_after or NOT_YET_SECONDS
                 else:
                     problems.append(error)
-        for period, event in plan.events:
-            self._events.write(view.record.name, event)
-            seen.memory.told.add(period)
-        for at in seen.found.keys() - failed:
-            seen.memory.settled[at] = seen.settled(at)
-        for who in plan.back:
+        for event in told:
+            self._tools.events.write(event)
+        for who in back:
             try:
-                await self._take_back(who, seen.section, view.now)
+                await self._take_back(who, section, view.now)
                 carrying.pop(who.uid, None)
             except KubeError as error:
                 if error.gone:
                     carrying.pop(who.uid, None)
                 else:
                     problems.append(error)
-        if not seen.section.pod_condition:
+        if not section.pod_condition:
             done = not carrying and not problems
             verdict = Shown.REMOVED if done else Shown.KEPT
             return Outcome(verdict, requeue_after=seen.requeue_after, problems=tuple(problems))
@@ -238,26 +232,14 @@ def _period(pod: tuple[str, str], idle: IdleHolding) -> Period:
     return pod, idle.holding.device, idle.word, idle.since
 
 
-def _plan(view: View, seen: _Looking) -> _IdlePlan:
-    """Decide what to write."""
-    section, memory = seen.section, seen.memory
-    writes: dict[IdlePod, Mapping[str, Any]] = {}
-    made: list[tuple[Period, Mapping[str, Any]]] = []
-    for at, pod in seen.found.items():
-        who, idle, shown = identity(pod), seen.wanted[at], own_condition(pod)
-        condition = idle_condition(idle, shown, view.now, stale=seen.stale)
-        if section.pod_condition and condition is not None and not same(shown, condition):
-            writes[who] = condition
-        about = events.About("Pod", who.name, who.uid, who.namespace)
-        for holding in idle if section.event and seen.stale is None else ():
-            what = events.EventIdentity(view.record.name, holding.holding.device, holding.word, holding.since)
-            if (holding.holding.device, holding.since) not in memory.old and _period(at, holding) not in memory.told:
-                made.append(
-                    (_period(at, holding), events.idle(about, what, f"{holding.word}: {holding.text}", view.now))
-                )
-    back = tuple((memory.carrying or {}).values())
-    if section.pod_condition:  # else all of it goes, whatever is known
-        keeping = {memory.uids[at] for at in seen.wanted if memory.uids.get(at)}
-        unsure = seen.unsure
-        back = tuple(it for it in back if it.uid not in keeping and (it.namespace, it.name) not in unsure)
-    return _IdlePlan(seen, writes, made, back)
+def _news(view: View, seen: _Looking, at: tuple[str, str], who: IdlePod) -> Iterator[Event]:
+    """Yield the Events about what the pod does not use, each once for a period."""
+    if not seen.section.event or seen.stale is not None:
+        return
+    about = About("Pod", who.name, who.uid, who.namespace)
+    for idle in seen.wanted[at]:
+        period, device = _period(at, idle), idle.holding.device
+        if (device, idle.since) not in seen.memory.old and period not in seen.memory.told:
+            seen.memory.told.add(period)
+            what = EventIdentity(view.record.name, device, idle.word, idle.since)
+            yield Event(EventKind.IDLE, about, what, f"{idle.word}: {idle.text}")

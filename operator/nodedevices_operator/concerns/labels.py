@@ -14,8 +14,7 @@ import structlog
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.budget import CallBudget
-from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
-from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.concerns.port import Info, Outcome, Remembering, Shown, Tools, View, failed_to
 from nodedevices_operator.desired.labels import MOST_LABELS, plan_labels, plan_object_labels
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
@@ -25,24 +24,15 @@ MOST_WRITES, WINDOW_SECONDS = 20, 60.0  # a take-over alone changes them several
 log = structlog.get_logger()
 
 
-class LabelsConcern:
+class LabelsConcern(Remembering[deque[float]]):
     info = Info("labels", section="labels", action=names.ACTION_LABELS)
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._clock = tools.clock
-        self._wall = tools.wall
-        self._writes: dict[str, deque[float]] = {}
-
-    def forget(self, node: str) -> None:
-        self._writes.pop(node, None)
 
     async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None:
             return Outcome()
         node, section = target[0], target[1].labels
-        plan = plan_labels(section, view.record, node, now=int(self._wall()))
+        plan = plan_labels(section, view.record, node, now=int(self._tools.wall()))
         configured = section.feature_discovery or bool(section.extra)
         outcome = Outcome((plan.status, plan.reason, plan.message) if configured else Shown.REMOVED)
         if plan.matches(node):
@@ -62,8 +52,8 @@ class LabelsConcern:
 
     def _writes_too_often(self, node: str) -> bool:
         """Count one more write. True when it is better to pause than to write; then it is not counted."""
-        now = self._clock()
-        writes = self._writes.setdefault(node, deque(maxlen=MOST_WRITES))
+        now = self._tools.clock()
+        writes = self._nodes.setdefault(node, deque(maxlen=MOST_WRITES))
         if len(writes) == MOST_WRITES and now - writes[0] < WINDOW_SECONDS:
             return True
         writes.append(now)
@@ -74,17 +64,15 @@ WRITES_AT_ONCE, SECONDS_PER_WRITE = 5, 30.0
 NAMED = 5  # keys in a log line
 
 
-class ObjectLabelsConcern:
+class ObjectLabelsConcern(Remembering[CallBudget]):
     info = Info("object-labels")
 
     def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._clock = tools.clock
-        self._budgets: dict[str, CallBudget] = {}  # of nodes that were written
+        super().__init__(tools)
         self._cut: dict[str, tuple[str, ...]] = {}  # as logged last
 
     def forget(self, node: str) -> None:
-        self._budgets.pop(node, None)
+        super().forget(node)
         self._cut.pop(node, None)
 
     async def reconcile(self, view: View) -> Outcome:
@@ -95,9 +83,9 @@ class ObjectLabelsConcern:
         self._log_cut(record.name, plan.cut)
         if plan.matches(record):
             return Outcome()
-        budget = self._budgets.get(record.name)
+        budget = self._nodes.get(record.name)
         if budget is None:
-            budget = self._budgets[record.name] = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._clock)
+            budget = self._nodes[record.name] = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._tools.clock)
         if not budget.take():
             return Outcome(requeue_after=SECONDS_PER_WRITE)
         view.wrote(Kind.NODE_DEVICES, await self._writer.object_labels(record, plan.values))
@@ -105,10 +93,10 @@ class ObjectLabelsConcern:
         return Outcome()
 
     def _log_cut(self, node: str, cut: tuple[str, ...]) -> None:
-        if cut == self._cut.get(node, ()):
-            return
+        before = self._cut.pop(node, ())
         if cut:
             self._cut[node] = cut
+        if cut and cut != before:
             log.warning(
                 "the Node has more labels than its NodeDevices takes; the last by key are left out",
                 node=node,
@@ -116,5 +104,3 @@ class ObjectLabelsConcern:
                 left_out=len(cut),
                 keys=", ".join(cut[:NAMED]),
             )
-        else:
-            del self._cut[node]

@@ -23,21 +23,29 @@ from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.budget import CallBudget
-from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
-from nodedevices_operator.concerns.tools import Tools, pods_at_first
-from nodedevices_operator.desired import events, pods
+from nodedevices_operator.concerns.port import (
+    NOT_YET_SECONDS,
+    READS_WAIT_SECONDS,
+    Info,
+    Outcome,
+    Remembering,
+    View,
+    hindered,
+    pods_at_first,
+    read_pod,
+    write_status,
+)
+from nodedevices_operator.desired import pods
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord
 
 RECHECK_SECONDS = 60.0  # about a holder entry whose pod is another one
 RESTART_SECONDS = 30.0  # between two reads of a pod whose container has to be restarted
-NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 # Reads of pods that one node may cause. A node has a few hundred pods, and each is read once or twice for a fault; what
 # an agent invents beyond that waits, and its node with it.
 READS_AT_ONCE, SECONDS_PER_READ = 1024, 0.1
-READS_WAIT_SECONDS = 10.0
 
 log = structlog.get_logger()
 
@@ -98,19 +106,8 @@ class _MarkPlan(Struct, frozen=True):
     left_out: tuple[Affected, ...]  # not marked, because affectedPods is full
 
 
-class PodMarksConcern:
+class PodMarksConcern(Remembering[_Memory]):
     info = Info("pod-marks", section="faults", informs=True, first=True)
-
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._metrics = tools.metrics
-        self._events = tools.events
-        self._status = tools.status
-        self._clock = tools.clock
-        self._nodes: dict[str, _Memory] = {}
-
-    def forget(self, node: str) -> None:
-        self._nodes.pop(node, None)
 
     async def reconcile(self, view: View) -> Outcome:
         seen = await self._find(view)
@@ -120,7 +117,7 @@ class PodMarksConcern:
         for entry in plan.left_out:
             log.warning("pod not marked, affectedPods is full", node=view.record.name, pod=entry.name)
         try:
-            await self._status.write(view, plan.entries)
+            await write_status(self._writer, view, plan.entries)
         except KubeError as error:  # no pod is marked that affectedPods does not name
             view.affected = None
             return Outcome(problems=(*seen.problems, error))
@@ -149,7 +146,7 @@ class PodMarksConcern:
         holdings = pods.holdings(record, healthy_too=always)
         memory = self._nodes.get(record.name)
         if memory is None:
-            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
+            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock))
             if holdings or known:  # most nodes are well, and there is nothing to remember of them
                 self._nodes[record.name] = memory
         seen = _Marking(record, view.scope, sections.faults, memory, known, problems=problems)
@@ -222,7 +219,7 @@ class PodMarksConcern:
         key = (holder, holding.device)
         if key in memory.uids:
             return memory.uids[key]
-        if memory.not_ours.get(key, 0.0) > self._clock():
+        if memory.not_ours.get(key, 0.0) > self._tools.clock():
             return None
         try:
             pod = await self._read(seen, holder.namespace, holder.pod)
@@ -230,12 +227,12 @@ class PodMarksConcern:
             seen.problem(error)
             seen.unsure.add((holder.namespace, holder.pod))
             return None
-        answer = HolderMatch.NO if pod is None else pods.match_holder(pod, holding, seen.scope)
+        answer = pods.match_holder(pod, holding, seen.scope)
         if answer is HolderMatch.YES and pod is not None:
             memory.uids[key] = str(pod["metadata"]["uid"])
             return memory.uids[key]
         if answer is HolderMatch.NO:
-            memory.not_ours[key] = self._clock() + RECHECK_SECONDS
+            memory.not_ours[key] = self._tools.clock() + RECHECK_SECONDS
         else:
             seen.unsure.add((holder.namespace, holder.pod))
             seen.requeue_after = NOT_YET_SECONDS
@@ -284,14 +281,10 @@ class PodMarksConcern:
             seen.exhausted = KubeError(text, status=429, retry_after=READS_WAIT_SECONDS)
         if seen.exhausted is not None:
             raise seen.exhausted
-        try:
-            pod = await self._writer.kube.get(pod_path(namespace, name))
-        except KubeError as error:
-            if error.status == 404:
-                return None
-            raise
-        seen.found[str(pod["metadata"]["uid"])] = pod
-        return pod
+        found = await read_pod(self._writer.kube, namespace, name)
+        if found is not None:
+            seen.found[str(found["metadata"]["uid"])] = found
+        return found
 
     @staticmethod
     def _prune(memory: _Memory, holdings: list[Holding]) -> None:
@@ -326,7 +319,7 @@ class PodMarksConcern:
         if not shown_before:
             await self._set_condition(seen, entry, condition)
             if known_at is not None and holding.severity:
-                self._metrics.marked.observe(max(0.0, self._clock() - known_at))
+                self._tools.metrics.marked.observe(max(0.0, self._tools.clock() - known_at))
         # A restarted operator writes the Event again, a 409; but not when the first one may have expired by now.
         if not (shown is not None and shown_before and pods.may_have_expired(shown.since, self._writer.now())):
             self._fault_event(seen, uid, holding)
@@ -347,10 +340,9 @@ class PodMarksConcern:
     def _fault_event(self, seen: _Marking, uid: str, holding: Holding) -> None:
         if not seen.faults.event or not (holding.health.state == "Unhealthy" or holding.application):
             return
-        about = events.About("Pod", holding.holder.pod, uid, holding.holder.namespace)
-        what = events.EventIdentity(seen.record.name, holding.device, holding.health.reason, holding.health.since)
-        write = events.noticed if holding.application else events.fault
-        self._events.write(what.node, write(about, what, pods.fault_text(holding), self._writer.now()))
+        what = EventIdentity(seen.record.name, holding.device, holding.health.reason, holding.health.since)
+        kind = EventKind.NOTICED if holding.application else EventKind.FAULT
+        self._tools.events.write(Event(kind, About.holder(holding.holder, uid), what, pods.fault_text(holding)))
 
     async def _take_back(self, seen: _Marking, entry: Affected) -> bool:
         """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""
@@ -393,9 +385,9 @@ class PodMarksConcern:
 
     def _recovered_event(self, seen: _Marking, entry: Affected, message: str) -> None:
         if seen.faults.event:
-            about = events.About("Pod", entry.name, entry.uid, entry.namespace)
-            what = events.EventIdentity(seen.record.name, entry.device, entry.reason, entry.since)
-            self._events.write(what.node, events.recovered(about, what, message, self._writer.now()))
+            about = About("Pod", entry.name, entry.uid, entry.namespace)
+            what = EventIdentity(seen.record.name, entry.device, entry.reason, entry.since)
+            self._tools.events.write(Event(EventKind.RECOVERED, about, what, message))
 
     @staticmethod
     def _failed(seen: _Marking, uid: str, holding: Holding, error: KubeError) -> None:

@@ -1,4 +1,4 @@
-"""The port: one thing that the operator keeps on a Node, a pod or an object.
+"""The port: one thing that the operator keeps on a Node, a pod or an object; and the tools that it is made with.
 
 A concern is one coroutine: it reads what the view does not have, has a pure function of `desired/` decide, and writes
 what differs. Each time from what the cluster shows, and safe to be killed between any two calls. A concern fails alone:
@@ -8,24 +8,40 @@ folder and a line in registry.py (docs/extending.md).
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
+from nodedevices_common.conditions import build, same
 
+from nodedevices_operator.cache.rejected import RejectedPods
+from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
+from nodedevices_operator.concerns.budget import NodeEvents
+from nodedevices_operator.desired.actions import next_actions, summed_up
 from nodedevices_operator.desired.conditions import ConditionVerdict, Staleness
 from nodedevices_operator.desired.configuration import Configuration, Understood, understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.pods import Scope, scope
 from nodedevices_operator.desired.policy_status import Hindrance
-from nodedevices_operator.desired.rollout import Standing
-from nodedevices_operator.kube.port import JsonObject, KubeError
+from nodedevices_operator.kube.apply import Writer
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.names import PODS, pod_path
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord, NodeRecord
+
+SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status
+NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
+READS_WAIT_SECONDS = 10.0  # where one node names more pods than may be read for it
+
+Memory = TypeVar("Memory")
 
 
 class Info(Struct, frozen=True):
@@ -63,20 +79,33 @@ class Outcome(Struct, frozen=True):
         return any(not forbidden(error) for error in self.problems)
 
 
-class Concern(Protocol):
-    """One thing that the operator keeps, for all nodes; one node at a time by the key queue. What it remembers of a
-    node only saves calls: after `forget`, or in a new process, it reaches the same end."""
+class Concern(ABC):
+    """One thing that the operator keeps, for all nodes; one node at a time by the key queue."""
 
-    @property
-    def info(self) -> Info: ...
+    info: ClassVar[Info]
 
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._writer = tools.writer
+
+    @abstractmethod
     async def reconcile(self, view: View) -> Outcome:
         """Write what differs from what shall be there, and nothing where nothing does. May raise KubeError."""
-        ...
+
+    def forget(self, node: str) -> None:  # noqa: B027  most concerns remember nothing
+        """The node is gone, or is another one of the same name, or the state kept for it may be wrong."""
+
+
+class Remembering(Concern, Generic[Memory]):
+    """A concern that remembers something of each node, only to save calls: after `forget`, or in a new process, it
+    reaches the same end."""
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._nodes: dict[str, Memory] = {}
 
     def forget(self, node: str) -> None:
-        """The node is gone, or is another one of the same name, or the state kept for it may be wrong."""
-        ...
+        self._nodes.pop(node, None)
 
 
 class ActionGate(Protocol):
@@ -100,43 +129,27 @@ class ActionGate(Protocol):
         ...
 
 
-class RolloutGate(Protocol):
-    """Says which changes of configuration a node takes now. The node is reconciled again when its turn has come."""
+@dataclass(slots=True)
+class Tools:
+    """One set for all concerns. A concern takes what it needs."""
 
-    @property
-    def begun(self) -> bool:
-        """True when every node has been seen, so that it is known whether something is stopped."""
-        ...
+    writer: Writer
+    metrics: OperatorMetrics
+    gate: ActionGate
+    rollouts: Rollouts
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    retired_seconds: float = SETTLED_SECONDS
+    rejected: RejectedPods | None = None  # None: not watched
+    delete_rejected: bool = False  # --delete-rejected-pods
+    events: NodeEvents = field(init=False)
 
-    def ask(self, node: str, standing: Standing) -> frozenset[str]:
-        """The pending sections that stay as they are for now."""
-        ...
-
-    def why(self, node: str) -> str:
-        """Return why the node waits; for people."""
-        ...
-
-    def forget(self, node: str) -> None:
-        """Forget a node that is gone."""
-        ...
+    def __post_init__(self) -> None:
+        self.events = NodeEvents(self.writer, self.metrics, self.clock)
 
 
-class AtOnce:
-    """A RolloutGate without any roll-out."""
-
-    begun = True
-
-    def ask(self, _node: str, _standing: Standing) -> frozenset[str]:
-        return frozenset()
-
-    def why(self, _node: str) -> str:
-        return ""
-
-    def forget(self, _node: str) -> None:
-        return
-
-
-class View(Struct):
+@dataclass(slots=True)
+class View:
     """One reconciliation of one node: what is known of it, and what concerns have found so far.
 
     Each of the later fields has one writer, the concern that it is named after; concerns run in the registry's order.
@@ -155,10 +168,9 @@ class View(Struct):
     understood: Understood | None = None  # the configuration, as far as it can be read; by configuration, too
     staleness: Staleness | None = None
     affected: tuple[Affected, ...] | None = None  # what affectedPods shall be; None: not known; by pod_marks
-    restarted: frozenset[tuple[HolderRecord, str]] = (
-        frozenset()
-    )  # with the device: whose container has restarted since what
-    # happened to it, and is well again by that; by pod_marks
+    # Holders, each with its device, whose container has restarted since what happened to it, and is well again by that;
+    # by pod_marks.
+    restarted: frozenset[tuple[HolderRecord, str]] = frozenset()
     status: object = None  # what NodeDevices.status shows of us by now
     pods_at_first: Sequence[JsonObject] | None = None  # by pods_at_first
 
@@ -225,6 +237,69 @@ class View(Struct):
             for action, verdict in found
             if action and verdict is not Shown.KEPT
         }
+
+
+async def write_status(writer: Writer, view: View, affected: Sequence[Affected]) -> None:
+    """Write the operator's part of NodeDevices.status: the conditions and actions of all concerns, and affectedPods.
+    One field manager, so one apply carries everything; what nothing was decided about is written unchanged. May raise
+    KubeError."""
+    record, verdicts = view.record, view.verdicts()
+    actions = next_actions(record.actions, view.decided(), record.generation)
+    state = (frozenset(affected), tuple(verdicts.items()), actions)
+    if view.status == state:
+        return
+    shown = {item.type: item for item in record.conditions}
+    conditions: list[dict[str, Any]] = []
+    unchanged = state[0] == set(record.affected) and set(actions) == {
+        it for it in record.actions if it.name in names.ACTIONS
+    }
+    for info in view.infos:
+        old, verdict = shown.get(info.condition), verdicts.get(info.condition, Shown.KEPT)
+        if verdict is Shown.REMOVED:
+            unchanged = unchanged and old is None
+            continue
+        if not isinstance(verdict, Shown):
+            generation = record.generation if info.by_generation else None
+        elif old is not None:
+            verdict, generation = (old.status, old.reason, old.message), old.generation
+        else:
+            continue
+        made = build(info.condition, *verdict, shown=old, generation=generation, now=view.now)
+        conditions.append(made)
+        unchanged = unchanged and same(old, made)
+    old, summary = shown.get(names.ACTIONS_SYNCED), None
+    if (summed := summed_up(actions)) is not None:
+        summary = build(names.ACTIONS_SYNCED, *summed[0], shown=old, generation=summed[1], now=view.now)
+        conditions.append(summary)
+    if not (unchanged and same(old, summary)):
+        view.wrote(Kind.NODE_DEVICES, await writer.status(record, conditions, actions, affected))
+    view.status = state
+
+
+async def pods_at_first(view: View, kube: Kube) -> Sequence[JsonObject]:
+    """Return the node's pods in the first reconciliation, listed once for all concerns; later none. May raise
+    KubeError.
+
+    An earlier NodeDevices, deleted by hand or with its CRD, took the record of what it left on pods with it. It is
+    looked for once: before the NodeDevices has our conditions. What is found is recorded by the same write that puts
+    these there, so that a kill in between finds nothing half done.
+    """
+    if not view.first:
+        return ()
+    if view.pods_at_first is None:
+        pages = kube.pages(PODS, fieldSelector=f"spec.nodeName={view.record.name}")
+        view.pods_at_first = [pod async for page in pages for pod in page]
+    return view.pods_at_first
+
+
+async def read_pod(kube: Kube, namespace: str, name: str) -> JsonObject | None:
+    """Return the pod of that name; None: there is none. May raise KubeError."""
+    try:
+        return await kube.get(pod_path(namespace, name))
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        return None
 
 
 def forbidden(error: Exception) -> bool:

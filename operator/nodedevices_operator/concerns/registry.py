@@ -24,10 +24,9 @@ from nodedevices_operator.concerns.evictions import EvictionsConcern
 from nodedevices_operator.concerns.idle_pods import IdlePodsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern, ObjectLabelsConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
-from nodedevices_operator.concerns.port import Concern
+from nodedevices_operator.concerns.port import Concern, Tools
 from nodedevices_operator.concerns.rejected_pods import RejectedPodsConcern, RejectionEventsConcern
 from nodedevices_operator.concerns.taint import TaintConcern
-from nodedevices_operator.concerns.tools import Tools
 
 Factory = Callable[[Tools], Concern]
 

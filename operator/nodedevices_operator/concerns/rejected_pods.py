@@ -23,9 +23,9 @@ import structlog
 from msgspec import Struct, field
 
 from nodedevices_operator.concerns.budget import CallBudget
-from nodedevices_operator.concerns.port import Info, Outcome, View
-from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired import events, rejected
+from nodedevices_operator.concerns.port import Concern, Info, Outcome, Remembering, Tools, View
+from nodedevices_operator.desired import rejected
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.rejected import NEWS_SECONDS, SETTLE_SECONDS, age, rejection_text
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.pods import REASON, RejectedPod
@@ -37,15 +37,12 @@ AGAIN_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-class RejectedPodsConcern:
+class RejectedPodsConcern(Concern):
     info = Info("rejected-pods")
 
     def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
         self._pods = tools.rejected if tools.delete_rejected else None
-        self._writer = tools.writer
-        self._events = tools.events
-        self._metrics = tools.metrics
-        self._wall = tools.wall
         self._budget = CallBudget(BURST, SECONDS_PER_POD, tools.clock)
         self._waiting: set[str] = set()  # nodes that the budget did not suffice for
 
@@ -57,7 +54,7 @@ class RejectedPodsConcern:
         found = self._pods.on_node(view.record.name) if self._pods is not None and view.reported else ()
         if not found:
             return Outcome()
-        now, waits, left = datetime.fromtimestamp(self._wall(), UTC), [], MAX_AT_ONCE
+        now, waits, left = datetime.fromtimestamp(self._tools.wall(), UTC), [], MAX_AT_ONCE
         resources = rejected.shares_by_memory(view.record)
         for pod in found:
             resource = rejected.named(pod.message, resources) if pod.owner else None
@@ -68,16 +65,16 @@ class RejectedPodsConcern:
                 waits.append(wait)
             elif left and self._budget.take():
                 left -= 1
-                await self._delete(view, pod, resource)
+                await self._delete(pod, resource)
             else:  # until those before it have had their turn
                 waits.append(AGAIN_SECONDS + SECONDS_PER_POD * len(self._waiting))
                 self._waiting.add(view.record.name)
                 break
         return Outcome(requeue_after=min(waits, default=None))
 
-    async def _delete(self, view: View, pod: RejectedPod, resource: str) -> None:
+    async def _delete(self, pod: RejectedPod, resource: str) -> None:
         """Raises KubeError for what may succeed later."""
-        self._event(view, pod, resource)
+        self._event(pod, resource)
         try:
             await self._writer.delete_rejected(pod)
         except KubeError as error:
@@ -85,19 +82,19 @@ class RejectedPodsConcern:
                 raise
             log.info("rejected pod has changed or gone", node=pod.node, pod=pod.shown)
         else:
-            self._metrics.deleted_rejected_pods.inc()
+            self._tools.metrics.deleted_rejected_pods.inc()
             log.info("rejected pod deleted", node=pod.node, pod=pod.shown, owner=pod.owner, resource=resource)
         if self._pods is not None:
             self._pods.drop(pod)
 
-    def _event(self, view: View, pod: RejectedPod, resource: str) -> None:
-        about = events.About("Pod", pod.name, pod.uid, pod.namespace)
-        what = events.EventIdentity(pod.node, resource, REASON, pod.since)
+    def _event(self, pod: RejectedPod, resource: str) -> None:
+        about = About("Pod", pod.name, pod.uid, pod.namespace)
+        what = EventIdentity(pod.node, resource, REASON, pod.since)
         text = (
             f"deleting the pod: node {pod.node} rejected it, so it never runs, and {pod.owner} replaces it. "
             f"The node's reason: {pod.message}"
         )
-        self._events.write(pod.node, events.deleting(about, what, text, view.now))
+        self._tools.events.write(Event(EventKind.DELETING, about, what, text))
 
 
 EVENTS_AT_ONCE, SECONDS_PER_EVENT = 16, 30.0  # of one node
@@ -110,33 +107,23 @@ class RejectionMemory(Struct):
     done: dict[str, float] = field(default_factory=dict)  # uids of pods about which nothing more is written, since when
 
 
-class RejectionEventsConcern:
+class RejectionEventsConcern(Remembering[RejectionMemory]):
     info = Info("rejection-events", section="faults", informs=True)
 
-    def __init__(self, tools: Tools) -> None:
-        self._pods = tools.rejected
-        self._writer = tools.writer
-        self._metrics = tools.metrics
-        self._clock = tools.clock
-        self._wall = tools.wall
-        self._nodes: dict[str, RejectionMemory] = {}
-
-    def forget(self, node: str) -> None:
-        self._nodes.pop(node, None)
-
     async def reconcile(self, view: View) -> Outcome:
-        sections, node = view.sections, view.record.name
-        there = self._pods.on_node(node) if self._pods is not None and view.reported else ()
+        sections, node, clock = view.sections, view.record.name, self._tools.clock
+        watched = self._tools.rejected
+        there = watched.on_node(node) if watched is not None and view.reported else ()
         if not there or sections is None or not sections.faults.event:
             return Outcome()
         memory = self._nodes.get(node)
         if memory is None:
-            memory = self._nodes[node] = RejectionMemory(CallBudget(EVENTS_AT_ONCE, SECONDS_PER_EVENT, self._clock))
-        news = self._clock() - NEWS_SECONDS  # of an older pod nothing is written anyway
+            memory = self._nodes[node] = RejectionMemory(CallBudget(EVENTS_AT_ONCE, SECONDS_PER_EVENT, clock))
+        news = clock() - NEWS_SECONDS  # of an older pod nothing is written anyway
         memory.done = {uid: since for uid, since in memory.done.items() if since > news}
         waits: list[float] = []
         for pod in there:
-            seconds = None if pod.uid in memory.done else age(pod, self._wall())
+            seconds = None if pod.uid in memory.done else age(pod, self._tools.wall())
             text = None if seconds is None or seconds >= NEWS_SECONDS else rejection_text(pod, view.record)
             if seconds is None or text is None:
                 continue
@@ -144,9 +131,9 @@ class RejectionEventsConcern:
                 waits.append(SETTLE_SECONDS - seconds)
                 continue
             if memory.budget.take():
-                about = events.About("Pod", pod.name, pod.uid, pod.namespace)
-                self._writer.event(events.unavailable(about, pod.node, text, view.now))
+                about = About("Pod", pod.name, pod.uid, pod.namespace)
+                self._writer.event(Event(EventKind.UNAVAILABLE, about, EventIdentity(pod.node), text))
             else:
-                self._metrics.suppressed_events.inc()
-            memory.done[pod.uid] = self._clock()
+                self._tools.metrics.suppressed_events.inc()
+            memory.done[pod.uid] = clock()
         return Outcome(requeue_after=min(waits, default=None))

@@ -15,8 +15,7 @@ from msgspec import Struct, field
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
-from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to, not_granted
-from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.concerns.port import Info, Outcome, Remembering, Shown, View, failed_to, not_granted
 from nodedevices_operator.desired.consequences import stronger, tainting, taints
 from nodedevices_operator.desired.fleet import TAINT, Action
 from nodedevices_operator.kube.port import KubeError
@@ -34,43 +33,36 @@ class TaintMemory(Struct):
     repairs: Repairs = field(default_factory=Repairs)
 
 
-class TaintConcern:
+class TaintConcern(Remembering[TaintMemory]):
     info = Info("taint", section="faults", action=names.ACTION_TAINT)
 
-    def __init__(self, tools: Tools) -> None:
-        self._writer = tools.writer
-        self._metrics = tools.metrics
-        self._gate = tools.gate
-        self._clock = tools.clock
-        self._nodes: dict[str, TaintMemory] = {}
-
     def forget(self, node: str) -> None:
-        self._nodes.pop(node, None)
-        self._gate.propose(node, TAINT, ())
+        super().forget(node)
+        self._tools.gate.propose(node, TAINT, ())
 
     async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None or view.staleness is None:
             return Outcome()
-        node, section = target[0], target[1].faults
+        node, section, gate = target[0], target[1].faults, self._tools.gate
         configured = taints(section)
         if configured and view.staleness.status == "True":
-            self._gate.propose(node.name, TAINT, ())
+            gate.propose(node.name, TAINT, ())
             return Outcome()
-        wanted = tainting(view.record, section, node.taints, self._gate.acted_on(node.name))
+        wanted = tainting(view.record, section, node.taints, gate.acted_on(node.name))
         action = None
         if wanted is not None and stronger(wanted.taint, node.taints):
             action = Action(wanted.since, node.name, TAINT, wanted.taint.effect, wanted.reason)
-        self._gate.propose(node.name, TAINT, () if action is None else (action,))
+        gate.propose(node.name, TAINT, () if action is None else (action,))
         if action is not None:
-            answer = self._gate.answer(action)
+            answer = gate.answer(action)
             if answer is None or not answer.granted:
-                return Outcome(not_granted(answer, self._gate.stopped()))
+                return Outcome(not_granted(answer, gate.stopped()))
         taint = None if wanted is None else wanted.taint
         memory = self._nodes.setdefault(node.name, TaintMemory())
         listed = () if taint is None else (taint,)
         if node.taints != listed:
-            if memory.written == listed and memory.repairs.contested(self._clock()):
+            if memory.written == listed and memory.repairs.contested(self._tools.clock()):
                 text = f"another writer keeps changing the taint {KEY} on the Node; find it in the Node's managedFields"
                 return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
             try:
@@ -84,7 +76,7 @@ class TaintConcern:
                 reason=taint.value if taint else "",
             )
             if action is not None:
-                self._metrics.actions.labels(TAINT, "done").inc()
+                self._tools.metrics.actions.labels(TAINT, "done").inc()
         memory.written = listed
         if not configured:
             return Outcome(Shown.REMOVED)

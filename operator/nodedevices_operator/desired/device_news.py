@@ -16,15 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
 
 from msgspec import Struct
 from nodedevices_api import RESTORED_BY
 from nodedevices_api.conditions import ALLOCATED_ONCE, DOUBLE_ALLOCATION
 from nodedevices_common.times import seconds_between
 
-from nodedevices_operator.desired import events
-from nodedevices_operator.desired.events import EventIdentity
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.pods import Holding, device_text, may_have_expired
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import (
@@ -37,8 +35,6 @@ from nodedevices_operator.records.objects import (
 
 OUT_OF_SERVICE = "OutOfService"  # in the Event's name
 
-Body = dict[str, Any]
-
 
 class Reported(Struct, frozen=True, kw_only=True):
     """What the Events of a NodeDevices have said so far."""
@@ -48,11 +44,11 @@ class Reported(Struct, frozen=True, kw_only=True):
     doubled: tuple[str, str] | None  # message and time of AllocatedOnce, where it is False
 
 
-def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tuple[list[Body], Reported, float | None]:
+def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tuple[list[Event], Reported, float | None]:
     """Return the Events to write, what has been said with them, and the seconds until an entry of
     `spec.unschedulable` is over by itself; None: none is. `reported` None: the operator has just started, or the
     object is new."""
-    about = events.About("NodeDevices", record.name, record.uid)
+    about = About.record(record)
     before = reported or Reported(faulty={}, out_of_service={}, doubled=None)
     states = {device.id: device.health.state for device in record.devices}
     faulty = {device.id: device for device in record.devices if device.health.state == "Unhealthy"}
@@ -61,42 +57,39 @@ def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tupl
     out, wait = out_of_service(record, now)
     shown = record.condition(ALLOCATED_ONCE)
     doubled = (shown.message, shown.since) if shown is not None and shown.status == "False" else None
-    bodies = [
+    found = [
         *_faults(record, about, faulty, before.faulty, now, started=reported is None),
-        *(_recovered(record, about, old, now) for id_, old in before.faulty.items() if states.get(id_) == "Healthy"),
+        *(_recovered(record, about, old) for id_, old in before.faulty.items() if states.get(id_) == "Healthy"),
         *_services(record, about, reported, out, now),
     ]
-    if doubled is not None and doubled != before.doubled and not (before.doubled is None and _old(doubled[1], now)):
+    if doubled is not None and doubled != before.doubled and (before.doubled or not may_have_expired(doubled[1], now)):
         what = EventIdentity(record.name, doubled[0], DOUBLE_ALLOCATION, doubled[1])
-        bodies.append(events.double_allocation(about, what, doubled[0], now))
-    return bodies, Reported(faulty={**open_faults, **faulty}, out_of_service=out, doubled=doubled), wait
-
-
-def _old(since: str, now: str) -> bool:
-    return may_have_expired(since, now)
+        found.append(Event(EventKind.DOUBLE_ALLOCATION, about, what, doubled[0]))
+    return found, Reported(faulty={**open_faults, **faulty}, out_of_service=out, doubled=doubled), wait
 
 
 def _faults(
     record: NodeDevicesRecord,
-    about: events.About,
+    about: About,
     faulty: Mapping[str, DeviceRecord],
     before: Mapping[str, DeviceRecord],
     now: str,
     *,
     started: bool,
-) -> Iterator[Body]:
+) -> Iterator[Event]:
     for id_, device in faulty.items():
         health, old = device.health, before.get(id_)
         if old is not None and (old.health.reason, old.health.since) == (health.reason, health.since):
             continue
-        if not (started and _old(health.since, now)):
+        if not (started and may_have_expired(health.since, now)):
             what = EventIdentity(record.name, id_, health.reason, health.since)
-            yield events.fault(about, what, device_text(device), now)
+            yield Event(EventKind.FAULT, about, what, device_text(device))
 
 
-def _recovered(record: NodeDevicesRecord, about: events.About, old: DeviceRecord, now: str) -> Body:
+def _recovered(record: NodeDevicesRecord, about: About, old: DeviceRecord) -> Event:
     what = EventIdentity(record.name, old.id, old.health.reason, old.health.since)
-    return events.recovered(about, what, f"{old.name} {old.id} is healthy again; was {old.health.reason}", now)
+    text = f"{old.name} {old.id} is healthy again; was {old.health.reason}"
+    return Event(EventKind.RECOVERED, about, what, text)
 
 
 def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[dict[str, OutOfServiceRecord], float | None]:
@@ -116,27 +109,27 @@ def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[dict[str, OutOf
 
 def _services(
     record: NodeDevicesRecord,
-    about: events.About,
+    about: About,
     reported: Reported | None,
     out: Mapping[str, OutOfServiceRecord],
     now: str,
-) -> Iterator[Body]:
+) -> Iterator[Event]:
     before = {} if reported is None else reported.out_of_service
     for entry in out.values():
         old = before.get(entry.id)
         if old is not None and old.reason == entry.reason:
             continue
-        if reported is None and (not entry.since or entry.manager == RESTORED_BY or _old(entry.since, now)):
+        if reported is None and (not entry.since or entry.manager == RESTORED_BY or may_have_expired(entry.since, now)):
             continue
         text = f"{_name(record, entry.id)}: out of service: {entry.reason}{_who(entry)}"
-        yield events.service(about, _identity(record, entry), text, now, back=False)
+        yield Event(EventKind.OUT_OF_SERVICE, about, _identity(record, entry), text)
     listed = _listed(record)  # one that is no longer listed has not come back
     for entry in before.values():
         if entry.id in listed and entry.id not in out:
             over = f", until {entry.until}" if entry.until else ""
             was = f"was out of service for {entry.reason}{_who(entry)}{over}"
             text = f"{_name(record, entry.id)}: in service again; {was}"
-            yield events.service(about, _identity(record, entry), text, now, back=True)
+            yield Event(EventKind.IN_SERVICE, about, _identity(record, entry), text)
 
 
 def _identity(record: NodeDevicesRecord, entry: OutOfServiceRecord) -> EventIdentity:

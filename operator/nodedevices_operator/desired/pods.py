@@ -183,8 +183,11 @@ def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
     return False
 
 
-def match_holder(pod: Mapping[str, Any], holding: Holding, scope: Scope) -> HolderMatch:
-    """Return whether this pod is the one that the holder entry means. `scope`: of the node that the entry is from."""
+def match_holder(pod: Mapping[str, Any] | None, holding: Holding, scope: Scope) -> HolderMatch:
+    """Return whether the pod of that name, if there is one, is the one that the holder entry means. `scope`: of the
+    node that the entry is from."""
+    if pod is None:
+        return HolderMatch.NO
     metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
     holder = holding.holder
     if not on_node(pod, scope.node) or finished(pod) or not _requests(spec, status, holder):

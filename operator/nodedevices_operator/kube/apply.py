@@ -23,6 +23,7 @@ from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.consequences import taint_patch
+from nodedevices_operator.desired.events import Event
 from nodedevices_operator.desired.idle import IdlePod
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
@@ -242,9 +243,9 @@ class Writer:
         body = identified("DevicePolicy", policy.name, policy.uid) | {"status": dict(status)}
         return await self.apply(names.POLICY_STATUS, f"{named(names.POLICIES, policy.name)}/status", body)
 
-    def event(self, body: JsonObject) -> None:
+    def event(self, event: Event) -> None:
         """Have an Event written. It never fails, and nobody waits for it."""
-        self._outbox.put(body)
+        self._outbox.put(event.body(self.now()))
 
     async def _event(self, body: JsonObject) -> None:
         path = names.events_path(body["metadata"]["namespace"])

@@ -27,10 +27,10 @@ from nodedevices_common.errors import OperationError
 from prometheus_client import Counter
 
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.concerns.port import Concern, Outcome, View, forbidden, hindered
+from nodedevices_operator.concerns.port import Concern, Outcome, Tools, View, forbidden, hindered, write_status
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
-from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired import events, idle, pods
+from nodedevices_operator.desired import idle, pods
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.policy_status import Hindrance, hindrances, node_outcome
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
@@ -147,9 +147,7 @@ class NodeReconciler:
         concerns: Sequence[Factory] = CONCERNS,
     ) -> None:
         self._cache = cache
-        self._status = tools.status
-        self._events = tools.events
-        self._now = tools.writer.now
+        self._tools = tools
         self._metrics = metrics
         self._dirty = dirty
         self._tallies = tallies
@@ -190,7 +188,7 @@ class NodeReconciler:
         problems = [error for outcome in view.outcomes.values() for error in outcome.problems]
         if view.affected is not None:
             try:
-                await self._status.write(view, view.affected)
+                await write_status(self._tools.writer, view, view.affected)
             except KubeError as error:
                 problems.append(error)
         self._account(view)
@@ -203,9 +201,9 @@ class NodeReconciler:
         for action, verdict in view.decided().items():
             shown = view.before.action(action)
             if verdict is not None and verdict[1] == REFUSED and (shown is None or shown.reason != REFUSED):
-                about = events.About("NodeDevices", record.name, record.uid)
-                what = events.EventIdentity(record.name, "", action, view.now)
-                self._events.write(record.name, events.refused(about, what, f"{action}: {verdict[2]}", view.now))
+                what = EventIdentity(record.name, reason=action, since=view.now)
+                event = Event(EventKind.REFUSED, About.record(record), what, f"{action}: {verdict[2]}")
+                self._tools.events.write(event)
 
     def _view(self, record: NodeDevicesRecord, node: NodeRecord | None) -> View:
         return View(
@@ -215,7 +213,7 @@ class NodeReconciler:
             cache=self._cache,
             dirty=self._dirty,
             infos=self._infos,
-            now=self._now(),
+            now=self._tools.writer.now(),
         )
 
     async def _run(self, concern: Concern, view: View) -> Outcome:

@@ -17,10 +17,11 @@ from typing import TypeVar
 from msgspec import Struct, field
 from nodedevices_api import conditions as names
 
+from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.desired import events
 from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.configuration import Trial
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.policy_status import (
     Contribution,
     NodeOutcome,
@@ -41,7 +42,6 @@ from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.reconcile.fleet import FleetGate, Stop
-from nodedevices_operator.reconcile.rollouts import Rollouts
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRecord
 
@@ -229,29 +229,31 @@ class PolicyReconciler:
         if not shows(policy, status):
             raw = await self._writer.policy_status(policy, status)
             self._say(policy, stop)
-            self._say_of_rollout(policy, rollout, now)
+            self._say_of_rollout(policy, rollout)
             self._dirty(self._cache.observe(Kind.POLICY, read(Kind.POLICY, raw)))
         return REHEARSE_SECONDS if policy.dry_run and SECTION in policy.sections and counts.would else None
 
     def _say(self, policy: PolicyRecord, stop: Stop | None) -> None:
         """Write an Event where the status says something else of the breaker than `policy` did."""
         shown = next((it for it in policy.conditions if it.type == names.ACTIONS_STOPPED), None)
-        was, now = shown is not None and shown.status == "True", self._writer.now()
-        about = events.About("DevicePolicy", policy.name, policy.uid)
+        was = shown is not None and shown.status == "True"
+        about = About.record(policy)
         if stop is not None and not was:
-            self._writer.event(events.stopped(about, stop.message, stop.since, now))
+            self._writer.event(Event(EventKind.STOPPED, about, EventIdentity(since=stop.since), stop.message))
         elif stop is None and was and shown is not None:
-            self._writer.event(events.resumed(about, "taints and evictions continue", shown.since, now))
+            what = EventIdentity(since=shown.since)
+            self._writer.event(Event(EventKind.RESUMED, about, what, "taints and evictions continue"))
         if stop is not None and stop.refusal and (shown is None or stop.refusal not in shown.message):
-            self._writer.event(events.resume_refused(about, stop.refusal, stop.since, now))
+            what = EventIdentity(reason=stop.refusal, since=stop.since)
+            self._writer.event(Event(EventKind.RESUME_REFUSED, about, what, stop.refusal))
 
-    def _say_of_rollout(self, policy: PolicyRecord, rollout: RolloutState, now: str) -> None:
+    def _say_of_rollout(self, policy: PolicyRecord, rollout: RolloutState) -> None:
         """Write an Event where the status says that the roll-out is stopped, and `policy` did not."""
         shown = next((it.reason for it in policy.conditions if it.type == names.ROLLED_OUT), "")
         if rollout.stopped and shown != names.STOPPED:
-            about = events.About("DevicePolicy", policy.name, policy.uid)
-            what = events.EventIdentity("", rollout.worse_off[0][0], "", str(policy.generation))
-            self._writer.event(events.worse_off(about, what, rollout_message(policy, rollout), now))
+            what = EventIdentity(device=rollout.worse_off[0][0], since=str(policy.generation))
+            message = rollout_message(policy, rollout)
+            self._writer.event(Event(EventKind.WORSE_OFF, About.record(policy), what, message))
 
 
 def _verdict(stop: Stop | None) -> ConditionVerdict:

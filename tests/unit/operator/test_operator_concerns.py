@@ -14,9 +14,8 @@ import pytest
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
-from nodedevices_operator.concerns.port import Concern, View
+from nodedevices_operator.concerns.port import Concern, Tools, View
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
-from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.fleet import from_data
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager

@@ -11,18 +11,16 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.evictions import BLOCKED, EvictionsConcern
-from nodedevices_operator.concerns.port import Concern
+from nodedevices_operator.concerns.port import Concern, Tools
 from nodedevices_operator.concerns.taint import TaintConcern
-from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.conditions import Staleness
 from nodedevices_operator.desired.consequences import KEEP, ON_OFFER
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
-from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
-from support.concerns import Result, run_seen, view
+from support.concerns import Result, run_seen, tools, view
 from support.fakekube import FakeKube
 from support.opfacts import GPU, SINCE, device, health, holder, raw_node, raw_pod, record, resource
 from support.whole_operator import NODE, POD
@@ -70,8 +68,14 @@ class One:
         self.marked: dict[str, Any] | None = MARK
         self.pod()
         self.kube.put(NODE, raw_node({GPU: "8"}))
-        writer = Writer(self.kube, self.metrics, now=lambda: self.now.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        made = Tools.over(writer, self.metrics, gate=self.gate, clock=lambda: self.seconds, wall=self.wall)
+        made = tools(
+            self.kube,
+            lambda: self.seconds,
+            self.wall,
+            metrics=self.metrics,
+            now=lambda: self.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            gate=self.gate,
+        )
         self.concern = make(made)
 
     def wall(self) -> float:

@@ -13,7 +13,8 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_api.fields import HEALTH_MESSAGE_LIMIT
 from nodedevices_api.nodedevices import MAX_HOLDERS
 from nodedevices_operator.concerns.budget import BURST
-from nodedevices_operator.concerns.pod_marks import READS_AT_ONCE, READS_WAIT_SECONDS, SECONDS_PER_READ
+from nodedevices_operator.concerns.pod_marks import READS_AT_ONCE, SECONDS_PER_READ
+from nodedevices_operator.concerns.port import READS_WAIT_SECONDS
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics

@@ -12,7 +12,7 @@ import pytest
 from nodedevices_api import conditions as names
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.budget import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
-from nodedevices_operator.desired import events
+from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.kube.apply import MOST, Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
@@ -269,10 +269,10 @@ async def test_all_pods_of_a_node_are_marked_while_events_have_no_answer() -> No
 async def test_events_beyond_what_may_wait_are_dropped_and_counted() -> None:
     bench = Bench()
     writer = Writer(bench.kube, bench.metrics, lambda: NOW)
-    about = events.About("NodeDevices", "n1", "nd-uid")
+    about = About("NodeDevices", "n1", "nd-uid")
     for number in range(MOST + 3):
-        what = events.EventIdentity("n1", f"GPU-{number}", "Xid79", SINCE)
-        writer.event(events.fault(about, what, "text", NOW))
+        what = EventIdentity("n1", f"GPU-{number}", "Xid79", SINCE)
+        writer.event(Event(EventKind.FAULT, about, what, "text"))
     await events_sent()
     assert len(bench.kube.events) == MOST
     assert bench.metrics.registry.get_sample_value("nodedevices_operator_suppressed_events_total") == 3
@@ -475,10 +475,10 @@ class Bench:
         self.record = record(device(0))
 
     async def flood(self, count: int, since: str = SINCE) -> None:
-        about = events.About("NodeDevices", "n1", "nd-uid")
+        about = About("NodeDevices", "n1", "nd-uid")
         for index in range(count):
-            what = events.EventIdentity("n1", f"GPU-{index}", "Xid79", since)
-            self.events.write("n1", events.fault(about, what, "text", NOW))
+            what = EventIdentity("n1", f"GPU-{index}", "Xid79", since)
+            self.events.write(Event(EventKind.FAULT, about, what, "text"))
         await events_sent()
 
     @property

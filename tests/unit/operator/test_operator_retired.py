@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from nodedevices_operator.concerns.capacity import RetiredZerosConcern, removable
-from nodedevices_operator.concerns.tools import SETTLED_SECONDS
+from nodedevices_operator.concerns.port import SETTLED_SECONDS
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 from support.concerns import run, tools
