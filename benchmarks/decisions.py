@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from msgspec.structs import replace
+from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.desired.configuration import PolicyOutcome
 from nodedevices_operator.desired.fleet import TAINT, Action, Fleet, Survey, arrivals, decide
@@ -26,7 +27,6 @@ from nodedevices_operator.desired.policy_status import NodeOutcome
 from nodedevices_operator.desired.pools import survey
 from nodedevices_operator.desired.rollout import Standing
 from nodedevices_operator.reconcile.policy import Tallies
-from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.reconcile.surveyor import Surveyor
 from nodedevices_operator.records.kinds import Kind, Record
 from nodedevices_operator.records.objects import DeviceRecord, PolicyRecord, PolicyRef
