@@ -6,20 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nodedevices_common.raw import Raw
+from nodedevices_kube.errors import ApiError
 
+from nodedevices_kubectl import objects
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.check import Seen
 
-PODS = "/api/v1/pods"  # of all namespaces
 SYSTEM_NAMESPACE = "nodedevices-system"
 T = TypeVar("T")
 
 
 def read(session: Session, names: Sequence[str], selector: str, system_namespace: str) -> Seen:
     """Without names and selector all of the cluster."""
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     api = session.api
     if names:
         items = [session.node(name) for name in dict.fromkeys(names)]
@@ -38,11 +37,9 @@ def read(session: Session, names: Sequence[str], selector: str, system_namespace
 
 def read_installation(session: Session, system_namespace: str) -> Seen:
     """Read all agents' pods and their Nodes, and what these report. Without the right to, an error."""
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     items, _ = session.api.list_all(objects.NODE_DEVICES)
     nodes, _ = session.api.list_all(objects.NODES)
-    agents, _ = session.api.list_all(PODS, selector=facts.AGENTS)
+    agents, _ = session.api.list_all(objects.PODS, selector=facts.AGENTS)
     return Seen(items, by_name(nodes), agents=agents, lease=lease_of(session, system_namespace))
 
 
@@ -51,23 +48,17 @@ def by_name(items: Sequence[Raw]) -> dict[str, Raw]:
 
 
 def _named_nodes(session: Session, names: Sequence[str]) -> dict[str, Raw]:
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     found = (session.api.find(objects.at(objects.NODES, name)) for name in dict.fromkeys(names))
     return by_name([node for node in found if node is not None])
 
 
 def lease_of(session: Session, namespace: str) -> Raw | None:
     """The operator's; empty: there is none; None: this person may not read it."""
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     return allowed(lambda: session.api.find(objects.operator_lease(namespace)) or {})
 
 
 def allowed(read_it: Callable[[], T]) -> T | None:
     """Return what is read; None: this person may not read it."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
     try:
         return read_it()
     except ApiError as error:

@@ -14,6 +14,7 @@ from threading import Event, Thread
 from nodedevices_common.errors import NodeDevicesError, OperationError
 from nodedevices_common.raw import Raw
 
+from nodedevices_kubectl import objects
 from nodedevices_kubectl.session import Session
 
 SECONDS = 3.0
@@ -63,8 +64,6 @@ class _Reading:
             self._began.set()
 
     def _read(self) -> list[Raw]:
-        from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
         api = self._session.api
         api.page_read = lambda _: self._began.set()
         if not self._names:

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_kube.errors import ApiError
 
+from nodedevices_kubectl import objects
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts, find
 from nodedevices_kubectl.views.edits import Edit
@@ -41,16 +43,12 @@ def change(
 def _change_node(
     session: Session, item: Raw, devices: list[str], decide: Callable[[Raw, list[str]], Edit], *, dry_run: bool
 ) -> None:
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     path = objects.at(objects.NODE_DEVICES, facts.name_of(item))
     write(session, path, item, lambda each: decide(each, devices), dry_run=dry_run)
 
 
 def write(session: Session, path: str, item: Raw, decide: Callable[[Raw], Edit], *, dry_run: bool) -> bool:
     """Write what is decided about an object, and say it. False: there was nothing to write."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
     for left in reversed(range(ATTEMPTS)):
         edit = decide(item)
         if edit.patch is None:
@@ -69,8 +67,6 @@ def write(session: Session, path: str, item: Raw, decide: Callable[[Raw], Edit],
 
 def who(session: Session) -> str:
     """The user's name, as the API server knows it; empty where it does not say."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         status = mapping(session.api.create(_REVIEWS, review).get("status"))

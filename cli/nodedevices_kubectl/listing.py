@@ -11,8 +11,9 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.table import Column, Kind, Row, TableText, sort_rows
 from nodedevices_common.text import nearest
+from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import clusters
+from nodedevices_kubectl import clusters, objects
 from nodedevices_kubectl.output import documents
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
@@ -51,8 +52,6 @@ class Source:
 
 
 def show(session: Session, listing: Listing, source: Source) -> None:
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415 - after the options are known to be good
-
     field = _sort_field(source.kind, listing.sort_by)
     if source.names and listing.selector:
         raise click.UsageError("give names, or a selector (-l), not both")
@@ -185,10 +184,6 @@ class _Printer:
 
 def _follow(session: Session, listing: Listing, source: Source, printer: _Printer, version: str) -> None:
     """Until a person ends it. A watch that breaks goes on from where it was, or from a new list where that is gone."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     session.flush()
     waits, failures = Backoff(initial_seconds=1.0, max_seconds=30.0), 0
     name = source.names[0] if source.names else ""

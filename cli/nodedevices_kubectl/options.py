@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 from nodedevices_common.errors import NodeDevicesError
 
+from nodedevices_kubectl import objects
 from nodedevices_kubectl.listing import OUTPUTS, Listing
 from nodedevices_kubectl.output.colours import CHOICES
 from nodedevices_kubectl.session import Machine, Session
@@ -119,15 +120,11 @@ def _session(context: click.Context) -> Session:
 
 
 def complete_nodes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from nodedevices_kubectl.api.objects import NODE_DEVICES  # noqa: PLC0415
-
-    return _beginning(context, NODE_DEVICES, incomplete)
+    return _beginning(context, objects.NODE_DEVICES, incomplete)
 
 
 def complete_policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from nodedevices_kubectl.api.objects import POLICIES  # noqa: PLC0415
-
-    return _beginning(context, POLICIES, incomplete)
+    return _beginning(context, objects.POLICIES, incomplete)
 
 
 def complete_confirmable(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

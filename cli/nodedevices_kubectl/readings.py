@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.raw import Raw, mapping, mappings, text
 
+from nodedevices_kubectl import objects
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 
@@ -62,8 +63,6 @@ class _Asking:
 
 def read(session: Session, namespace: str, names: frozenset[str]) -> dict[str, Answer]:
     """What the agents of these nodes answer, by node. A node without a pod of ours is not in it."""
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     paths: dict[str, str] = {}
     for pod in session.api.list_all(objects.pods(namespace), selector=facts.AGENTS)[0]:
         node, port = text(mapping(pod.get("spec")).get("nodeName")), _port(pod)

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, TextIO
 from nodedevices_common.raw import Raw
 from nodedevices_common.text import printable
 
+from nodedevices_kubectl import objects
 from nodedevices_kubectl.output import colours
 
 if TYPE_CHECKING:
     from nodedevices_kube.kubeconfig import Context
 
-    from nodedevices_kubectl.api.objects import Api
+    from nodedevices_kubectl.api import Api
 
 
 PROGRAM = "kubectl nodedevices"
@@ -89,19 +90,19 @@ class Session:
     def contexts(self, named: Sequence[str]) -> tuple[list[str], list[str]]:
         """The contexts of these names, or none named: those of the kubeconfig, one for each cluster; and what is to be
         said of it."""
-        from nodedevices_kubectl.api import open as opening  # noqa: PLC0415
+        from nodedevices_kubectl import api as opening  # noqa: PLC0415
 
         return opening.find_contexts(self._kubeconfig, named, self.environment)
 
     @cached_property
     def context(self) -> Context:
-        from nodedevices_kubectl.api import open as opening  # noqa: PLC0415 - --help and completion need none of it
+        from nodedevices_kubectl import api as opening  # noqa: PLC0415 - --help and completion need none of it
 
-        return opening.find_context(opening.Target(self._kubeconfig, self.context_name), self.environment)
+        return opening.find_context(self._kubeconfig, self.context_name, self.environment)
 
     @cached_property
     def api(self) -> Api:
-        from nodedevices_kubectl.api import open as opening  # noqa: PLC0415
+        from nodedevices_kubectl import api as opening  # noqa: PLC0415
 
         api = opening.connect(self.context, self.environment, self._seconds)
         api.dated = self._dated
@@ -111,7 +112,6 @@ class Session:
 
     def node(self, name: str) -> Raw:
         """The NodeDevices of a node. Where there is none: an error that says which there are."""
-        from nodedevices_kubectl.api import objects  # noqa: PLC0415
         from nodedevices_kubectl.views import find  # noqa: PLC0415
 
         found = self.api.find(objects.at(objects.NODE_DEVICES, name))

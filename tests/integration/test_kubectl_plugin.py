@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from nodedevices_kube.errors import ApiError
-from nodedevices_kubectl.api import objects
-from nodedevices_kubectl.api.open import Target, connect, find_context
+from nodedevices_kubectl import objects
+from nodedevices_kubectl.api import connect, find_context
 from support.fleet import FleetNode, device_id
 from support.kubectl import Kubectl
 
@@ -39,7 +39,7 @@ def fleet(kubectl: Kubectl) -> list[FleetNode]:
 
 
 def test_pages_of_a_real_api_server_make_one_list(kubectl: Kubectl, fleet: list[FleetNode]) -> None:
-    api = connect(find_context(Target(str(kubectl.kubeconfig)), {}), {})
+    api = connect(find_context(str(kubectl.kubeconfig), "", {}), {})
     api.page = 2
     counts: list[int] = []
     api.page_read = counts.append

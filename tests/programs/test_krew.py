@@ -46,7 +46,7 @@ def test_it_starts_with_python_alone(folder: Path) -> None:
 
 def test_every_command_is_in_it_and_the_kubeconfig_is_read(folder: Path) -> None:
     script = "import sys; sys.path.insert(0, sys.argv[1]); from nodedevices_kubectl import commands as c; "
-    script += "from nodedevices_kubectl.api import open; print(*[c.load(each).name for each in c.COMMANDS])"
+    script += "from nodedevices_kubectl import api; print(*[c.load(each).name for each in c.COMMANDS])"
     done = run(*ALONE, "-c", script, f"{COMMAND}.pyz", folder=folder)
     assert (done.stdout.split(), done.stderr) == (list(COMMANDS), "")
     (folder / "config").write_text("clusters: [")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 from nodedevices_common.table import Row
+from nodedevices_kube.errors import ApiError
 
 from nodedevices_kubectl import checking, options
 from nodedevices_kubectl.listing import Listing, print_rows
@@ -88,8 +89,6 @@ def _judged(
 ) -> tuple[str, list[Row]]:
     """Return how many nodes were looked at, for people, and every link. `elected`: of an installation, whether its
     operators agree by a Lease; None: of the whole chain."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415 - --help needs none of it
-
     try:
         if elected is not None:
             seen = checking.read_installation(session, system_namespace)

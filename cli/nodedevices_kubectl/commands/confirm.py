@@ -7,8 +7,9 @@ from collections.abc import Callable
 import click
 from nodedevices_common.errors import InputError, OperationError
 from nodedevices_common.raw import Raw
+from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import editing, options
+from nodedevices_kubectl import editing, objects, options
 from nodedevices_kubectl.session import PROGRAM, Session
 from nodedevices_kubectl.views import edits, facts, find
 
@@ -39,8 +40,6 @@ def confirm(session: Session, *, targets: tuple[str, ...], outcome: str, dry_run
     kubectl nodedevices confirm n1 accepted
     kubectl nodedevices confirm actions resumed
     """
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     targets = tuple(dict.fromkeys(targets))
     for target in targets:
         wrong = edits.wrong_pair(target, outcome)
@@ -67,8 +66,6 @@ def confirm(session: Session, *, targets: tuple[str, ...], outcome: str, dry_run
 
 
 def _accept(session: Session, item: Raw, *, dry_run: bool) -> None:
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     node = facts.name_of(item)
     path = objects.at(objects.NODE_DEVICES, node)
     if editing.write(session, path, item, edits.accept, dry_run=dry_run) and not dry_run:
@@ -84,10 +81,6 @@ def _resume(session: Session, target: str, *, dry_run: bool) -> None:
 
 
 def _actions(session: Session, *, dry_run: bool) -> None:
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     def stopped() -> edits.Stopped | None:
         return edits.stopped(session.api.list_all(objects.POLICIES)[0])
 
@@ -123,8 +116,6 @@ def _actions(session: Session, *, dry_run: bool) -> None:
 
 
 def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     path = objects.at(objects.POLICIES, name)
     found = session.api.find(path) if name else None
     if found is None:

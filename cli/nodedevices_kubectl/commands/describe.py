@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 from nodedevices_common.raw import Raw
+from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import options
+from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.output.description import lines
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import describe as view
@@ -36,10 +37,6 @@ def describe(session: Session, what: str) -> None:
 
 def _events(session: Session, node: str) -> list[Raw] | None:
     """About the node's NodeDevices; None: this person may not read them."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     about = f"involvedObject.kind=NodeDevices,involvedObject.name={node}"
     try:
         return session.api.list_all(objects.EVENTS, fields=about)[0]

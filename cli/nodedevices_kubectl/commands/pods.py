@@ -6,8 +6,9 @@ from __future__ import annotations
 import click
 from nodedevices_common.raw import Raw
 from nodedevices_common.table import Row
+from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import options
+from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, Source, print_rows, show
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import pods as view
@@ -30,8 +31,6 @@ def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: 
     kubectl nodedevices pods -A --sort-by health
     kubectl nodedevices pods train-0 -n ml -o wide     # by which resource, how many shares, which ids
     """
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415 - after the options are known to be good
-
     if namespace and all_namespaces:
         raise click.UsageError("give -n or -A, not both")
     if listing.several and not (namespace or all_namespaces):
@@ -54,8 +53,6 @@ def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: 
 
 
 def _show_alone(session: Session, listing: Listing, namespace: str, wanted: frozenset[str], empty: str) -> None:
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     items, _ = session.api.list_all(objects.pods(namespace))
     rows = [row for pod in items for row in pods_alone.rows(pod) if not wanted or row.fields["pod"] in wanted]
     session.say(

@@ -6,7 +6,7 @@ import click
 from nodedevices_common.raw import Raw
 from nodedevices_common.table import Row
 
-from nodedevices_kubectl import options
+from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.commands.policy_dry_run import dry_run
 from nodedevices_kubectl.listing import Listing, Source, show
 from nodedevices_kubectl.session import Session
@@ -36,8 +36,6 @@ def explain(session: Session, listing: Listing, names: tuple[str, ...]) -> None:
     kubectl nodedevices policy explain n1
     kubectl nodedevices policy explain n1 -o yaml     # with the whole values
     """
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     policies = {facts.name_of(raw): raw for raw in session.api.list_all(objects.POLICIES)[0]}
     words: list[str] = []
     seen: set[str] = set()

@@ -10,8 +10,9 @@ from nodedevices_common.errors import InputError, OperationError
 from nodedevices_common.loading import quickly
 from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.table import sort_rows
+from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import files, options
+from nodedevices_kubectl import files, objects, options
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.output import documents
 from nodedevices_kubectl.session import Session
@@ -68,8 +69,6 @@ def dry_run(
     if listing.selector:
         from msgspec.structs import replace  # noqa: PLC0415
 
-        from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
         wanted = set(session.api.names(objects.NODE_DEVICES, selector=listing.selector))
         found = replace(found, nodes=tuple(effect for effect in found.nodes if effect.node in wanted))
     refusals = {} if saved else _checked(session, policies, cluster.policies, found.changes)
@@ -112,7 +111,6 @@ def _saved(paths: Sequence[str], rehearsal: Any) -> Cluster:
 def _read(session: Session, rehearsal: Any) -> Cluster:
     """Of the whole cluster, as the operator has it: budgets and the breaker count all nodes of a policy."""
     from nodedevices_kubectl import checking  # noqa: PLC0415
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
     items, _ = session.api.list_all(objects.NODE_DEVICES)
     policies, _ = session.api.list_all(objects.POLICIES)
@@ -128,10 +126,6 @@ def _checked(
     session: Session, given: Sequence[Raw], existing: Sequence[Raw], changes: Sequence[PolicyChange]
 ) -> dict[str, str]:
     """Let the API server check what our own schema takes: return by policy what it would refuse."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     there = {facts.name_of(raw): raw for raw in existing}
     refused = {change.name for change in changes if change.refusal}
     found: dict[str, str] = {}

@@ -13,8 +13,9 @@ from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
 from nodedevices_common.raw import Raw
 from nodedevices_common.times import rfc3339
+from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import checking, options
+from nodedevices_kubectl import checking, objects, options
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import bundle
 from nodedevices_kubectl.views import check as view
@@ -61,9 +62,6 @@ def support(session: Session, *, file: str, system_namespace: str) -> None:
 
 def _read(session: Session, namespace: str) -> dict[str, Sequence[Raw] | str]:
     """Each part, or why it cannot be read."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
     def attempt(collection: str, kind: str, fields: str = "", selector: str = "") -> Sequence[Raw] | str:
         try:  # objects of a list have no kind of their own; with it `policy dry-run --from` reads them

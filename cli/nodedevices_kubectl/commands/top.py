@@ -6,7 +6,7 @@ import click
 from nodedevices_common.errors import OperationError
 from nodedevices_common.table import Row
 
-from nodedevices_kubectl import checking, options, readings
+from nodedevices_kubectl import checking, objects, options, readings
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
@@ -29,8 +29,6 @@ def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: boo
     kubectl nodedevices top --sort-by util
     kubectl nodedevices top --idle             # held, and not used
     """
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     if names and listing.selector:
         raise click.UsageError("give names, or a selector (-l), not both")
     items = [session.node(name) for name in dict.fromkeys(names)]

@@ -9,8 +9,9 @@ import click
 from nodedevices_common import __version__
 from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.text import printable
+from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import options
+from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.output import documents
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
@@ -39,10 +40,6 @@ def version(session: Session, *, client: bool, output: str) -> None:
 
 def _agents(session: Session) -> tuple[Sequence[str], str]:
     """The version of each node's agent; or none, and why they cannot be read, which hides neither of the others."""
-    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
-
-    from nodedevices_kubectl.api import objects  # noqa: PLC0415
-
     try:
         return session.api.read_all(objects.NODE_DEVICES, _version_of)[0], ""
     except ApiError as error:
