@@ -36,7 +36,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in commands.COMMANDS and not ctx.resilient_parsing:
-            raise click.UsageError(f"{args[0]}: no such command{nearest(args[0], commands.COMMANDS)}", ctx)
+            instead = commands.FORMERLY.get(args[0]) or nearest(args[0], commands.COMMANDS)
+            raise click.UsageError(f"{args[0]}: no such command{instead}", ctx)
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -26,6 +26,8 @@ COMMANDS = {
     "support": "Write a support bundle: a file for those who help you, without secrets.",
     "version": "Show the versions of this plugin, of the agents, and of Kubernetes.",
 }
+# What to say of commands of earlier versions.
+FORMERLY = {"resume": "; give `confirm actions resumed`, or `confirm policy/NAME resumed`"}
 
 
 def load(name: str) -> click.Command:

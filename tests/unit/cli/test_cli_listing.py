@@ -230,6 +230,7 @@ def test_what_has_another_shape_than_expected_is_shown_as_absent(api: RecordedAp
         (("nodes", "--sort-by", "modle"), "no such column; did you mean model?"),
         (("nodes", "-o", "jsn"), "'jsn' is not one of 'table', 'wide', 'json', 'yaml', 'name'"),
         (("node",), "node: no such command; did you mean nodes?"),
+        (("resume", "share"), "resume: no such command; give `confirm actions resumed`, or `confirm policy/NAME"),
         (("devices", "--unhealty"), "--unhealthy"),
         (("devices", "-n", "ml", "-A"), "give -n or -A, not both"),
         (("nodes", "n1", "-l", "a=b"), "give names, or a selector (-l), not both"),
