@@ -31,7 +31,7 @@ from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import node_containers
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from nodedevices_plugin.kubelet.recent import RecentAllocations
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.kubelet.server import ResourceServer, snapshot
 from nodedevices_plugin.model import Blocked, Inventory, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape

@@ -21,9 +21,8 @@ from nodedevices_api.sections import Packing
 from nodedevices_common.pod_requests import MAIN
 from nodedevices_operator.extender.shares import MemoryResource, PodRequest, SharedDevice
 from nodedevices_operator.extender.table import Table
-from nodedevices_plugin.granting.gathering import build
-from nodedevices_plugin.granting.grants import grant
-from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.answers import grant
+from nodedevices_plugin.granting.preferred import build, prefer
 from nodedevices_plugin.model import AllocationError, Inventory, OfferedResource
 
 from benchmarks.offer import Case, by_memory, machine, offered

@@ -34,25 +34,21 @@ from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
 from nodedevices_plugin.gates.held import counts_containers
 from nodedevices_plugin.granting.answers import Answers
-from nodedevices_plugin.host.allocation_files import AllocationFiles
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
-from nodedevices_plugin.host.core_gate import CoreGate
-from nodedevices_plugin.host.hardware import FoundHardware
-from nodedevices_plugin.host.machine import LocalMachine, Machine, ServedMachine
+from nodedevices_plugin.host.cores import AllocationFiles, CoreGate
+from nodedevices_plugin.host.machine import FoundHardware, HostPathReader, LocalMachine, Machine, ServedMachine
 from nodedevices_plugin.host.mps_daemons import MpsDaemons
 from nodedevices_plugin.host.node_files import NodeFiles
-from nodedevices_plugin.host.paths import HostPathReader
 from nodedevices_plugin.host.state_keeper import StateKeeper
+from nodedevices_plugin.inputs.cluster import PodWatch, older_conditions, seen_object
 from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFolder
-from nodedevices_plugin.inputs.node_pods import PodWatch
-from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
 from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.holders import HolderPoller
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
-from nodedevices_plugin.kubelet.recent import RecentAllocations
 from nodedevices_plugin.model import Holdings, Plan, RegistrationState
 from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess
@@ -63,9 +59,8 @@ from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.threads import Later, Worker
 from nodedevices_plugin.settings import flags
-from nodedevices_plugin.settings.file import ConfigError, FileOutcome
+from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.status.client import KubeStore, NodePodStore, Object, ObjectStore
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.publisher import Publisher
@@ -488,7 +483,7 @@ class Agent:
         return await self._holders.list()
 
     def _held_keys(self) -> Collection[str] | None:
-        """Return the keys of the folders that containers may have (host.allocation_files); None: not known."""
+        """Return the keys of the folders that containers may have (host.cores); None: not known."""
         holdings = self._holders.holdings
         if not holdings.known:
             return None

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from nodedevices_plugin.kubelet.offer import RECENT_ALLOCATIONS, RecentAllocations
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
-from nodedevices_plugin.kubelet.recent import RECENT_ALLOCATIONS, RecentAllocations
 from nodedevices_plugin.kubelet.server import SnapshotError, is_valid_choice, plain_choice, snapshot
 from nodedevices_plugin.model import (
     AllocationError,

@@ -20,8 +20,7 @@ from nodedevices_common import safe_yaml
 from nodedevices_common.errors import InputError
 from nodedevices_common.text import show
 
-from nodedevices_plugin.host.hardware import FoundHardware
-from nodedevices_plugin.host.machine import LocalMachine, Machine, ServedMachine
+from nodedevices_plugin.host.machine import FoundHardware, LocalMachine, Machine, ServedMachine
 from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFolder
 from nodedevices_plugin.pipeline.state import MAX_BYTES, State, StateError, from_bytes
 from nodedevices_plugin.runtime.threads import Worker

@@ -10,7 +10,7 @@ container (`GPU-...::core.3`). The kubelet allocates the ids of our answer, but 
 requested it does not ask: so Allocate checks again.
 
 Tells a container its part of shared computing power: by a variable where that is certain at its allocation, and
-always by a file, which is written before it starts (host.allocation_files).
+always by a file, which is written before it starts (host.cores).
 """
 
 from __future__ import annotations

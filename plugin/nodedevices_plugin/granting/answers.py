@@ -18,11 +18,11 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from nodedevices_plugin.cores import ids as core_container
+from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.cores.book import CoreBook
+from nodedevices_plugin.granting import packing
 from nodedevices_plugin.granting.containers import NodeContainers, edits
-from nodedevices_plugin.granting.gathering import Topology, build
-from nodedevices_plugin.granting.grants import grant
-from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.preferred import Topology, build, prefer
 from nodedevices_plugin.model import (
     AllocationError,
     ContainerEdits,
@@ -35,6 +35,35 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import leaving
 from nodedevices_plugin.sharing.base import merged
+
+
+def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
+    """Grant these ids to one container. Raises AllocationError; its text is shown in the pod's status. Also for an
+    id that was blocked since the kubelet chose it, so that the pod fails with a reason and another can be scheduled."""
+    wanted = frozenset(ids)
+    found = {schedulable.id: schedulable for schedulable in resource.ids if schedulable.id in wanted}
+    for id_ in ids:
+        if id_ not in found:
+            raise AllocationError(
+                f"{resource.name}: this node does not offer {id_[:128]} (any more). Delete the pod, so that it is "
+                "scheduled again."
+            )
+        if (blocked := found[id_].blocked) is not None:
+            raise AllocationError(
+                f"{resource.name}: {id_} is not given to new containers ({blocked.reason}: {blocked.message}); see "
+                "`kubectl describe nodedevices` for this node. Delete the pod, so that it is scheduled again."
+            )
+    shares = any(schedulable.replica is not None for schedulable in found.values())
+    if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:
+        raise AllocationError(
+            f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
+            "(failRequestsGreaterThanOne). Several shares do not give more of a device. Set the limit to 1."
+        )
+    if resource.sharing.packing is not None:
+        packing.check(resource, found.values())
+    if resource.per_device is not None:
+        core_ids.check(resource, tuple(found.values()))
+    return Grant(resource=resource, ids=tuple(found[id_] for id_ in dict.fromkeys(ids)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +89,7 @@ class _Offered:
 
 
 class Granted(Protocol):
-    """What was granted lately (kubelet.recent). `granting`: the lock under which ids are granted and entered there."""
+    """What was granted lately (kubelet.offer). `granting`: the lock under which ids are granted and entered there."""
 
     @property
     def granting(self) -> AbstractContextManager[object]: ...
@@ -84,7 +113,7 @@ class Answers:
     has what was granted."""
 
     def __init__(self, cores: CoreBook | None = None, *, recent: Granted | None = None, allocations: str = "") -> None:
-        """`allocations`: the folder of host.allocation_files."""
+        """`allocations`: the folder of host.cores."""
         self._cores = cores or CoreBook()
         self._recent = recent or _NothingGranted()
         self._allocations = allocations

@@ -1,17 +1,31 @@
-"""Containers of which two resources set one variable to different values.
+"""What the kubelet's list of holders shows that no single Allocate can know: containers of which two resources set one
+variable to different values, and devices that two pods hold.
 
 The kubelet calls Allocate for each resource, and does not say for which container. Where two answers to one container
 set the same variable, it keeps one of them, whichever (kubelet devicemanager, deviceRunContainerOptions). So who has
-MIG devices of two profiles by NVIDIA_VISIBLE_DEVICES sees those of one, and holds both. No Allocate can know: it is
-found once the kubelet lists the container, and said there. Devices that are given by CDI names are seen all the same.
+MIG devices of two profiles by NVIDIA_VISIBLE_DEVICES sees those of one, and holds both. It is found once the kubelet
+lists the container, and said there. Devices that are given by CDI names are seen all the same.
+
+The kubelet decides which id goes to which container, and it can be wrong: one that has lost its checkpoint takes the
+devices of running pods for free, one whose checkpoint was restored gives them away by an old record, and a List at the
+wrong moment drops an allocation that is under way (kubernetes/kubernetes#137534, open in March 2026). It is answered
+nevertheless: only the kubelet knows which pods have ended, every List is older than its request, and a refusal for what
+an old List says would fail each pod that follows another one on its device.
+
+So an Allocate is compared by the Lists after it, the first of which is called within a second. What two Lists in a row
+show is certain: one is put together pod by pod, while the kubelet ends and admits others. A container that restarts,
+and containers of one pod that have the same ids one after the other (init containers), are no two holders. Nor is a pod
+that has ended and is listed still: the kubelet takes its devices from it before it lists or allocates them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_common.text import some
 
 from nodedevices_plugin.granting.containers import NodeContainers, edits
@@ -25,6 +39,8 @@ from nodedevices_plugin.model import (
     Plan,
     Verdict,
 )
+from nodedevices_plugin.model.ids import is_core
+from nodedevices_plugin.offering.occupancy import HeldId
 
 REASON = "EnvironmentConflict"
 NAMED = 4  # resources, and variables, in a message
@@ -80,3 +96,89 @@ def _conflicting(given: Mapping[str, ContainerEdits], since: datetime) -> dict[s
         fault_domain="Application",
     )
     return dict.fromkeys(names, verdict)
+
+
+class DoubleAllocation(Struct, frozen=True, kw_only=True, order=True):
+    """A device, a partition or a share of one, and the pods that hold it. `pods`: <namespace>/<pod>, sorted."""
+
+    device_id: str
+    id: str
+    pods: tuple[str, ...]
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """`found`: shown by two Lists in a row; None before the first complete List. `latest`: shown by the last one.
+    `taken`: time.monotonic() when that was called."""
+
+    found: tuple[DoubleAllocation, ...] | None = None
+    latest: tuple[DoubleAllocation, ...] = ()
+    taken: float = 0.0
+
+    @property
+    def unsure(self) -> bool:
+        """True when the next List will show whether there is one more."""
+        return self.latest != (self.found or ())
+
+    def after(self, latest: Sequence[DoubleAllocation], taken: float) -> Comparison:
+        """Return the comparison after another complete List."""
+        before = {double.id: frozenset(double.pods) for double in self.latest}
+        both = (
+            replace(double, pods=tuple(pod for pod in double.pods if pod in before.get(double.id, ())))
+            for double in latest
+        )
+        return Comparison(
+            found=tuple(double for double in both if len(double.pods) > 1), latest=tuple(latest), taken=taken
+        )
+
+
+def held_twice(
+    held: Iterable[HeldId], *, by_nature: Set[str] = frozenset(), departed: Set[str] = frozenset()
+) -> tuple[DoubleAllocation, ...]:
+    """Return what more than one pod holds, sorted: one id, or a whole device or partition and a part of it.
+
+    DRA claims are left out: one may be for several pods. `by_nature`: resources that several containers use without a
+    sharing mode: only the same id is the same thing. `departed`: partitions that no longer exist, and whose place
+    another one may have.
+    """
+    by_device: dict[str, list[HeldId]] = {}
+    for held_id in held:
+        if held_id.holder and held_id.resource is not None:
+            by_device.setdefault(held_id.device_id, []).append(held_id)
+    found: dict[tuple[str, str], set[str]] = {}
+    for device_id, ids in by_device.items():
+        for id_, pods in (*_same_ids(ids), *_parts(ids, by_nature, departed)):
+            found.setdefault((device_id, id_), set()).update(pods)
+    return tuple(
+        DoubleAllocation(device_id=device_id, id=id_, pods=tuple(sorted(pods)))
+        for (device_id, id_), pods in sorted(found.items())
+    )
+
+
+def _same_ids(ids: Iterable[HeldId]) -> Iterator[tuple[str, Set[str]]]:
+    pods: dict[tuple[str | None, str], set[str]] = {}
+    for schedulable in ids:
+        pods.setdefault((schedulable.resource, schedulable.id), set()).add(schedulable.holder)
+    for (_, id_), of_id in pods.items():
+        if len(of_id) > 1:
+            yield id_, of_id
+
+
+def _parts(ids: Iterable[HeldId], by_nature: Set[str], departed: Set[str]) -> Iterator[tuple[str, Set[str]]]:
+    """Yield each whole device or partition of which another pod has all or some."""
+    taken = {
+        (
+            schedulable.partition_id,
+            schedulable.holder,
+            schedulable.replica is None or is_core(schedulable.id),
+        ): schedulable.part_id
+        for schedulable in ids
+        if schedulable.resource not in by_nature and schedulable.partition_id not in departed
+    }
+    for (partition_id, holder, whole), part_id in taken.items():
+        others = {
+            pod
+            for other, pod, all_of_it in taken
+            if pod != holder and (partition_id in {None, other} or (other is None and not all_of_it))
+        }
+        if whole and others:
+            yield part_id, {holder, *others}

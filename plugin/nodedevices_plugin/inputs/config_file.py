@@ -21,8 +21,7 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_plugin.runtime.supervise import describe
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file
-from nodedevices_plugin.settings.file import ConfigError, FileOutcome
-from nodedevices_plugin.settings.named import NamedFiles
+from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_plugin.vendors.settings import FOLDER, DeviceFile, DeviceFileOutcome, DeviceFiles
 

@@ -23,8 +23,7 @@ from nodedevices_api.withheld import UNHEALTHY
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
 from nodedevices_plugin.kubelet.handover import hand_over
-from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, StartGate
-from nodedevices_plugin.kubelet.recent import RecentAllocations
+from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, RecentAllocations, StartGate
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
 from nodedevices_plugin.kubelet.server import SnapshotError, snapshot
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, Registration, RegistrationState

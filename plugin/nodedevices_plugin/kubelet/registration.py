@@ -39,8 +39,7 @@ from nodedevices_probe.protocol import MAX_MESSAGE, text
 from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Guard
-from nodedevices_plugin.kubelet.offer import KubeletOffer, StartGate
-from nodedevices_plugin.kubelet.recent import RecentAllocations
+from nodedevices_plugin.kubelet.offer import KubeletOffer, RecentAllocations, StartGate
 from nodedevices_plugin.kubelet.server import ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
 from nodedevices_plugin.model.registration import CallObserver, KubeletCall, Method, Result

@@ -25,8 +25,7 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, StartGate
-from nodedevices_plugin.kubelet.recent import RecentAllocations
+from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, RecentAllocations, StartGate
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, NOTHING_SENT, NewestList
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource
 from nodedevices_plugin.model.registration import CallObserver, KubeletCall, Method, Result, unobserved

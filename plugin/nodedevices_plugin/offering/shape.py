@@ -33,8 +33,7 @@ from nodedevices_plugin.model import (
     Unit,
     ids,
 )
-from nodedevices_plugin.offering.naming import by_name
-from nodedevices_plugin.offering.nearness import near
+from nodedevices_plugin.offering.naming import by_name, near
 from nodedevices_plugin.offering.shares import Share, own_shares, share
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
 from nodedevices_plugin.sharing.registry import MODES, SharingModes

@@ -13,8 +13,7 @@ from msgspec import Struct
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
 from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, resource_names
-from nodedevices_plugin.offering.naming import NOTHING_NEAR, matches_unit
-from nodedevices_plugin.offering.nearness import Near
+from nodedevices_plugin.offering.naming import NOTHING_NEAR, Near, matches_unit
 from nodedevices_plugin.sharing.base import SharingMode, SplitRequest
 from nodedevices_plugin.sharing.registry import MODES, ByNature, SharingModes
 from nodedevices_plugin.vendors.base import VendorShares

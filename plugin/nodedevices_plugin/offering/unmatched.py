@@ -21,8 +21,7 @@ from nodedevices_probe.protocol import DeviceFact
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.inventory import selects
 from nodedevices_plugin.model.resource_names import device_names
-from nodedevices_plugin.offering.naming import by_name, matches_unit, units_matching
-from nodedevices_plugin.offering.nearness import Near, near
+from nodedevices_plugin.offering.naming import Near, by_name, matches_unit, near, units_matching
 from nodedevices_plugin.offering.shape import PlanSettings, fitting, units
 from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
 from nodedevices_plugin.sharing.memory import NAME as BY_MEMORY

@@ -42,7 +42,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
 
 class Devices(Struct, frozen=True, kw_only=True):
-    """The node's devices, its optional device nodes (host.paths), and its CDI environments, by vendor."""
+    """The node's devices, its optional device nodes (host.machine), and its CDI environments, by vendor."""
 
     inventory: Inventory
     existing: Set[str]

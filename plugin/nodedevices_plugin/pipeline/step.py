@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from nodedevices_api.conditions import CONFIG_INVALID
 from nodedevices_probe.protocol import ProbeEvent
 
-from nodedevices_plugin.granting.conflicts import conflicts
-from nodedevices_plugin.granting.twice import Comparison, held_twice
+from nodedevices_plugin.granting.conflicts import Comparison, conflicts, held_twice
 from nodedevices_plugin.health.events import LoggedEvent, logged_events
 from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.machine import next_deadline

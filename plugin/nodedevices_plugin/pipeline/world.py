@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
 
-from nodedevices_plugin.granting.conflicts import Conflicts
-from nodedevices_plugin.granting.twice import Comparison
+from nodedevices_plugin.granting.conflicts import Comparison, Conflicts
 from nodedevices_plugin.health import history, lasting
 from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.health.machine import clock_set
@@ -42,9 +41,8 @@ from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.settings.effective import Effective, resolve, understood
-from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.file import FileOutcome, NamedFiles, choose
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.probes import DEFAULT, missing, read
 from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.sharing.daemons import MpsFacts
@@ -69,7 +67,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     holdings: Holdings
     recent: Sequence[RecentAllocate] = ()
     registrations: tuple[Registration, ...] = ()
-    existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
+    existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.machine)
     mps: MpsFacts = msgspec.field(default_factory=MpsFacts)
     cdi: Mapping[str, CdiEnvironment] = msgspec.field(default_factory=dict)  # what CDI finds, by vendor
     pods: NodePods = msgspec.field(default_factory=NodePods)  # of this node, while computing power is shared

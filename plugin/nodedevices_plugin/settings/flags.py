@@ -22,6 +22,9 @@ from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.settings.options import (
+    DOMAIN_PATTERN,
+    NOT_WITH,
+    ONLY_WITH,
     by_name,
     options,
     paths,
@@ -29,7 +32,6 @@ from nodedevices_plugin.settings.options import (
     variables,
     vendors_flags,
 )
-from nodedevices_plugin.settings.together import DOMAIN_PATTERN, NOT_WITH, ONLY_WITH
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 __all__ = ["Local", "parse"]

@@ -1,17 +1,24 @@
-"""The table of settings: name on the command line, variables, key in the configuration file, allowed values.
+"""The table of settings: name on the command line, variables, key in the configuration file, allowed values; and which
+flags need others, or do not go together.
 
 Settings that are fixed while the agent runs are the fields of `local.Local`. Settings that a configuration can have as
 well are here; those for one vendor's devices alone come from the vendor (vendors.settings). Names of NVIDIA's device
 plugin are kept (its v0.20.0 flags, variables and `flags.*` keys), so that a DaemonSet written for it means the same
 here.
+
+What the agent refuses as a combination is data, because the chart refuses the same before anything is installed: its
+table is made of this one (tests/helmchart). A term is a flag that is given, `simulated`, or one of its values,
+`device-list-strategy=envvar`; `probe=simulated` is a probe by its name, wherever it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
+from nodedevices_common import guard
 from nodedevices_common.options import Option, Value, Values, option, options_of, with_flag_variables
+from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.nic import FLAG as RDMA_REQUIRED_OPTION
 from nodedevices_probe.nic import RDMA_NODES, RDMA_REQUIRED
 from nodedevices_probe.registry import KINDS
@@ -20,7 +27,7 @@ from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
-from nodedevices_plugin.vendors.settings import VendorFlags
+from nodedevices_plugin.vendors.settings import FlagRule, VendorFlags
 
 KNOWN = ", ".join(f"`{name}`" for name in KINDS)
 _PATHS = frozenset({"FILE", "DIR", "DIRS", "SOCKET"})  # metavars
@@ -137,3 +144,32 @@ def _by_key(some: tuple[Option, ...]) -> Mapping[str, Option]:
 
 OPTIONS = options()  # as the agent comes, for pages and tests that list them
 OF_VENDORS = tuple(option for option in OPTIONS if option not in OWN)
+
+
+ONLY_WITH: Mapping[str, str] = {
+    "default-config": "config-dir",
+    "fallback-strategies": "config-dir",
+    **guard.ONLY_WITH,
+}
+NOT_WITH: Mapping[str, str] = {"config-file": "config-dir"}
+DOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$"
+
+
+def rules(vendors: Vendors = VENDORS) -> tuple[FlagRule, ...]:
+    """Return what holds wherever probes are configured."""
+    return (
+        *(FlagRule(when=name, needs=(other,)) for name, other in ONLY_WITH.items()),
+        *(FlagRule(when=name, excludes=(other,)) for name, other in NOT_WITH.items()),
+        *(rule for flag in vendors_flags(vendors) for rule in flag.rules),
+    )
+
+
+def probe_rules() -> Iterator[FlagRule]:
+    """Yield what holds where flags say which probes run, or nothing does: not a configuration file."""
+    for kind in KINDS.values():
+        probe = f"probe={kind.name}"
+        for name in kind.requires:
+            option = DEVICES_DIR if name in kind.files else name
+            yield FlagRule(when=probe, needs=(option,))
+            if kind.alone:
+                yield FlagRule(when=option, needs=(probe,))

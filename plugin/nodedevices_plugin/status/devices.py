@@ -19,7 +19,7 @@ from nodedevices_plugin.health.events import CORRELATING
 from nodedevices_plugin.model import HealthState, Holder, InventoryDevice, Notice, Occurrences, Verdict
 from nodedevices_plugin.model.ids import is_core, memory_held, physical_id
 from nodedevices_plugin.model.resource_names import device_names
-from nodedevices_plugin.offering.nearness import nearest
+from nodedevices_plugin.offering.naming import nearest
 from nodedevices_plugin.offering.shape import excluded_by
 from nodedevices_plugin.pipeline.lost import key as lost_key
 from nodedevices_plugin.sharing.clients import client_verdict

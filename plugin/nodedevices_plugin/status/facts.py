@@ -8,8 +8,7 @@ from datetime import datetime
 from msgspec import Struct, field
 from nodedevices_api.conditions import Condition
 
-from nodedevices_plugin.granting.conflicts import Conflicts
-from nodedevices_plugin.granting.twice import DoubleAllocation
+from nodedevices_plugin.granting.conflicts import Conflicts, DoubleAllocation
 from nodedevices_plugin.model import (
     CoresHeld,
     Holdings,

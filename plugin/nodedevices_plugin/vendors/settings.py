@@ -90,7 +90,7 @@ class FolderFiles(Struct, frozen=True, kw_only=True):
 
 
 class FlagRule(Struct, frozen=True, kw_only=True):
-    """Where `when` is given, one of `needs` has to be, and none of `excludes` may be: terms (settings.together)."""
+    """Where `when` is given, one of `needs` has to be, and none of `excludes` may be: terms (settings.options)."""
 
     when: str
     needs: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conformance.amd_device_plugin.cases import CASES, MI308X_GPUS, Case
 from conformance.amd_device_plugin.machines import MI210, MI300X, MI308X, build, gpus, number_in_high_bits
-from nodedevices_plugin.granting import gathering
+from nodedevices_plugin.granting import preferred
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.node.sysfs import System
@@ -78,5 +78,5 @@ def test_the_same_gpus_and_partitions_are_preferred(machines: Path, case: Case) 
     (resource,) = node.world.plan.resources
     without = ids(case.without)
     available = ids(case.available) or [each.id for each in resource.ids if each.id not in without]
-    chosen = prefer(resource, available, ids(case.required), case.size, gathering.build(inventory_of(*every)))
+    chosen = prefer(resource, available, ids(case.required), case.size, preferred.build(inventory_of(*every)))
     assert sorted(chosen) == sorted(ids(case.expected))

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from cluster.rig.problem import RigError
 from nodedevices_api.sections import SharedResource, Sharing
-from nodedevices_plugin.granting.gathering import build
-from nodedevices_plugin.granting.grants import grant
-from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.answers import grant
+from nodedevices_plugin.granting.preferred import build, prefer
 from nodedevices_plugin.model import Holder, OfferedResource
 from nodedevices_plugin.model.ids import memory_held
 from nodedevices_plugin.offering.shape import PlanSettings

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from msgspec.structs import replace
-from nodedevices_plugin.host.cdi_files import CdiFiles
-from nodedevices_plugin.host.cdi_program import ProgramSpec, generate
-from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
+from nodedevices_plugin.host.cdi_files import CdiFiles, ToolkitSpecs
+from nodedevices_plugin.host.cdi_keeper import ProgramSpec, generate
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec, SpecRequest
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE, CtkRequest, Host

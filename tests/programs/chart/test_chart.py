@@ -17,7 +17,7 @@ from helmchart.values import FLAGS, OF_THE_CHART, absolute, written
 from nodedevices_common import __version__, guard
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as operator_settings
-from nodedevices_plugin.settings import together
+from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import variables as agents_variables
@@ -152,7 +152,7 @@ BY_COMPONENT: Mapping[str, str] = {
     "devices-dir": "deviceFiles",
 }
 RULES: Mapping[str, Sequence[FlagRule]] = {
-    "agent": (*together.rules(), *together.probe_rules()),
+    "agent": (*options.rules(), *options.probe_rules()),
     "operator": tuple(FlagRule(when=name, needs=(other,)) for name, other in guard.ONLY_WITH.items()),
 }
 

@@ -15,9 +15,14 @@ from pathlib import Path
 
 import pytest
 from nodedevices_common.backoff import Backoff
-from nodedevices_plugin.host.hardware import FoundHardware
-from nodedevices_plugin.host.machine import LocalMachine, Machine, MachineError, ServedMachine
-from nodedevices_plugin.host.paths import HostPathReader
+from nodedevices_plugin.host.machine import (
+    FoundHardware,
+    HostPathReader,
+    LocalMachine,
+    Machine,
+    MachineError,
+    ServedMachine,
+)
 from nodedevices_plugin.inputs.probe_server import BACKOFF, ProbeServed
 from nodedevices_plugin.inputs.probes import of_server
 from nodedevices_plugin.runtime.threads import Worker

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.host.hardware import FoundHardware
+from nodedevices_plugin.host.machine import FoundHardware
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import probes

@@ -18,8 +18,7 @@ from nodedevices_plugin.cores.ids import key
 from nodedevices_plugin.cores.ledger import Recorded
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import node_containers
-from nodedevices_plugin.host.allocation_files import KEPT_SECONDS, AllocationFiles, AllocationFilesError, recorded
-from nodedevices_plugin.host.core_gate import CoreGate
+from nodedevices_plugin.host.cores import KEPT_SECONDS, AllocationFiles, AllocationFilesError, CoreGate, recorded
 from nodedevices_plugin.model import (
     AllocationError,
     Grant,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from nodedevices_plugin.granting.twice import Comparison, DoubleAllocation, held_twice
+from nodedevices_plugin.granting.conflicts import Comparison, DoubleAllocation, held_twice
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.offering.occupancy import HeldId
 from support.cases import cases

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.host.cdi_files import CdiError, CdiFiles, CdiFolder, unwritable, write
-from nodedevices_plugin.host.paths import HostPathReader, wanted_paths
+from nodedevices_plugin.host.machine import HostPathReader, wanted_paths
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE

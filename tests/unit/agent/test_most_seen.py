@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodedevices_api.base import to_dict
-from nodedevices_plugin.inputs.own_object import seen_object
+from nodedevices_plugin.inputs.cluster import seen_object
 from nodedevices_plugin.model import MostSeen
 from nodedevices_plugin.pipeline.expected import GRACE_SECONDS, MAX_KEPT
 from nodedevices_plugin.pipeline.requesting import SeenObject

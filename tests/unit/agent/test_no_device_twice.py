@@ -25,12 +25,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
-from nodedevices_plugin.granting.answers import Answers
-from nodedevices_plugin.granting.gathering import build
-from nodedevices_plugin.granting.grants import grant
-from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.answers import Answers, grant
+from nodedevices_plugin.granting.preferred import build, prefer
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.kubelet.podresources import (
     Settling,
     ShownEntries,
@@ -40,7 +39,6 @@ from nodedevices_plugin.kubelet.podresources import (
     taken_from,
     with_checkpoint,
 )
-from nodedevices_plugin.kubelet.recent import RecentAllocations
 from nodedevices_plugin.model import AllocationError, HoldersState, Holdings, Inventory, Offer, Plan, RecentAllocate
 from nodedevices_plugin.model.ids import is_core
 from nodedevices_plugin.pipeline.requesting import SeenObject

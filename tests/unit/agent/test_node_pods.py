@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 from nodedevices_kube.errors import ApiError
-from nodedevices_plugin.inputs.node_pods import PodWatch, node_pod
+from nodedevices_plugin.inputs.cluster import PodWatch, node_pod
 from nodedevices_plugin.model import NodePod, PodContainer
 from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, keep_watching
 from support.cases import cases

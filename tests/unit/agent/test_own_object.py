@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from nodedevices_plugin.inputs.own_object import MAX_UNSCHEDULABLE, seen_object
+from nodedevices_plugin.inputs.cluster import MAX_UNSCHEDULABLE, seen_object
 from nodedevices_plugin.model import Cordon
 from support.cases import cases
 

@@ -11,9 +11,8 @@ from nodedevices_plugin.pipeline.probe_set import PROVEN_SECONDS
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings import file as files
-from nodedevices_plugin.settings.file import ConfigError, FileOutcome
+from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.remote import TYPE as POOL

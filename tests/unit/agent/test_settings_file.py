@@ -6,10 +6,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.effective import Effective, NodeSettings, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.file import ConfigError, FileConfig, parse
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.settings.node import NodeSettings
 from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 from support.cases import cases
 from support.contract import INVALID_SHARING

@@ -10,8 +10,7 @@ import pytest
 from nodedevices_plugin.inputs.config_file import MAX_FILES, ConfigFolder
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import flags
-from nodedevices_plugin.settings.file import ConfigError, FileConfig, FileOutcome
-from nodedevices_plugin.settings.named import NamedFiles, choose
+from nodedevices_plugin.settings.file import ConfigError, FileConfig, FileOutcome, NamedFiles, choose
 from support.cases import cases
 from support.patience import PATIENCE_SECONDS
 

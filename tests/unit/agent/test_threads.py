@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from nodedevices_plugin.kubelet.recent import RecentAllocations
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.threads import Threads
 from nodedevices_plugin.status.readiness import UNANSWERED_SECONDS, Readiness

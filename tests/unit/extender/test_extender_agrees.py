@@ -16,9 +16,8 @@ from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_common.pod_requests import INIT
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.shares import requests_of
-from nodedevices_plugin.granting.gathering import build
-from nodedevices_plugin.granting.grants import grant
-from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.answers import grant
+from nodedevices_plugin.granting.preferred import build, prefer
 from nodedevices_plugin.model import AllocationError, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
 from support import nodeshares

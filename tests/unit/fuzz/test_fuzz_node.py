@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nodedevices_plugin.inputs.node_pods import node_pod
+from nodedevices_plugin.inputs.cluster import node_pod
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointError, parse

@@ -14,7 +14,7 @@ from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
-from nodedevices_plugin.inputs.own_object import older_conditions, seen_object
+from nodedevices_plugin.inputs.cluster import older_conditions, seen_object
 from nodedevices_plugin.model import Holder
 from nodedevices_probe.protocol import Attribute
 from structlog.testing import capture_logs

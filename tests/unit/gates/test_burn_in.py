@@ -11,7 +11,7 @@ import pytest
 from nodedevices_api.withheld import MEANINGS
 from nodedevices_plugin.gates import GateFacts, apply
 from nodedevices_plugin.gates.apply import GATES
-from nodedevices_plugin.granting.grants import grant
+from nodedevices_plugin.granting.answers import grant
 from nodedevices_plugin.model import AllocationError, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import Injection, OfferMatch, ResourceRule, Resources, SharedResource, Sharing
 from nodedevices_plugin.cores.ids import is_counted
+from nodedevices_plugin.granting.answers import grant
 from nodedevices_plugin.granting.containers import edits, node_containers
-from nodedevices_plugin.granting.gathering import build
-from nodedevices_plugin.granting.grants import grant
-from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.preferred import build, prefer
 from nodedevices_plugin.model import AllocationError, Grant, OfferedResource, Plan, PlanError
 from nodedevices_plugin.model import ids as id_form
 from nodedevices_plugin.offering.shape import PlanSettings, shape_of

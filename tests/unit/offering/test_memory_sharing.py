@@ -15,11 +15,10 @@ from nodedevices_api.sections import Injection, Sections, SharedResource, Sharin
 from nodedevices_common.errors import InputError
 from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.ledger import Room, Wanted
+from nodedevices_plugin.granting.answers import grant
 from nodedevices_plugin.granting.containers import edits, node_containers
-from nodedevices_plugin.granting.gathering import Topology, build
-from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.packing import pack
-from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.preferred import Topology, build, prefer
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.memory import Memory, fraction

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_api.sections import OfferMatch, ResourceRule, Resources
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.offering.nearness import near, nearest
+from nodedevices_plugin.offering.naming import near, nearest
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.offering.unmatched import unmatched
 from nodedevices_probe.protocol import DeviceFact, PcieNeighbour, PciePath

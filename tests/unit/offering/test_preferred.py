@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_api.sections import SharedResource, Sharing
-from nodedevices_plugin.granting import gathering
-from nodedevices_plugin.granting.gathering import Topology, gather
-from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting import preferred
+from nodedevices_plugin.granting.preferred import Topology, gather, prefer
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_probe.protocol import DeviceFact, Link, PcieNeighbour, PciePath
@@ -121,7 +120,7 @@ def test_the_choice_is_as_good_as_nvidias(
     size: int,
     recorded: tuple[int, ...],
 ) -> None:
-    scores = gathering.build(inventory_of(*gpus))
+    scores = preferred.build(inventory_of(*gpus))
     chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
     rest = [each for each in ids(available) if each not in chosen]
     recorded_rest = [each for each in ids(available) if each not in ids(recorded)]
@@ -134,26 +133,26 @@ def test_the_choice_is_as_good_as_nvidias(
 def test_a_single_gpu_is_taken_where_it_breaks_no_pair_in_whatever_order_is_asked() -> None:
     """NVIDIA's plugin takes the first, and so breaks NVLink pairs (its issue 1193)."""
     pairs = machine(5, {(0, 1): 2, (3, 4): 2}, per_socket=5)
-    assert prefer(whole(pairs), ids((0, 1, 2, 3, 4)), [], 1, gathering.build(inventory_of(*pairs))) == (gpu_id(2),)
-    scores = gathering.build(inventory_of(*A100X8))
+    assert prefer(whole(pairs), ids((0, 1, 2, 3, 4)), [], 1, preferred.build(inventory_of(*pairs))) == (gpu_id(2),)
+    scores = preferred.build(inventory_of(*A100X8))
     backwards = prefer(whole(A100X8), ids(ALL[::-1]), [], 4, scores)
     assert backwards == tuple(ids((0, 1, 2, 3)))
     assert prefer(whole(A100X8), ids(ALL), [], 3, Topology()) == tuple(ids((0, 1, 2)))
 
 
 def test_what_is_known_of_a_pair_is_from_links_of_either_end_or_numa_and_not_through_a_switch() -> None:
-    scores = gathering.build(inventory_of(gpu(0), gpu(1)))
+    scores = preferred.build(inventory_of(gpu(0), gpu(1)))
     assert scores.score(gpu_id(0), gpu_id(1)) > 0
     for pair in ((gpu_id(0), "gone"), ("gone", gpu_id(1)), ("gone", "gone"), (gpu_id(1), gpu_id(1))):
         assert scores.score(*pair) == 0
     gpus = tuple(gpu(number, numa_node=number % 2) for number in range(4))
-    scores = gathering.build(inventory_of(*gpus))
+    scores = preferred.build(inventory_of(*gpus))
     assert (scores.score(gpu_id(0), gpu_id(2)), scores.score(gpu_id(0), gpu_id(1))) == (20, 10)
     assert prefer(whole(gpus), ids((0, 1, 2, 3)), [], 2, scores) == tuple(ids((0, 2)))
     gpus = tuple(gpu(number, links=(Link(kind="NVLink", to="switch", count=18),)) for number in range(2))
-    assert gathering.build(inventory_of(*gpus)).score(gpu_id(0), gpu_id(1)) == 20
+    assert preferred.build(inventory_of(*gpus)).score(gpu_id(0), gpu_id(1)) == 20
     one = gpu(0, links=(Link(kind="NVLink", to=gpu_id(1), count=4),), numa_node=None)
-    assert gathering.build(inventory_of(one, gpu(1))).score(gpu_id(0), gpu_id(1)) == 400
+    assert preferred.build(inventory_of(one, gpu(1))).score(gpu_id(0), gpu_id(1)) == 400
 
 
 @cases(
@@ -163,17 +162,17 @@ def test_what_is_known_of_a_pair_is_from_links_of_either_end_or_numa_and_not_thr
 def test_an_impossible_request_for_whole_gpus_gets_an_empty_list(
     available: tuple[int, ...], must: tuple[int, ...], size: int
 ) -> None:
-    scores = gathering.build(inventory_of(*A100X8))
+    scores = preferred.build(inventory_of(*A100X8))
     assert prefer(whole(A100X8), ids(available), ids(must), size, scores) == ()
 
 
 def test_what_an_init_container_had_is_all_that_its_pod_gets_where_that_is_enough() -> None:
-    resource, scores = whole(A100X8), gathering.build(inventory_of(*A100X8))
+    resource, scores = whole(A100X8), preferred.build(inventory_of(*A100X8))
     assert prefer(resource, ids((2, 5)), ids((2, 5)), 2, scores) == tuple(ids((2, 5)))
 
 
 def test_an_unknown_id_is_an_error_only_when_the_others_do_not_suffice() -> None:
-    resource, scores = whole(A100X8), gathering.build(inventory_of(*A100X8))
+    resource, scores = whole(A100X8), preferred.build(inventory_of(*A100X8))
     with pytest.raises(AllocationError, match="does not offer GPU-gone"):
         prefer(resource, ["GPU-gone"], [], 1, scores)
     with pytest.raises(AllocationError, match="does not offer GPU-gone"):
@@ -223,7 +222,7 @@ def test_of_very_many_equally_good_sets_the_first_are_taken_and_a_lost_neighbour
     assert gathered({f"{each:02}": 1 for each in range(12)}, rows, 6) == {f"{each:02}" for each in range(6)}
     # One GPU off the bus made every call of NVIDIA's plugin fail (its issue 2038).
     gpus = (gpu(0), silent_gpu(1), gpu(2), gpu(3))
-    scores = gathering.build(inventory_of(*gpus))
+    scores = preferred.build(inventory_of(*gpus))
     assert len(prefer(whole(gpus), ids((0, 2, 3)), [], 2, scores)) == 2
 
 
@@ -336,7 +335,7 @@ def test_up_to_eight_gpus_no_set_is_better_and_none_as_good_comes_before_it(
     request: tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int],
 ) -> None:
     gpus, available, must, size = request
-    scores = gathering.build(inventory_of(*gpus))
+    scores = preferred.build(inventory_of(*gpus))
     chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
     assert len(set(chosen)) == size
     assert set(ids(must)) <= set(chosen) <= set(ids(available))
@@ -355,7 +354,7 @@ def test_beyond_eight_gpus_the_set_is_valid_and_no_worse_than_the_first_ones(
     request: tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int],
 ) -> None:
     gpus, available, must, size = request
-    scores = gathering.build(inventory_of(*gpus))
+    scores = preferred.build(inventory_of(*gpus))
     chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
     assert len(set(chosen)) == size
     assert set(ids(must)) <= set(chosen) <= set(ids(available))
@@ -390,4 +389,4 @@ def test_shares_are_always_a_valid_answer(data: st.DataObject, count: int, repli
 )
 def test_paths_on_pcie_count_as_in_nvidias_allocator(path: PciePath, score: int) -> None:
     one, other = gpu(0, pcie=(PcieNeighbour(to=gpu_id(1), path=path),)), gpu(1)
-    assert gathering.build(inventory_of(one, other)).score(gpu_id(0), gpu_id(1)) == score
+    assert preferred.build(inventory_of(one, other)).score(gpu_id(0), gpu_id(1)) == score

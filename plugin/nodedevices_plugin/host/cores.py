@@ -1,8 +1,15 @@
-"""Records the computing power that containers have: one folder each on the host, mounted read-only in the container.
+"""Computing power on the node: the files that record what containers have, and the StartGate that waits for facts.
 
-A folder is named by the ids, so that its name is known before the container is. Its file is written before the
-container starts, and again when more is known; the agent reads the files at its start. A folder whose ids no List of
-the kubelet has shown for ten minutes is removed. A file that cannot be read is ignored.
+Each container has a folder on the host, mounted read-only into it. A folder is named by the ids, so that its name is
+known before the container is. Its file is written before the container starts, and again when more is known; the agent
+reads the files at its start. A folder whose ids no List of the kubelet has shown for ten minutes is removed. A file
+that cannot be read is ignored.
+
+At an allocation the pod may not have been seen yet: the kubelet and this agent learn of it at the same time, by two
+watches. The answer waits a second at most, in a thread of its own; a pod that is still unknown counts as all of a
+device. Before a container starts, PodResources shows which container the ids belong to; the kubelet allows 30 seconds
+for that, and tries a refused start again. A container that is known to start again, or for which all of a device was
+free, is never refused because PodResources does not answer.
 """
 
 from __future__ import annotations
@@ -11,9 +18,11 @@ import asyncio
 import contextlib
 import json
 import shutil
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -21,9 +30,10 @@ from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace
 from nodedevices_common.pod_requests import Demand
 
-from nodedevices_plugin.cores.book import Allocated
+from nodedevices_plugin.cores.book import Allocated, CoreBook
 from nodedevices_plugin.cores.ids import FILE, key
 from nodedevices_plugin.cores.ledger import Recorded
+from nodedevices_plugin.model import AllocationError, Holdings
 from nodedevices_plugin.runtime.threads import Worker
 
 READ_SECONDS = 2.0  # at the start
@@ -208,3 +218,61 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
     return value
+
+
+SEEN_SECONDS = 1.0  # for a pod to be seen, before it is allocated
+KNOWN_SECONDS = 10.0  # for a pod to be known, before it starts
+LIST_AGAIN_SECONDS = 0.5
+
+
+class CoreGate:
+    """The StartGate of this agent. `holdings`: lists the holders now; `write`: records what a container has."""
+
+    def __init__(
+        self,
+        book: CoreBook,
+        *,
+        holdings: Callable[[], Awaitable[Holdings]],
+        write: Callable[[Allocated], Awaitable[None]],
+        seen_seconds: float = SEEN_SECONDS,
+        known_seconds: float = KNOWN_SECONDS,
+    ) -> None:
+        self._book = book
+        self._holdings = holdings
+        self._write = write
+        self._seen_seconds = seen_seconds
+        self._known_seconds = known_seconds
+        self._changed = asyncio.Event()  # for the loop
+        self._seen = threading.Condition()  # for threads
+
+    def pods_changed(self) -> None:
+        """Check again: the book knows other pods than before."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+        with self._seen:
+            self._seen.notify_all()
+
+    def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
+        with self._seen:
+            self._seen.wait_for(lambda: self._book.knows(resource, size, ids), timeout=self._seen_seconds)
+
+    async def before_start(self, resource: str, ids: Sequence[str]) -> None:
+        deadline = monotonic() + self._known_seconds
+        start = self._book.start(resource, ids)
+        while start.wait and (left := deadline - monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):  # others may wait for a List before this one
+                async with asyncio.timeout(left):
+                    self._book.observe(await self._holdings())
+            start = self._book.start(resource, ids)
+            if start.wait:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LIST_AGAIN_SECONDS):
+                        await self._changed.wait()
+                start = self._book.start(resource, ids)
+        if start.refusal:
+            raise AllocationError(start.refusal)
+        if start.allocated is not None:
+            try:
+                await self._write(start.allocated)
+            except OperationError as error:
+                raise AllocationError(f"{resource}: {error}; the kubelet tries again") from error
