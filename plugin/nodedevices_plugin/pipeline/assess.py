@@ -29,7 +29,6 @@ from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
-from nodedevices_plugin.pipeline.config_status import ActiveConfig
 from nodedevices_plugin.pipeline.confirm import Confirm, asked_since, follow_drained, read_confirm
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held
@@ -38,7 +37,7 @@ from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.routing import WaitingEvent, folded, of_this_boot, routed
-from nodedevices_plugin.pipeline.state import SeenSpec, State
+from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import (
     Inputs,
     Known,
@@ -53,7 +52,6 @@ from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
 from nodedevices_plugin.vendors.faults import FaultSources
-from nodedevices_plugin.vendors.registry import Vendors
 
 
 class Assessment(Struct, frozen=True, kw_only=True):
@@ -125,53 +123,65 @@ class Assessment(Struct, frozen=True, kw_only=True):
         return access.program_requests(self.active, self.known.requested.effective, self.devices)
 
 
+class _Start(Struct, frozen=True, kw_only=True):
+    """What an assessment starts from: all but what the devices are now."""
+
+    world: World  # before
+    inputs: Inputs
+    local: Local
+    now: datetime
+    monotonic: float
+    vendors: FaultSources
+    confirm: Confirm
+    requested: RequestedConfig
+    holding: Holding
+
+    @property
+    def confirmed(self) -> frozenset[str]:
+        """Ids of devices that a person says were removed."""
+        return self.confirm.removed.union(self.world.state.removals)
+
+    @property
+    def applied(self) -> Effective | None:
+        active = self.world.active
+        return active.effective if active.applied_once else None
+
+
 def assess(
     world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
 ) -> Assessment:
     """Return the state of the node and the wanted configuration. `now`: the wall clock, which is shown; `monotonic`:
     the clock by which waiting is measured; `vendors`: the sources of faults; None: the registered ones."""
-    vendors = local.vendors.fault_sources() if vendors is None else vendors
     world = clock_adjusted(world, now=now, monotonic=monotonic)
-    confirm = read_confirm(world, inputs)
-    confirmed = confirm.removed.union(world.state.removals)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     requested, requested_from = _requested(world, inputs, local, spec)
-    holding = holding_of(world, inputs)
-    probed = _probed(
-        world,
-        inputs,
-        *_wanted_probes(world, inputs, local, requested),
-        holding=holding,
-        confirmed=confirmed,
+    start = _Start(
+        world=world,
+        inputs=inputs,
+        local=local,
         now=now,
         monotonic=monotonic,
-        vendors=local.vendors,
+        vendors=local.vendors.fault_sources() if vendors is None else vendors,
+        confirm=read_confirm(world, inputs),
+        requested=requested,
+        holding=holding_of(world, inputs),
     )
-    probes, probe_set = probed.probes, probed.probe_set
-    applied = world.active.effective if world.active.applied_once else None
-    owned = _owned(probes, inputs, applied, requested)
+    holding = start.holding
+    probed = _probed(start)
+    probes, probe_set, owned = probed.probes, probed.probe_set, _owned(start, probed.probes)
     inventory = together(owned, probe_set, complete=world.plan is not None or not probe_set.waits(probes, monotonic))
     pending = (*of_this_boot(world.state.waiting, probes), *_new_events(probed))
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
-    used = in_use(inventory, world.plan, (applied, requested.effective))
-    removals = confirmed & _gone(probes, probe_set)
-    cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
-    given_up = removals.union(cordon.id for cordon in cordons if cordon.holds(now))
-    asked, drained = _drained(world, inventory, cordons, holding, now=now, monotonic=monotonic)
-    judged = _judged(
-        world,
-        (*owned.items(), *(("", retired.inventory) for retired in probe_set.retired)),
-        by_probe,
-        inventory,
-        in_use=used,
-        given_up=given_up,
-        recovered=confirm.recovered,
-        vendors=vendors,
-        now=now,
-        monotonic=monotonic,
-    )
+    used = in_use(inventory, world.plan, (start.applied, requested.effective))
+    removals = start.confirmed & _gone(probes, probe_set)
+    cordons = _cordons(start)
+    cordons_now = tuple(cordon for cordon in cordons if cordon.holds(now))
+    given_up = removals.union(cordon.id for cordon in cordons_now)
+    asked = asked_since(world.known.asked, cordons, now=now, monotonic=monotonic)
+    parts = (*owned.items(), *(("", retired.inventory) for retired in probe_set.retired))
+    judged = _judged(start, parts, by_probe, inventory, in_use=used, given_up=given_up)
     removed_probes = probe_sets.withheld(probe_set, probes)
-    given_now, given, places = _places(world, inputs, owned, inventory, holding, used=used, vendors=local.vendors)
+    given_now, given, places = _places(start, owned, inventory, used=used)
     removed = probe_sets.problems(probe_set, removed_probes.keys(), inventory)
     inventory = _with_problems(inventory, (*removed, *places.problems(inventory)))
     known = Known(
@@ -193,21 +203,6 @@ def assess(
         requested=requested,
         requested_from=requested_from,
     )
-    cordons_now = tuple(cordon for cordon in cordons if cordon.holds(now))
-    facts = GateFacts(
-        inventory=inventory,
-        verdicts=judged.verdicts,
-        cordons=cordons_now,
-        removed_probes=removed_probes,
-        places=places.withheld,
-        held=held(inputs.holdings, holding.unconfirmed, _index(world.active, requested, known.index), given),
-        holdings=inputs.holdings,
-        unconfirmed=holding.unconfirmed,
-        statuses=inputs.mps.statuses,
-        taken=inputs.mps.taken,
-        shown=frozenset(resource.name for resource in (world.plan or Plan()).resources if resource.ids),
-        pods=inputs.pods,
-    )
     return Assessment(
         world=world,
         inputs=inputs,
@@ -215,8 +210,8 @@ def assess(
         now=now,
         monotonic=monotonic,
         rules=judged.rules,
-        vendors=vendors,
-        confirm=confirm,
+        vendors=start.vendors,
+        confirm=start.confirm,
         history=judged.history,
         known=known,
         events=tuple(event for events in by_probe.values() for event in events),
@@ -225,10 +220,31 @@ def assess(
         waiting=folded(waiting for waiting in pending if waiting.event in too_early),
         removals=removals,
         cordons=cordons,
-        drained=drained,
+        drained=follow_drained(
+            world.state.drained,
+            inventory,
+            cordons_now,
+            held=holding.known_devices,
+            asked=asked,
+            now=now,
+            monotonic=monotonic,
+        ),
         given_up=given_up,
         spec=spec,
-        facts=facts,
+        facts=GateFacts(
+            inventory=inventory,
+            verdicts=judged.verdicts,
+            cordons=cordons_now,
+            removed_probes=removed_probes,
+            places=places.withheld,
+            held=held(inputs.holdings, holding.unconfirmed, _index(start, known.index), given),
+            holdings=inputs.holdings,
+            unconfirmed=holding.unconfirmed,
+            statuses=inputs.mps.statuses,
+            taken=inputs.mps.taken,
+            shown=frozenset(resource.name for resource in (world.plan or Plan()).resources if resource.ids),
+            pods=inputs.pods,
+        ),
     )
 
 
@@ -249,32 +265,28 @@ class _Judged(Struct, frozen=True, kw_only=True):
     counts: Mapping[lasting.CounterKey, lasting.Count]
 
 
-def _owned(
-    probes: Mapping[str, Inventory], inputs: Inputs, applied: Effective | None, requested: RequestedConfig
-) -> dict[str, Inventory]:
+def _owned(start: _Start, probes: Mapping[str, Inventory]) -> dict[str, Inventory]:
     """Return each probe's devices without those that another one has, with what their configuration lacks."""
     owned = {}
     for name, part in stage_inventory.owned(probes).items():
-        devices = access.Devices(inventory=part, existing=inputs.existing, cdi=inputs.cdi)
-        missing = access.missing_nodes(applied, requested.effective, devices)
+        devices = access.Devices(inventory=part, existing=start.inputs.existing, cdi=start.inputs.cdi)
+        missing = access.missing_nodes(start.applied, start.requested.effective, devices)
         owned[name] = stage_inventory.with_missing_nodes(part, missing)
     return owned
 
 
 def _judged(
-    world: World,
+    start: _Start,
     parts: Sequence[tuple[str, Inventory]],
     events: Mapping[str, Sequence[ProbeEvent]],
     inventory: Inventory,
     *,
     in_use: Callable[[str], bool],
     given_up: Set[str],
-    recovered: frozenset[str],
-    vendors: FaultSources,
-    now: datetime,
-    monotonic: float,
 ) -> _Judged:
     """Judge the devices of each of the `parts`, by name of their probe. `inventory`: all of them together."""
+    world, vendors, now, monotonic = start.world, start.vendors, start.now, start.monotonic
+    recovered = start.confirm.recovered
     rules = HealthRules.from_section(world.active.effective.sections.health)
     all_events = tuple(event for some in events.values() for event in some)
     history = stage_history.with_events(
@@ -318,43 +330,14 @@ def _judged(
     return _Judged(rules=rules, history=counted, verdicts=verdicts, shown=shown, counts=counts)
 
 
-def _drained(
-    world: World,
-    inventory: Inventory,
-    cordons: Sequence[Cordon],
-    holding: Holding,
-    *,
-    now: datetime,
-    monotonic: float,
-) -> tuple[Mapping[str, float], Mapping[str, datetime]]:
-    """Return since when devices are to be taken out of the machine, and since when they can be."""
-    asked = asked_since(world.known.asked, cordons, now=now, monotonic=monotonic)
-    drained = follow_drained(
-        world.state.drained,
-        inventory,
-        cordons,
-        held=holding.known_devices,
-        asked=asked,
-        now=now,
-        monotonic=monotonic,
-    )
-    return asked, drained
-
-
 def _places(
-    world: World,
-    inputs: Inputs,
-    owned: Mapping[str, Inventory],
-    inventory: Inventory,
-    holding: Holding,
-    *,
-    used: Callable[[str], bool],
-    vendors: Vendors,
+    start: _Start, owned: Mapping[str, Inventory], inventory: Inventory, *, used: Callable[[str], bool]
 ) -> tuple[Mapping[str, Given], Mapping[str, Given], stage_places.Places]:
     """Return what each part is given as now, what held ids were given, and the places that two parts have."""
+    world, holding, vendors = start.world, start.holding, start.local.vendors
     indices = world.active.effective.index_prefix is not None
     now = stage_places.given_now(inventory, vendors, indices=indices)
-    new = granted(world, inputs)
+    new = granted(world, start.inputs)
     given = stage_places.remembered(world.known.given, holding.held, new, was=world.known.given_now, now=now)
     taken = stage_places.taken(
         owned,
@@ -378,19 +361,16 @@ def _requested(
     return request_config(local, *made_of), made_of
 
 
-def _wanted_probes(
-    world: World, inputs: Inputs, local: Local, requested: RequestedConfig
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _wanted_probes(start: _Start) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The probes that are to run, as configured, and which of them stand for `auto`."""
-    texts, auto = world.probe_set.texts, world.probe_set.auto
+    requested, texts, auto = start.requested, start.world.probe_set.texts, start.world.probe_set.auto
     if requested.probes is None:
         return texts, auto
-    kept = probe_sets.started(texts, auto, world.probes)
     return probe_sets.resolve(
         requested.probes,
-        hardware=inputs.hardware,
-        kept=kept,
-        options=local.probe_options,
+        hardware=start.inputs.hardware,
+        kept=probe_sets.started(texts, auto, start.world.probes),
+        options=start.local.probe_options,
         files=requested.files.keys(),
     )
 
@@ -404,21 +384,24 @@ def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) 
     return SeenSpec(config=seen.config, config_hash=seen.config_hash, config_name=seen.config_name or "")
 
 
-def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: datetime) -> tuple[Cordon, ...]:
+def _cordons(start: _Start) -> tuple[Cordon, ...]:
     """Return what people took out of service: as in the object, else the last known entries. When the object is gone
     they stay: the publisher makes it again with these."""
-    if standalone:
+    seen, before = start.inputs.seen, start.world.state.unschedulable
+    if start.local.standalone:
         return ()
     if seen is None or not seen.exists:
-        return state.unschedulable
-    known = {cordon.id: cordon.since for cordon in state.unschedulable}
+        return before
+    known = {cordon.id: cordon.since for cordon in before}
     return tuple(
-        dataclasses.replace(cordon, since=cordon.since or known.get(cordon.id) or now) for cordon in seen.unschedulable
+        dataclasses.replace(cordon, since=cordon.since or known.get(cordon.id) or start.now)
+        for cordon in seen.unschedulable
     )
 
 
-def _index(active: ActiveConfig, requested: RequestedConfig, index: DeviceIndex) -> DeviceIndex:
-    effective = active.effective if active.applied_once else requested.effective or active.effective
+def _index(start: _Start, index: DeviceIndex) -> DeviceIndex:
+    """Return the devices by the names of the configuration in effect, or else of the wanted one."""
+    effective = start.applied or start.requested.effective or start.world.active.effective
     return index.under(effective.index_prefix)
 
 
@@ -444,25 +427,15 @@ class _Probed(Struct, frozen=True, kw_only=True):
     events: tuple[ProbeEvent, ...]
 
 
-def _probed(
-    world: World,
-    inputs: Inputs,
-    texts: tuple[str, ...],
-    auto: tuple[str, ...],
-    *,
-    holding: Holding,
-    confirmed: frozenset[str],
-    now: datetime,
-    monotonic: float,
-    vendors: Vendors,
-) -> _Probed:
-    """`texts`, `auto`: the probes that are to run. `confirmed`: ids of devices that a person says were removed."""
+def _probed(start: _Start) -> _Probed:
+    world, inputs, holding, now = start.world, start.inputs, start.holding, start.now
+    texts, auto = _wanted_probes(start)
     effective = world.active.effective
     forget = effective.sections.health.forget_missing_seconds
-    removed = (confirmed - holding.devices) | _taken_out(world.inventory, effective, holding.devices)
+    removed = (start.confirmed - holding.devices) | _taken_out(world.inventory, effective, holding.devices)
     drained = world.state.drained.keys() - holding.devices
     given_up = {cordon.id for cordon in world.state.unschedulable if cordon.holds(now)}
-    running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, monotonic, auto)
+    running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, start.monotonic, auto)
     source = inputs.source or next(iter(running))
     # That of a log stays: its probe may be taken away and come back.
     cursors = {
@@ -476,7 +449,7 @@ def _probed(
             probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=gone)
             continue
         cursor = world.known.cursors.get(name, EventCursor())
-        cursors[name], events = fresh_events(cursor, inputs.snapshot, now - timedelta(seconds=monotonic))
+        cursors[name], events = fresh_events(cursor, inputs.snapshot, now - timedelta(seconds=start.monotonic))
         updated = partial(
             stage_inventory.update,
             before,
@@ -496,10 +469,10 @@ def _probed(
         world.verdicts,
         held=holding.known_devices,
         now=now,
-        monotonic=monotonic,
-        removed=confirmed,
+        monotonic=start.monotonic,
+        removed=start.confirmed,
         forget_missing_seconds=forget,
-        vendors=vendors,
+        vendors=start.local.vendors,
     )
     return _Probed(probes=probes, probe_set=probe_set, cursors=cursors, source=source, events=events)
 
