@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodedevices_probe.kmsg.log import SIZES, Follower, kernel_tail
+from nodedevices_probe.kmsg.probe import SIZES, Follower, kernel_tail
 
 from benchmarks.process import cpu_seconds, memory_mib
 from benchmarks.table import Row

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from nodedevices_common import unix_socket
 
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.wanted import MAX_BYTES, Wanted, follow
 
 MAX_CLIENTS = 4

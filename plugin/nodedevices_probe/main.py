@@ -21,7 +21,7 @@ from pathlib import Path
 from nodedevices_common import __version__, loading
 
 from nodedevices_probe import auto, wanted
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import ProbeKind
 from nodedevices_probe.listening import Listener, socket_path
 from nodedevices_probe.loop import LineLoop, SourceFacts, write_all

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from nodedevices_probe.loop import NONE_NEEDED, EventLog, SourceFacts
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import System, unbound
+from nodedevices_probe.node.sysfs import System, neighbours, unbound
 from nodedevices_probe.protocol import Attribute, DeviceFact, Driver, DriverState, Machine, Problem
 
 KERNEL = "linux"  # the driver's name where any driver will do
@@ -45,12 +46,32 @@ class SysfsSource:
         """Without those that left these folders of PCI devices while they were read: what was read of them is not all,
         and is not to stand in the place of what was known before."""
         there = {id_ for folder in folders for id_ in self.system.bus_ids(folder)}
-        return numbered(device for device in devices if device.pci_bus_id in there)
+        return tuple(device for device in devices if device.pci_bus_id in there)
 
-    def _linked(self, device: DeviceFact) -> DeviceFact:
-        if not device.pci_bus_id:
-            return device
-        return replace(device, readings=self.system.with_pcie_link(device.readings, device.pci_bus_id))
+    def has_paths(self, _: DeviceFact) -> bool:
+        """True when PCIe paths to and from a device are reported: not where it is a part of another one."""
+        return True
+
+    def _placed(self, devices: Sequence[DeviceFact]) -> Iterator[DeviceFact]:
+        """Yield them with their indexes in this order, each type for itself; those on PCI with their places, links and
+        the paths between them."""
+        places = {device.id: self.system.place(device.pci_bus_id) for device in devices if device.pci_bus_id}
+        near = neighbours(
+            {device.id: places[device.id] for device in devices if device.id in places and self.has_paths(device)}
+        )
+        counts = Counter[str]()
+        for device in devices:
+            placed = replace(device, index=counts[device.type])
+            counts[device.type] += 1
+            if place := places.get(device.id):
+                placed = replace(
+                    placed,
+                    pcie_root=place.root,
+                    numa_node=place.numa_node,
+                    pcie=near.get(device.id, ()),
+                    readings=self.system.with_pcie_link(device.readings, device.pci_bus_id),
+                )
+            yield placed
 
     def gpus(
         self, modules: Sequence[str], pci_vendor: str, devices: Callable[[], tuple[DeviceFact, ...]]
@@ -91,7 +112,7 @@ class SysfsSource:
             machine=machine,
             accelerators_on_bus=on_bus,
             problems=found.problems,
-            devices=tuple(self._linked(device) for device in found.devices),
+            devices=tuple(self._placed(found.devices)),
         )
 
 
@@ -104,16 +125,6 @@ def attribute(value: str | int | bool) -> Attribute:
     if isinstance(value, bool):
         return Attribute(boolean=value)
     return Attribute(integer=value) if isinstance(value, int) else Attribute(string=value)
-
-
-def numbered(devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
-    """With their indexes in this order; each type counts for itself."""
-    counts: dict[str, int] = {}
-    found = list[DeviceFact]()
-    for device in devices:
-        counts[device.type] = counts.get(device.type, -1) + 1
-        found.append(replace(device, index=counts[device.type]))
-    return tuple(found)
 
 
 def _not_loaded(modules: Sequence[str]) -> str:

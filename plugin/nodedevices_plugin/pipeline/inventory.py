@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 from nodedevices_api.bounds import MAX_DEVICES, MAX_PARTITIONS
 from nodedevices_common.text import some
-from nodedevices_probe.node.drm import NODE_MISSING
+from nodedevices_probe.node.sysfs import NODE_MISSING
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_OWN,

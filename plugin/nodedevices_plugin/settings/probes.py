@@ -24,7 +24,7 @@ from nodedevices_api.bounds import MAX_PROBE_NAME, MAX_PROBES, PROBE_NAME_PATTER
 from nodedevices_common import unix_socket
 from nodedevices_common.options import Value
 from nodedevices_common.text import show
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.registry import KINDS
 

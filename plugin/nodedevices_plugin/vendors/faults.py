@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 from nodedevices_probe.kmsg import PCIE_FATAL, PCIE_NON_FATAL
-from nodedevices_probe.node.drm import NODE_MISSING
+from nodedevices_probe.node.sysfs import NODE_MISSING
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 
 from msgspec import Struct, field
 from nodedevices_probe import generic as attributes
-from nodedevices_probe.files.check import rendered, rendered_path
+from nodedevices_probe.files import rendered, rendered_path
 from nodedevices_probe.generic.config import ConfigEntry, DeviceGroup, GenericConfig, PathPart, find, parse
 from nodedevices_probe.generic.glob import is_pattern, match_text
 from nodedevices_probe.protocol import DeviceFact, Readings

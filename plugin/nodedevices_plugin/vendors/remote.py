@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 from nodedevices_probe import remote as attributes
-from nodedevices_probe.files.check import rendered
+from nodedevices_probe.files import rendered
 from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.remote.config import RemoteConfig, RemotePool, parse
 

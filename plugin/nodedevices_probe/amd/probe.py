@@ -22,9 +22,8 @@ from nodedevices_probe.amd import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
 from nodedevices_probe.amd.exporter import Exporter
 from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_id, gpu_nodes, memory_of_processes, partition_numbers
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.node import drm
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import PciePlace, System, neighbours
+from nodedevices_probe.node.sysfs import Drm, System, drm, hwmon, node_conditions, sensors
 from nodedevices_probe.protocol import (
     MAX_INTEGER,
     MAX_SMALL,
@@ -32,7 +31,6 @@ from nodedevices_probe.protocol import (
     DeviceFact,
     Link,
     Partition,
-    PcieNeighbour,
     Readings,
     within,
 )
@@ -48,12 +46,12 @@ def read(roots: Roots, at: str, device_nodes: Sequence[str]) -> Readings:
     bad_pages = roots.said(f"{at}/ras/gpu_vram_bad_pages", MAX_BAD_PAGES_BYTES)
     pages = None if bad_pages is None else _BAD_PAGE.findall(bad_pages)
     return replace(
-        drm.sensors(roots, at, shown="junction"),
+        sensors(roots, at, shown="junction"),
         remap_pending=None if pages is None else "P" in pages,
         remap_failure=None if pages is None else "F" in pages,
         remapped_uncorrectable=None if pages is None else pages.count("R"),
         ecc_uncorrectable_volatile=_uncorrectable(roots, f"{at}/ras"),
-        conditions=drm.missing(roots, device_nodes),
+        conditions=node_conditions(roots, device_nodes),
     )
 
 
@@ -81,9 +79,9 @@ def _busy(roots: Roots, at: str) -> int | None:
 
 def with_telemetry(readings: Readings, roots: Roots, at: str) -> Readings:
     """The same with what says nothing about health."""
-    hwmon = drm.hwmon(roots, at)
+    sensors_at = hwmon(roots, at)
     files = ("pwm1", "freq1_input", "freq2_input")
-    fan, clock, memory_clock = (roots.number(f"{hwmon}/{file}") if hwmon else None for file in files)
+    fan, clock, memory_clock = (roots.number(f"{sensors_at}/{file}") if sensors_at else None for file in files)
     return replace(
         readings,
         fan_percent=within(fan * 100 // 255, 0, 100) if fan is not None else None,
@@ -116,10 +114,8 @@ class _Topology:
 
     nodes: Mapping[str, list[KfdNode]]  # of each GPU, by PCI address
     owners: Mapping[int, str]  # KFD's number -> PCI address
-    places: Mapping[str, PciePlace]
-    near: Mapping[str, tuple[PcieNeighbour, ...]]
     unhealthy: Set[str]  # PCI addresses of GPUs that AMD's exporter calls so
-    partition_nodes: Mapping[int | None, drm.Drm]  # of partitions beyond the first of each GPU, by their render node
+    partition_nodes: Mapping[int | None, Drm]  # of partitions beyond the first of each GPU, by their render node
     in_use: Mapping[int, Sequence[int]] | None  # memory of each process, by KFD's id; None: not read, or not said
 
     def links(self, bus_id: str) -> tuple[Link, ...]:
@@ -140,12 +136,9 @@ class AmdSource(SysfsSource):
     def _devices(self) -> tuple[DeviceFact, ...]:
         bus_ids = self.system.bus_ids(BOUND)
         nodes = by_gpu(gpu_nodes(self.roots), bus_ids)
-        places = {id_: self.system.place(id_) for id_ in bus_ids}
         machine = _Topology(
             nodes=nodes,
             owners={node.number: bus_id for bus_id, some in nodes.items() for node in some},
-            places=places,
-            near=neighbours(places),
             partition_nodes=self._partition_nodes(),
             unhealthy=self._unhealthy(),
             in_use=memory_of_processes(self.roots) if self.use else None,
@@ -154,8 +147,7 @@ class AmdSource(SysfsSource):
 
     def _device(self, bus_id: str, topology: _Topology) -> DeviceFact:
         at, nodes = f"{BOUND}/{bus_id}", topology.nodes.get(bus_id, [])
-        place = topology.places[bus_id]
-        nodes_of, profile = drm.drm(self.roots, at), self._profile(at)
+        nodes_of, profile = drm(self.roots, at), self._profile(at)
         partitions = _partitions(bus_id, nodes, profile, {**topology.partition_nodes, nodes_of.render: nodes_of})
         memory = sum(node.memory_bytes for node in nodes) or self.roots.number(f"{at}/mem_info_vram_total") or 0
         error = self.roots.unsaid(at, COMPUTE, MEMORY) or (None if nodes else NO_KFD)
@@ -173,13 +165,10 @@ class AmdSource(SysfsSource):
             architecture=next((node.gfx for node in nodes if node.gfx), ""),
             firmware=self.roots.word(f"{at}/vbios_version"),
             pci_bus_id=bus_id,
-            pcie_root=place.root,
-            numa_node=place.numa_node,
             extra=self._extra(at, profile),
             capacity=_capacity(memory, nodes),
             partitions=partitions,
             links=topology.links(bus_id),
-            pcie=topology.near[bus_id],
             device_nodes=own,
             readings=self._readings(bus_id, at, tuple(needed), topology) if error is None else Readings(error=error),
         )
@@ -221,16 +210,14 @@ class AmdSource(SysfsSource):
             }
         )
 
-    def _partition_nodes(self) -> dict[int | None, drm.Drm]:
+    def _partition_nodes(self) -> dict[int | None, Drm]:
         """The DRM nodes of partitions beyond the first of each GPU, by the minor number of the render node."""
-        found = (
-            drm.drm(self.roots, f"{PLATFORM}/{name}") for name in self.roots.names(PLATFORM) if _XCP.fullmatch(name)
-        )
+        found = (drm(self.roots, f"{PLATFORM}/{name}") for name in self.roots.names(PLATFORM) if _XCP.fullmatch(name))
         return {node.render: node for node in found if node.render is not None}
 
 
 def _partitions(
-    bus_id: str, nodes: Sequence[KfdNode], profile: str, nodes_of: Mapping[int | None, drm.Drm]
+    bus_id: str, nodes: Sequence[KfdNode], profile: str, nodes_of: Mapping[int | None, Drm]
 ) -> tuple[Partition, ...]:
     """By number; none where the GPU is whole. A partition has the DRM nodes of its render node, else that one alone."""
     if len(nodes) < 2 and not _is_cut(profile):
@@ -253,11 +240,11 @@ def _is_cut(profile: str) -> bool:
     return bool(profile) and not profile.startswith(WHOLE)
 
 
-def _render_node(node: KfdNode) -> drm.Drm:
-    return drm.Drm(render=node.render_minor if node.render_minor >= FIRST_RENDER_MINOR else None)
+def _render_node(node: KfdNode) -> Drm:
+    return Drm(render=node.render_minor if node.render_minor >= FIRST_RENDER_MINOR else None)
 
 
-def _with_kfd(own: drm.Drm) -> tuple[str, ...]:
+def _with_kfd(own: Drm) -> tuple[str, ...]:
     """Return what a container needs: `/dev/kfd`, which all GPUs share, and the DRM nodes of its own."""
     return (KFD_NODE, *own.nodes)
 

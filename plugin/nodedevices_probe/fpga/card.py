@@ -18,9 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from nodedevices_probe.fpga import FIREWALL, NO_SHELL
-from nodedevices_probe.node.drm import drm, missing, sensors
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES
+from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, drm, node_conditions, sensors
 from nodedevices_probe.protocol import MAX_INTEGER, Readings, text, within
 
 MAKERS = {"0x10ee": "Xilinx", "0x13fe": "Advantech", "0x1d0f": "AWS", "0x3475": "Arista"}
@@ -195,7 +194,7 @@ def _readings(roots: Roots, functions: FpgaFunctions, controller: str, nodes: tu
         felt,
         temperature_celsius=within(celsius, -300, 1000) if celsius else felt.temperature_celsius,
         power_milliwatts=within(microwatts // 1000, 0, MAX_INTEGER) if microwatts else felt.power_milliwatts,
-        conditions=(*tripped, *missing(roots, nodes)),
+        conditions=(*tripped, *node_conditions(roots, nodes)),
     )
 
 

@@ -12,7 +12,8 @@ the probe and no device, until it has one.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,13 +33,11 @@ from nodedevices_probe.fpga import (
     U30,
     VENDOR,
     card,
-    media,
 )
 from nodedevices_probe.fpga.card import MAKERS, U30_IDS, Fpga, OnBus, on_bus, slot
-from nodedevices_probe.fpga.media import Media
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import System, neighbours
+from nodedevices_probe.node.sysfs import PCI_DEVICES, System, node_conditions
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     Attribute,
@@ -46,14 +45,21 @@ from nodedevices_probe.protocol import (
     Partition,
     Problem,
     Readings,
+    normal_bus_id,
     text,
 )
-from nodedevices_probe.source import BoundedReads, Found, SysfsSource, attributes, numbered
+from nodedevices_probe.source import BoundedReads, Found, SysfsSource, attributes
 
-MODULES = ("xocl", "xclmgmt", media.MODULE)
+MISC = "sys/class/misc"
+MEDIA_MODULE = "ama_transcoder"  # its devices are /dev/ama_transcoder<N>, one for each of a card's two chips
+MODULES = ("xocl", "xclmgmt", MEDIA_MODULE)
 MAX_PROBLEMS = 16
 NO_SERIAL = "it has no serial number, which shows what belongs to a U30"
 GOLDEN = "it is a U30 with only its golden image: program a shell"
+NO_MEDIA_DRIVER = (
+    f"the driver {MEDIA_MODULE} does not list it: the module is not loaded, or its firmware must be written"
+)
+_TRANSCODER = re.compile(rf"{MEDIA_MODULE}[0-9]{{1,4}}")
 _U30_SHELL = "xilinx_u30"
 
 
@@ -61,7 +67,7 @@ _U30_SHELL = "xilinx_u30"
 class FpgaSource(SysfsSource):
     name: str = "fpga"
     fpga_reads: BoundedReads[Fpga] = field(default_factory=BoundedReads)
-    media_reads: BoundedReads[Media | None] = field(default_factory=BoundedReads)
+    media_reads: BoundedReads[DeviceFact | None] = field(default_factory=BoundedReads)
     _users: dict[str, str] = field(default_factory=dict)  # of each slot, its user function
     _serials: dict[str, str] = field(default_factory=dict)  # of U30s, by user function
     _members: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of U30s, user functions by serial number
@@ -74,7 +80,8 @@ class FpgaSource(SysfsSource):
     def _found(self, listed: OnBus) -> Found:
         cards, problems = self._cards(self.roots, listed)
         every = [*cards, *self._media(self.roots, listed)]
-        return Found(devices=self._placed(every), problems=tuple(problems[:MAX_PROBLEMS]))
+        every.sort(key=lambda device: (device.type, device.pci_bus_id, device.id))
+        return Found(devices=tuple(every), problems=tuple(problems[:MAX_PROBLEMS]))
 
     def _cards(self, roots: Roots, found: OnBus) -> tuple[list[DeviceFact], list[Problem]]:
         functions = {fpga.user: fpga for fpga in found.fpgas}
@@ -110,32 +117,20 @@ class FpgaSource(SysfsSource):
         return ["its other FPGA cannot be read yet"] if len(here) == 1 and unread else []
 
     def _media(self, roots: Roots, found: OnBus) -> list[DeviceFact]:
-        names = media.transcoders(roots)
-        jobs: dict[str, Callable[[], Media | None]] = {
-            name: partial(media.read, roots, number, name) for number, name in names.items()
-        }
-        read = self.media_reads.read(jobs)
-        self._transcoders = {name: bus_id for name, bus_id in self._transcoders.items() if name in jobs}
-        known = list[Media]()
-        for name, transcoder in read.items():
-            if transcoder is not None:
-                self._transcoders[name] = transcoder.bus_id
-                known.append(transcoder)
+        """The media accelerators that the driver has, a chip each, and those on the bus that it does not have."""
+        names = [name for name in roots.names(MISC) if _TRANSCODER.fullmatch(name)]
+        read = self.media_reads.read({name: partial(_transcoder, roots, name) for name in names})
+        self._transcoders = {name: bus_id for name, bus_id in self._transcoders.items() if name in read}
+        media: dict[str, DeviceFact] = {}
+        for name, device in read.items():
+            if device is not None:
+                self._transcoders[name] = device.pci_bus_id
+                media.setdefault(device.pci_bus_id, device)
             elif bus_id := self._transcoders.get(name):
-                known.append(Media(bus_id=bus_id, readings=Readings(error=media.HANGS)))
-        known += media.without_driver(found.media, known)
-        unique = {transcoder.bus_id: transcoder for transcoder in reversed(known)}
-        return [_transcoder(unique[bus_id], media.device_id(roots, bus_id)) for bus_id in sorted(unique)]
-
-    def _placed(self, devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
-        """With their places, and each type's numbers by PCI address."""
-        ordered = sorted(devices, key=lambda device: (device.type, device.pci_bus_id, device.id))
-        places = {fact.id: self.system.place(fact.pci_bus_id) for fact in ordered}
-        near = neighbours(places)
-        return numbered(
-            replace(fact, pcie_root=places[fact.id].root, numa_node=places[fact.id].numa_node, pcie=near[fact.id])
-            for fact in ordered
-        )
+                media.setdefault(bus_id, _chip(roots, bus_id, Readings(error=card.HANGS)))
+        for bus_id in found.media:
+            media.setdefault(bus_id, _chip(roots, bus_id, Readings(error=NO_MEDIA_DRIVER)))
+        return list(media.values())
 
 
 def _card(fpga: Fpga) -> DeviceFact:
@@ -209,18 +204,32 @@ def _device_type(shell: str) -> str:
     return next(iter(shell.split("_")[1:]), "")
 
 
-def _transcoder(found: Media, device_id: str) -> DeviceFact:
+def _transcoder(roots: Roots, name: str) -> DeviceFact | None:
+    """Return the chip that the driver calls by this name; None: what it is cannot be read."""
+    bus_id = normal_bus_id(roots.word(f"{MISC}/{name}/bus_id"))
+    if not bus_id:
+        return None
+    lines = (line.partition("=") for line in roots.read(f"{MISC}/{name}/device_info").splitlines())
+    said = {key.strip().lower(): text(value.strip()) for key, _, value in lines}
+    device = _chip(roots, bus_id, Readings(conditions=node_conditions(roots, (f"/dev/{name}",))))
+    return replace(
+        device,
+        product_name=said.get("product name", ""),
+        extra=device.extra | _texts({SERIAL: said.get("product serial number", "")}),
+        device_nodes=(f"/dev/{name}",),
+    )
+
+
+def _chip(roots: Roots, bus_id: str, readings: Readings) -> DeviceFact:
     return DeviceFact(
-        id=found.bus_id,
+        id=bus_id,
         index=0,
         type=MEDIA,
         vendor=VENDOR,
-        product_name=found.product,
         brand="AMD",
-        pci_bus_id=found.bus_id,
-        extra=_texts({DEVICE_ID: device_id, SERIAL: found.serial}),
-        device_nodes=found.nodes,
-        readings=found.readings,
+        pci_bus_id=bus_id,
+        extra=_texts({DEVICE_ID: roots.word(f"{PCI_DEVICES}/{bus_id}/device").removeprefix("0x")}),
+        readings=readings,
     )
 
 

@@ -17,10 +17,13 @@ from typing import Any
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe.files import document
-from nodedevices_probe.files.check import (
+from nodedevices_probe import files as document
+from nodedevices_probe.files import (
+    DOMAIN,
+    NAME,
     Anything,
     CheckError,
+    Env,
     Flag,
     Integer,
     ListOf,
@@ -31,7 +34,6 @@ from nodedevices_probe.files.check import (
     Text,
     wrong,
 )
-from nodedevices_probe.files.document import DOMAIN, NAME, Env
 from nodedevices_probe.generic import glob
 
 MAX_COUNT = 1000  # pods on one device; a kubelet runs some hundred

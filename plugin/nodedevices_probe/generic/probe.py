@@ -26,7 +26,7 @@ from pathlib import Path
 from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
 
 from nodedevices_probe import generic as names
-from nodedevices_probe.files.document import WatchedFile
+from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.generic import usb
 from nodedevices_probe.generic.config import (
     ConfigEntry,
@@ -41,9 +41,8 @@ from nodedevices_probe.generic.config import (
 from nodedevices_probe.generic.glob import is_pattern, match_text, matches
 from nodedevices_probe.generic.sets import Match, Set, sets
 from nodedevices_probe.loop import NO_DRIVER, EventLog, SourceFacts
-from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.node.roots import MAX_ENTRIES, Roots
-from nodedevices_probe.node.sysfs import PciePlace, System
+from nodedevices_probe.node.sysfs import NODE_MISSING, PciePlace, System
 from nodedevices_probe.protocol import (
     DEVICE_NODE,
     MAX_DEVICE_NODE,

@@ -11,16 +11,14 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.intel import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.node.drm import drm, missing, sensors
-from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, PciePlace, System, neighbours
+from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, System, drm, node_conditions, sensors
 from nodedevices_probe.protocol import (
     MAX_SMALL,
     Attribute,
     DeviceFact,
-    PcieNeighbour,
     Readings,
     within,
 )
@@ -51,16 +49,14 @@ class IntelSource(SysfsSource):
             for bus_id in self.system.bus_ids(f"{BUS_DRIVERS}/{driver}")
             if self._wanted(bus_id)
         }
-        places = {bus_id: self.system.place(bus_id) for bus_id in sorted(found)}
-        near = neighbours(places)
-        devices = [self._device(bus_id, found[bus_id], place, near[bus_id]) for bus_id, place in places.items()]
+        devices = [self._device(bus_id, found[bus_id]) for bus_id in sorted(found)]
         return self.whole(devices, *(f"{BUS_DRIVERS}/{driver}" for driver in DRIVERS))
 
     def _wanted(self, bus_id: str) -> bool:
         device = self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")
         return device not in self.denied and (not self.allowed or device in self.allowed)
 
-    def _device(self, bus_id: str, driver: str, place: PciePlace, near: tuple[PcieNeighbour, ...]) -> DeviceFact:
+    def _device(self, bus_id: str, driver: str) -> DeviceFact:
         at = f"{PCI_DEVICES}/{bus_id}"
         nodes = drm(self.roots, at).nodes
         return DeviceFact(
@@ -70,11 +66,8 @@ class IntelSource(SysfsSource):
             vendor=VENDOR,
             brand="Intel",
             pci_bus_id=bus_id,
-            pcie_root=place.root,
-            numa_node=place.numa_node,
             extra=self._extra(at, driver),
             capacity=self._capacity(at),
-            pcie=near,
             device_nodes=nodes,
             readings=self._readings(at, nodes, self.roots.unsaid(at, "sriov_numvfs")),
         )
@@ -106,7 +99,7 @@ class IntelSource(SysfsSource):
     def _readings(self, at: str, nodes: tuple[str, ...], unsaid: str | None) -> Readings:
         if unsaid or not nodes:
             return Readings(error=unsaid or NO_NODE)
-        return replace(sensors(self.roots, at, shown="pkg"), conditions=missing(self.roots, nodes))
+        return replace(sensors(self.roots, at, shown="pkg"), conditions=node_conditions(self.roots, nodes))
 
 
 def source(options: argparse.Namespace) -> IntelSource:

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nodedevices_probe import kmsg as kinds
-from nodedevices_probe.kmsg.log import seconds
 from nodedevices_probe.protocol import normal_bus_id, text
 
 MAX_LINES = 1000  # with one word, of one look at the log
 MAX_LINE_BYTES = 1024  # printk's LOG_LINE_MAX is less
 _STAMP = rb"(?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?"  # CONFIG_PRINTK_CALLER adds the last
+_TIME = re.compile(rb"<\d{1,3}>\[ *(\d{1,10}\.\d{1,9})\]")
 _PREFIX = re.compile(rb"<(\d{1,3})>" + _STAMP)
 _PCI = rb"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 
@@ -198,3 +198,9 @@ def _said(kind: str, groups: dict[str, str], *, at: float | None) -> Said:
         details=details,
         seconds=at,
     )
+
+
+def seconds(line: bytes) -> float | None:
+    """Return when a line was written, in seconds since the boot; None: it does not say (printk.time is off)."""
+    found = _TIME.match(line)
+    return None if found is None else float(found[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import DRIVER_ROOT, AgentOptions, Hardware, ProbeKind, add_driver_root, any_of, has_entries
 from nodedevices_probe.node.sysfs import PCI_DEVICES
 
@@ -46,7 +46,7 @@ ETHER, INFINIBAND = "ether", "infiniband"  # LINK_TYPE
 
 VFS = "vfs"  # capacity: how many virtual functions a physical function can have
 
-# readings.conditions, beside drm.NODE_MISSING (a required character device of an RDMA device is missing)
+# readings.conditions, beside NODE_MISSING (a required character device of an RDMA device is missing)
 LINK_DOWN = "linkDown"  # administratively up, was up before, and is down; of a virtual function: its physical one's
 NO_LINK = "noLink"  # administratively up, and never had a link since the machine booted
 DRIVER_UNBOUND = "driverUnbound"  # no driver of the kernel has the function

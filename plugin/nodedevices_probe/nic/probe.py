@@ -30,23 +30,21 @@ from nodedevices_probe.nic.interfaces import (
     owner,
 )
 from nodedevices_probe.nic.models import LINUX, link_condition, maker, model, with_fewer_ports
-from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices, sensors
-from nodedevices_probe.node import drm
+from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import PCI_DEVICES, PciePlace, System, neighbours
+from nodedevices_probe.node.sysfs import NODE_MISSING, PCI_DEVICES, PciePlace, System, node_conditions, sensors
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_SMALL,
     MAX_TEXT,
     DeviceFact,
-    PcieNeighbour,
     Problem,
     Readings,
     is_device_id,
     text,
     within,
 )
-from nodedevices_probe.source import Found, SysfsSource, attributes, numbered
+from nodedevices_probe.source import Found, SysfsSource, attributes
 
 EXCLUSIVE = (
     "RDMA devices are seen in only one network namespace: a pod sees those that its CNI plugin moves into its network."
@@ -69,8 +67,6 @@ class _Machine:
     functions: Mapping[SysfsOwner, Function]  # with sub-functions
     interfaces: Mapping[SysfsOwner, Interface]
     rdma: Mapping[SysfsOwner, RdmaDevice]
-    places: Mapping[str, PciePlace]  # of PCI functions
-    near: Mapping[str, tuple[PcieNeighbour, ...]]  # of physical functions
     onload_missing: bool  # where it is wanted
     fewer_ports: Set[str]  # PCI addresses
     routed: Set[SysfsOwner]  # whose interface has a default route, or had one since the probe started
@@ -100,13 +96,15 @@ class NicSource(SysfsSource):
     def poll(self) -> SourceFacts:
         return self.facts((), self._found)
 
+    def has_paths(self, device: DeviceFact) -> bool:
+        return names.PHYSICAL_FUNCTION not in device.extra
+
     def _found(self) -> Found:
         roots, rdma = self.roots, rdma_devices(self.roots, self.firmware)
         by_owner = {rdma_device.owner: rdma_device for rdma_device in reversed(rdma) if rdma_device.owner.pci}
         every = functions(
             roots, self.system.bus_ids(), {its_owner.pci for its_owner in by_owner if not its_owner.auxiliary}
         )
-        places = {its_owner.pci: self.system.place(its_owner.pci) for its_owner in every if not its_owner.auxiliary}
         own_interfaces = interfaces(roots, without_speed=by_owner)
         knows_routes = self._read_routes(own_interfaces)
         self._boards |= {
@@ -118,8 +116,6 @@ class NicSource(SysfsSource):
             functions=every,
             interfaces=own_interfaces,
             rdma=by_owner,
-            places=places,
-            near=neighbours({function.id: places[function.id] for function in every.values() if not function.physical}),
             onload_missing=self.onload and onload_missing(roots),
             fewer_ports=with_fewer_ports(
                 [function.id for function in every.values() if not function.physical], self._boards
@@ -147,7 +143,7 @@ class NicSource(SysfsSource):
             _too_many(ordered),
         )
         return Found(
-            devices=numbered(ordered[:MAX_DEVICES]),
+            devices=tuple(ordered[:MAX_DEVICES]),
             problems=tuple(problem for problem in problems if problem is not None),
         )
 
@@ -170,7 +166,6 @@ class NicSource(SysfsSource):
         of_physical = SysfsOwner(physical.id)
         parent, parent_rdma = machine.interfaces.get(of_physical), machine.rdma.get(of_physical)
         made_by = maker(function.vendor)
-        place = machine.places[its_owner.pci]
         nodes = (*function.device_nodes, *(rdma.device_nodes(self.roots, self.required) if rdma else ()))
         return DeviceFact(
             id=function.id,
@@ -181,8 +176,6 @@ class NicSource(SysfsSource):
             product_name=model(function.vendor, function.device) or (text(rdma.model) if rdma else ""),
             firmware=rdma.firmware if rdma else "",
             pci_bus_id=its_owner.pci,
-            pcie_root=place.root,
-            numa_node=place.numa_node,
             extra=attributes(
                 {
                     names.PCI_VENDOR: function.vendor,
@@ -207,7 +200,6 @@ class NicSource(SysfsSource):
                 }
             ),
             capacity={names.VFS: str(function.most_virtual_functions)} if function.most_virtual_functions else {},
-            pcie=machine.near.get(function.id, ()),
             device_nodes=nodes[:16],
             readings=self._readings(its_owner, function, machine),
         )
@@ -216,14 +208,18 @@ class NicSource(SysfsSource):
         rdma, own = machine.rdma.get(its_owner), machine.interfaces.get(its_owner)
         of_physical = SysfsOwner(machine.parent(function).id)
         link = link_condition(machine.interfaces.get(of_physical), machine.rdma.get(of_physical))
-        missing = drm.missing(self.roots, function.device_nodes)
+        missing = node_conditions(self.roots, function.device_nodes)
         if not missing and rdma is not None and rdma.missing(self.roots, self.required):
-            missing = (drm.NODE_MISSING,)
+            missing = (NODE_MISSING,)
         unbound = () if function.driver else (names.DRIVER_UNBOUND,)
         if function.physical:
             felt = Readings()  # those of its physical function
         else:
-            felt = rdma.said.sensors if rdma is not None else sensors(self.roots, f"{PCI_DEVICES}/{its_owner.pci}")
+            felt = (
+                rdma.said.sensors
+                if rdma is not None
+                else sensors(self.roots, f"{PCI_DEVICES}/{its_owner.pci}", shown="asic")
+            )
         lacking = machine.onload_missing and not function.physical
         of_onload = onload_conditions(function.vendor, function.driver, is_missing=lacking)
         fewer = (names.FEWER_PORTS,) if function.id in machine.fewer_ports else ()
@@ -239,7 +235,7 @@ class NicSource(SysfsSource):
         under = interface(self.roots, rdma.netdev) if rdma.netdev else None
         below = owner(self.roots, f"{NET}/{rdma.netdev}") if rdma.netdev else None
         place = self.system.place(below.pci) if below is not None and below.pci else PciePlace(path=())
-        missing = (drm.NODE_MISSING,) if rdma.missing(self.roots, self.required) else ()
+        missing = (NODE_MISSING,) if rdma.missing(self.roots, self.required) else ()
         link = link_condition(under, rdma)
         return DeviceFact(
             id=rdma.name,

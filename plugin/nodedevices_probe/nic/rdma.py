@@ -24,8 +24,8 @@ from functools import partial
 from nodedevices_probe import nic as names
 from nodedevices_probe.nic import ETHER, INFINIBAND
 from nodedevices_probe.nic.interfaces import NET, SysfsOwner, owner
-from nodedevices_probe.node import drm
 from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import sensors
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Readings, within
 from nodedevices_probe.source import BoundedReads
 
@@ -252,13 +252,8 @@ def _ask(roots: Roots, name: str, known: dict[str, CounterFiles]) -> FirmwareAns
         ports=ports,
         counters=counters,
         p_keys=_p_keys(roots, f"{device}/ports/{numbers[0]}") if is_infiniband else (),
-        sensors=sensors(roots, f"{device}/device"),
+        sensors=sensors(roots, f"{device}/device", shown="asic"),
     )
-
-
-def sensors(roots: Roots, device: str) -> Readings:
-    """Return what the sensors of the card with this folder say."""
-    return drm.sensors(roots, device, shown="asic")
 
 
 def _port(roots: Roots, at: str) -> Port:

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe.files import document
-from nodedevices_probe.files.check import Anything, CheckError, Integer, ListOf, Object, OneOf, wrong
-from nodedevices_probe.files.document import DOMAIN, NAME, Env
+from nodedevices_probe import files as document
+from nodedevices_probe.files import DOMAIN, NAME, Anything, CheckError, Env, Integer, ListOf, Object, OneOf, wrong
 
 MAX_POOLS = 64
 MAX_COUNT = 1000

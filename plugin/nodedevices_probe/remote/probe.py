@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from nodedevices_api.bounds import MAX_DEVICE_NAME
 from nodedevices_common import __version__
 
-from nodedevices_probe.files.document import WatchedFile
+from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, EventLog, SourceFacts
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,

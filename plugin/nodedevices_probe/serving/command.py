@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nodedevices_common.address import Address, listening, parse_address
 
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import DEVICES_DIR, DRIVER_ROOT, ProbeKind
 from nodedevices_probe.listening import bound, socket_path
 from nodedevices_probe.programs import Program

@@ -7,7 +7,7 @@ import platform
 from argparse import ArgumentParser
 from pathlib import Path
 
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import AgentOptions, ProbeKind
 
 OPTION = "simulated"  # of the agent

@@ -12,9 +12,9 @@ from typing import Any
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.quantity import MEBIBYTE, from_bytes
 
+from nodedevices_probe import files as document
 from nodedevices_probe import nic, nvidia
-from nodedevices_probe.files import document
-from nodedevices_probe.files.check import CheckError, wrong
+from nodedevices_probe.files import CheckError, wrong
 from nodedevices_probe.loop import EventKey, SourceFacts
 from nodedevices_probe.node.sysfs import nearest, parse_mig_minors, unbound
 from nodedevices_probe.protocol import (

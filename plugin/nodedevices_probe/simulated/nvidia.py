@@ -18,7 +18,7 @@ from typing import Any
 from nodedevices_common.quantity import MEBIBYTE, from_bytes
 
 from nodedevices_probe import nvidia
-from nodedevices_probe.files.check import CheckError, shown
+from nodedevices_probe.files import CheckError, shown
 from nodedevices_probe.node.sysfs import mig_device_nodes
 from nodedevices_probe.protocol import SWITCH, Driver, Link, Partition
 from nodedevices_probe.simulated.boards import Board, Details, Seat, identity, loaded

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.files.document import FILE_MISSING, WatchedFile
+from nodedevices_probe.files import FILE_MISSING, CheckError, WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, EventLog, SourceFacts
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse_file
 

@@ -29,7 +29,7 @@ from nodedevices_api.bounds import (
 )
 
 from nodedevices_probe import amd, fpga, generic, intel, nic, nvidia, remote
-from nodedevices_probe.files.check import (
+from nodedevices_probe.files import (
     CheckError,
     Flag,
     Integer,
@@ -44,7 +44,7 @@ from nodedevices_probe.files.check import (
 )
 from nodedevices_probe.nic.models import MAKERS
 from nodedevices_probe.nic.rdma import COUNTERS
-from nodedevices_probe.node.drm import NODE_MISSING
+from nodedevices_probe.node.sysfs import NODE_MISSING
 from nodedevices_probe.protocol import (
     DEVICE_ID,
     DEVICE_NODE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nodedevices_probe.node.drm import NODE_MISSING
+from nodedevices_probe.node.sysfs import NODE_MISSING
 from nodedevices_probe.protocol import Snapshot
 from support.fpga_trees import alveo, fpga_bus_id
 from support.probes import ended, once

@@ -11,8 +11,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_plugin.vendors.settings import DeviceFile, DeviceFiles
-from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.files.document import load
+from nodedevices_probe.files import CheckError, load
 from support.cases import cases
 
 HUGE = "0x" + "F" * 4000  # no message can show it: Python turns no int of that length into text

@@ -12,8 +12,7 @@ from nodedevices_probe.amd import KFD_NODE
 from nodedevices_probe.amd.kfd import gfx_name
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.loop import SourceFacts
-from nodedevices_probe.node.drm import NODE_MISSING
-from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.node.sysfs import NODE_MISSING, System
 from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
 from support.cases import cases
 from support.trees import MI300X_MIB, amd_bus_id, mi300x

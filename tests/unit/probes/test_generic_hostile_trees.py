@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_probe.files.document import WatchedFile
+from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
 from nodedevices_probe.loop import LineLoop, SourceFacts

@@ -13,7 +13,7 @@ from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from nodedevices_probe import generic as attributes
-from nodedevices_probe.files.document import WatchedFile
+from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
 from nodedevices_probe.loop import LineLoop, SourceFacts

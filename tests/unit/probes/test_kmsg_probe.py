@@ -11,8 +11,7 @@ import pytest
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.kmsg.lines import MAX_LINES
-from nodedevices_probe.kmsg.log import SIZES, Follower, file_tail
-from nodedevices_probe.kmsg.probe import BOOTED_SECONDS, LOST_SHOWN_SECONDS, KernelLogSource
+from nodedevices_probe.kmsg.probe import BOOTED_SECONDS, LOST_SHOWN_SECONDS, SIZES, Follower, KernelLogSource, file_tail
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Driver, DriverState

@@ -20,7 +20,7 @@ from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from nodedevices_probe import remote as attributes
-from nodedevices_probe.files.document import WatchedFile
+from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse

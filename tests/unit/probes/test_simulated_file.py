@@ -12,7 +12,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.vendors.amd import Amd
 from nodedevices_plugin.vendors.nvidia.faults import read
 from nodedevices_probe import nvidia
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, memory_bytes
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.vendors.faults import source_of
 from nodedevices_plugin.vendors.nic import faults
-from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files import CheckError
 from nodedevices_probe.protocol import Readings
 from nodedevices_probe.simulated.file import parse
 from nodedevices_probe.simulated.rules import KNOWN

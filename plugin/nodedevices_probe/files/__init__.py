@@ -1,1 +1,0 @@
-"""Files that people and other plugins write: read with bounds, checked with field and value."""
