@@ -20,13 +20,14 @@ Test = Callable[..., Any]
 
 
 def cases(
-    names: str | tuple[str, ...], values: Iterable[Any], *, ids: Iterable[str] | Callable[[Any], str] = ()
+    names: str | tuple[str, ...], *values: Any, ids: Iterable[str] | Callable[[Any], str] = ()
 ) -> Callable[[Test], Test]:
-    """As `pytest.mark.parametrize` has it: `names` of arguments, and their values in each case."""
+    """`names` of arguments, and their values in each case: one, or a tuple with one for each name."""
+    if len(values) == 1 and isinstance(values[0], list):
+        raise TypeError("a list is one case: give the cases one after another, or *list")
     keys = (names,) if isinstance(names, str) else names
-    found = list(values)
-    named = [*map(ids, found)] if callable(ids) else [*ids]
-    rows = [row(keys, value, named[at] if named else "") for at, value in enumerate(found)]
+    named = [*map(ids, values)] if callable(ids) else [*ids]
+    rows = [row(keys, value, named[at] if named else "") for at, value in enumerate(values)]
 
     def decorate(test: Test) -> Test:
         if inspect.iscoroutinefunction(test):

@@ -54,6 +54,6 @@ def test_every_vendor_is_known_by_its_registry_alone(package: ModuleType, contra
     assert set(contracts) <= {contract["name"] for contract in CONTRACTS}
 
 
-@cases("contract", LAYERS, ids=lambda contract: contract["name"])
+@cases("contract", *LAYERS, ids=lambda contract: contract["name"])
 def test_no_import_is_excepted_from_the_layers(contract: dict[str, Any]) -> None:
     assert not set(contract) & {"ignore_imports", "exhaustive_ignores", "unmatched_ignore_imports_alerting"}

@@ -14,12 +14,10 @@ def holds(pod: str, id_: str, resource: str = GPU) -> dict[str, object]:
 
 @cases(
     ("offered", "holders"),
-    [
-        ({GPU: ["A", "B"]}, [holds("one", "A"), holds("two", "B")]),
-        ({GPU: ["A::0", "A::1", "B"]}, [holds("one", "A::0"), holds("two", "A::1")]),
-        ({GPU: ["B::0", "B::1"]}, [holds("one", "A")]),
-        ({GPU: ["B::0"]}, [holds("one", "A::3"), holds("two", "A::0")]),
-    ],
+    ({GPU: ["A", "B"]}, [holds("one", "A"), holds("two", "B")]),
+    ({GPU: ["A::0", "A::1", "B"]}, [holds("one", "A::0"), holds("two", "A::1")]),
+    ({GPU: ["B::0", "B::1"]}, [holds("one", "A")]),
+    ({GPU: ["B::0"]}, [holds("one", "A::3"), holds("two", "A::0")]),
     ids=["whole", "shares", "withheld", "withheld shares"],
 )
 def test_devices_of_one_plan_and_what_is_withheld_are_right(
@@ -30,14 +28,12 @@ def test_devices_of_one_plan_and_what_is_withheld_are_right(
 
 @cases(
     ("offered", "holders"),
-    [
-        ({GPU: ["A"]}, [holds("one", "A"), holds("two", "A")]),
-        ({GPU: ["A::0"]}, [holds("one", "A::0"), holds("two", "A")]),
-        ({OTHER: ["A::1"], GPU: ["A::0"]}, [holds("one", "A::0"), holds("two", "A::1", OTHER)]),
-        ({GPU: ["A::0", "A::1"]}, [holds("one", "A")]),
-        ({GPU: ["A::0", "A::1"]}, [holds("one", "A::3")]),
-        ({OTHER: ["A"]}, [holds("one", "A")]),
-    ],
+    ({GPU: ["A"]}, [holds("one", "A"), holds("two", "A")]),
+    ({GPU: ["A::0"]}, [holds("one", "A::0"), holds("two", "A")]),
+    ({OTHER: ["A::1"], GPU: ["A::0"]}, [holds("one", "A::0"), holds("two", "A::1", OTHER)]),
+    ({GPU: ["A::0", "A::1"]}, [holds("one", "A")]),
+    ({GPU: ["A::0", "A::1"]}, [holds("one", "A::3")]),
+    ({OTHER: ["A"]}, [holds("one", "A")]),
     ids=["one id twice", "whole and share", "two names", "offered in shares", "a share that is gone", "another name"],
 )
 def test_a_second_way_to_the_same_device_is_seen(offered: dict[str, list[str]], holders: list[object]) -> None:

@@ -60,7 +60,7 @@ def test_no_row_says_other_than_what_holds_and_reasons_are_some_that_a_device_ca
     assert all(each.reason is None and each.xid is None for each in CHECKS if each.ours == NOT_OURS)
 
 
-@cases("wrong", [{"state": Effect.DEGRADED}, {"action": "Replace"}, {"severity": "INFO"}, {"ladder": ("restart_os",)}])
+@cases("wrong", {"state": Effect.DEGRADED}, {"action": "Replace"}, {"severity": "INFO"}, {"ladder": ("restart_os",)})
 def test_a_row_with_another_state_or_action_than_the_codes_or_theirs_does_not_hold(wrong: dict[str, Any]) -> None:
     assert not holds(of(46).model_copy(update=wrong))
 

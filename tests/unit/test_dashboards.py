@@ -109,18 +109,16 @@ def test_a_metric_that_no_row_describes_is_an_error() -> None:
 
 @cases(
     ("query", "scoped"),
-    [
-        ("nodedevices_holders_known", 'nodedevices_holders_known{cluster=~"$cluster", node="$node"}'),
-        ("nodedevices_operator_leader", 'nodedevices_operator_leader{cluster=~"$cluster"}'),
-        (
-            'sum(nodedevices_operator_node_problem{reason="AgentLost"})',
-            'sum(nodedevices_operator_node_problem{cluster=~"$cluster", node="$node", reason="AgentLost"})',
-        ),
-        (
-            "rate(nodedevices_step_seconds_bucket[5m])",
-            'rate(nodedevices_step_seconds_bucket{cluster=~"$cluster", node="$node"}[5m])',
-        ),
-    ],
+    ("nodedevices_holders_known", 'nodedevices_holders_known{cluster=~"$cluster", node="$node"}'),
+    ("nodedevices_operator_leader", 'nodedevices_operator_leader{cluster=~"$cluster"}'),
+    (
+        'sum(nodedevices_operator_node_problem{reason="AgentLost"})',
+        'sum(nodedevices_operator_node_problem{cluster=~"$cluster", node="$node", reason="AgentLost"})',
+    ),
+    (
+        "rate(nodedevices_step_seconds_bucket[5m])",
+        'rate(nodedevices_step_seconds_bucket{cluster=~"$cluster", node="$node"}[5m])',
+    ),
     ids=["of an agent", "of the operator", "of the operator about a node", "a histogram"],
 )
 def test_a_query_is_narrowed_by_what_its_metrics_have_labels_for(query: str, scoped: str) -> None:

@@ -47,7 +47,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", one).strip().replace(" ", "-") for one in headings}
 
 
-@cases("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@cases("page", *pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     dead = []
     for link in LINK.findall(prose(page)):

@@ -9,7 +9,7 @@ from support.cases import cases
 from support.scenarios import MISSING, ONLY_IN_ALL, REAL, RIGS, ROOT, SCENARIOS, UPSTREAM, Scenario
 
 EVERY = (*SCENARIOS, *UPSTREAM)
-each_scenario = cases("scenario", EVERY, ids=lambda each: each.id)
+each_scenario = cases("scenario", *EVERY, ids=lambda each: each.id)
 # A class of tests, a test with its indentation, a state machine's TestCase.
 TESTS = re.compile(r"^(?:class (Test\w+)|(    )?(?:async )?def (test_\w+)|(Test\w+) = )", re.MULTILINE)
 

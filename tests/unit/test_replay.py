@@ -178,20 +178,18 @@ class Untainted(Unmarked):
 
 @cases(
     ("kind", "said"),
-    [
+    (
+        Unmarked,
+        ("holds what is Unhealthy, and its condition is None", "holds what is Unhealthy, and is not to be evicted"),
+    ),
+    (
+        MarkedTooMany,
         (
-            Unmarked,
-            ("holds what is Unhealthy, and its condition is None", "holds what is Unhealthy, and is not to be evicted"),
+            "holds only what is well, and its condition is",
+            "is to be evicted, and nothing that it holds is Unhealthy",
         ),
-        (
-            MarkedTooMany,
-            (
-                "holds only what is well, and its condition is",
-                "is to be evicted, and nothing that it holds is Unhealthy",
-            ),
-        ),
-        (Untainted, ("has what is Unhealthy; its condition is True, not tainted",)),
-    ],
+    ),
+    (Untainted, ("has what is Unhealthy; its condition is True, not tainted",)),
 )
 def test_a_mark_that_is_missing_or_one_too_many_is_told(kind: type[Unmarked], said: tuple[str, ...]) -> None:
     told = complaints(played("GPU system processor", days=0.25, agents=lambda number: kind(f"node-{number}", number)))

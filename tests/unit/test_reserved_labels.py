@@ -17,12 +17,12 @@ from support.opfacts import device, feature_labels, record
 ROOT = Path(__file__).parents[2]
 
 
-@cases("key", [sign.key for sign in SIGNS if sign.place is Place.LABEL])
+@cases("key", *[sign.key for sign in SIGNS if sign.place is Place.LABEL])
 def test_no_policy_sets_what_the_operator_itself_takes_for_a_sign(key: str) -> None:
     assert reserved_label(key)
 
 
-@cases("domain", RESERVED_LABEL_DOMAINS)
+@cases("domain", *RESERVED_LABEL_DOMAINS)
 def test_a_domain_is_reserved_with_its_subdomains_and_no_other_that_ends_alike(domain: str) -> None:
     assert reserved_label(f"{domain}/a")
     assert reserved_label(f"x.{domain}/a")
@@ -30,7 +30,7 @@ def test_a_domain_is_reserved_with_its_subdomains_and_no_other_that_ends_alike(d
     assert not reserved_label(f"example.com/{domain}")
 
 
-@cases("key", RESERVED_LABEL_KEYS)
+@cases("key", *RESERVED_LABEL_KEYS)
 def test_a_key_is_reserved_with_all_that_begin_so(key: str) -> None:
     assert reserved_label(key)
     assert reserved_label(f"{key}more")
@@ -45,6 +45,6 @@ def test_admission_refuses_the_operator_the_same_labels_and_none_of_feature_disc
     assert f"'{RESERVED_LABEL_PATTERN}'" in text
 
 
-@cases("name", [*RESERVED_LABEL_DOMAINS, *RESERVED_LABEL_KEYS])
+@cases("name", *RESERVED_LABEL_DOMAINS, *RESERVED_LABEL_KEYS)
 def test_the_page_names_them_all(name: str) -> None:
     assert f"`{name}`" in (ROOT / "docs/security.md").read_text()

@@ -78,12 +78,10 @@ def test_what_would_be_refused_without_a_specification_is_requested_before_it_is
 
 @cases(
     ("requested", "environment"),
-    [
-        pytest.param(BY_CDI, MADE, id="it is made"),
-        pytest.param(BY_CDI, TOOLKIT, id="the container toolkit has all"),
-        pytest.param(PLAIN, NOTHING, id="no container gets devices by CDI"),
-        pytest.param(BY_CDI | {"serving": {"mode": "Observe"}}, NOTHING, id="another plugin serves"),
-    ],
+    pytest.param(BY_CDI, MADE, id="it is made"),
+    pytest.param(BY_CDI, TOOLKIT, id="the container toolkit has all"),
+    pytest.param(PLAIN, NOTHING, id="no container gets devices by CDI"),
+    pytest.param(BY_CDI | {"serving": {"mode": "Observe"}}, NOTHING, id="another plugin serves"),
 )
 def test_nothing_is_requested_that_is_not_needed(requested: dict[str, Any], environment: CdiEnvironment) -> None:
     assert toolkit_request(made(), requested, environment) is None

@@ -122,11 +122,9 @@ def test_the_nearest_gpus_are_preferred_as_by_amds_weights(tmp_path: Path) -> No
 
 @cases(
     ("one", "other", "score"),
-    [
-        ({"numa_node": 0}, {"numa_node": 0}, 60),
-        ({"numa_node": 0}, {"numa_node": 1}, 50),
-        ({"numa_node": None}, {"numa_node": None}, 50),
-    ],
+    ({"numa_node": 0}, {"numa_node": 0}, 60),
+    ({"numa_node": 0}, {"numa_node": 1}, 50),
+    ({"numa_node": None}, {"numa_node": None}, 50),
 )
 def test_a_pair_with_a_link_of_its_own_scores_by_amds_weights(
     one: dict[str, Any], other: dict[str, Any], score: int
@@ -137,7 +135,7 @@ def test_a_pair_with_a_link_of_its_own_scores_by_amds_weights(
     assert (Amd().pair_score(linked, plain), Amd().pair_score(plain, linked)) == (score, score)
 
 
-@cases(("roots", "score"), [(("r0", "r0"), 30), (("r0", "r1"), 20), (("", ""), 20)])
+@cases(("roots", "score"), (("r0", "r0"), 30), (("r0", "r1"), 20), (("", ""), 20))
 def test_a_pair_without_a_link_scores_by_its_pcie_root(roots: tuple[str, str], score: int) -> None:
     elsewhere = (Link(kind="XGMI", to=gpu_id(7), count=1),)
     for links in ((), elsewhere):
@@ -174,12 +172,10 @@ def test_partitions_of_a_gpu_that_is_excluded_or_gone_are_no_reason_for_mixed() 
 
 @cases(
     ("readings", "reason", "action", "by_itself"),
-    [
-        ({"remap_failure": True}, "PageRetirementFailure", "Replace", False),
-        ({"remap_pending": True}, "PageRetirementPending", "ResetDevice", True),
-        ({"ecc_uncorrectable_volatile": 1}, "EccUncorrectable", "ResetDevice", True),
-        ({"conditions": (EXPORTER_UNHEALTHY,)}, "ExporterUnhealthy", "Inspect", True),
-    ],
+    ({"remap_failure": True}, "PageRetirementFailure", "Replace", False),
+    ({"remap_pending": True}, "PageRetirementPending", "ResetDevice", True),
+    ({"ecc_uncorrectable_volatile": 1}, "EccUncorrectable", "ResetDevice", True),
+    ({"conditions": (EXPORTER_UNHEALTHY,)}, "ExporterUnhealthy", "Inspect", True),
 )
 def test_each_fault_says_what_to_do_and_whether_its_end_proves_the_repair(
     readings: dict[str, Any], reason: str, action: str, by_itself: bool

@@ -39,16 +39,14 @@ def auto(*hardware: str, file=AUTO, state: State | None = None) -> Node:  # type
 # --- which run --------------------------------------------------------------------------------------------------------
 @cases(
     ("listed", "hardware", "run"),
-    [
-        (("auto",), ("nvml",), ("nvml",)),
-        (("auto",), ("intel", "nvml", "amd"), ("nvml", "amd", "intel")),
-        (("auto", NICS), ("amd",), ("amd", NICS)),
-        ((NICS, "auto"), ("amd",), (NICS, "amd")),
-        (("amd=/opt/mine", "auto"), ("amd", "nvml"), ("amd=/opt/mine", "nvml")),
-        (("amd", "auto"), ("amd", "nvml"), ("amd", "nvml")),
-        (("auto", NICS), (), (NICS,)),
-        (("nvml",), ("amd",), ("nvml",)),
-    ],
+    (("auto",), ("nvml",), ("nvml",)),
+    (("auto",), ("intel", "nvml", "amd"), ("nvml", "amd", "intel")),
+    (("auto", NICS), ("amd",), ("amd", NICS)),
+    ((NICS, "auto"), ("amd",), (NICS, "amd")),
+    (("amd=/opt/mine", "auto"), ("amd", "nvml"), ("amd=/opt/mine", "nvml")),
+    (("amd", "auto"), ("amd", "nvml"), ("amd", "nvml")),
+    (("auto", NICS), (), (NICS,)),
+    (("nvml",), ("amd",), ("nvml",)),
 )
 def test_auto_stands_for_what_was_found_in_the_order_of_the_built_in_ones(
     listed: tuple[str, ...], hardware: tuple[str, ...], run: tuple[str, ...]

@@ -20,7 +20,7 @@ from support.stepped_node import Node
 LOCAL = parse(["--node-name=n1"], {})
 HOUR = 3600.0
 DAY = 24 * HOUR
-SET = cases("set_by", [0.0, -HOUR, 2 * DAY], ids=lambda by: f"{by:+.0f}s")
+SET = cases("set_by", 0.0, -HOUR, 2 * DAY, ids=lambda by: f"{by:+.0f}s")
 
 
 class Timed(Node):

@@ -289,18 +289,16 @@ def test_a_folder_goes_ten_minutes_after_its_ids_were_last_held(agent: Gated) ->
 
 @cases(
     "content",
-    [
-        "",
-        "{",
-        "[]",
-        '"x"',
-        "{}",
-        '{"ids": ["a"], "podUid": "u", "container": "c", "booked": null}',
-        '{"ids": ["a"], "podUid": "u", "container": "c", "booked": {"percent": -1, "units": 0}}',
-        '{"ids": ["a"], "podUid": "u", "container": "c", "booked": {"percent": true, "units": 0}}',
-        '{"ids": "a", "podUid": 7, "container": "c", "booked": {"percent": 1, "units": 0}}',
-        "[" * 100_000,
-    ],
+    "",
+    "{",
+    "[]",
+    '"x"',
+    "{}",
+    '{"ids": ["a"], "podUid": "u", "container": "c", "booked": null}',
+    '{"ids": ["a"], "podUid": "u", "container": "c", "booked": {"percent": -1, "units": 0}}',
+    '{"ids": ["a"], "podUid": "u", "container": "c", "booked": {"percent": true, "units": 0}}',
+    '{"ids": "a", "podUid": 7, "container": "c", "booked": {"percent": 1, "units": 0}}',
+    "[" * 100_000,
 )
 def test_what_is_no_record_is_nobodys(content: str) -> None:
     assert recorded(content) is None

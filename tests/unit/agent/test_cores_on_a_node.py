@@ -66,7 +66,7 @@ def test_a_restart_with_a_lost_state_file_gives_nothing_twice() -> None:
     assert free(node.now(tencents("0"), WHOLE, ITS_MEMORY)) == AS_REQUESTED  # the kubelet knows these ids itself
 
 
-@cases("odd", ["lost", "missing", "cordoned"])
+@cases("odd", "lost", "missing", "cordoned")
 def test_a_shared_gpu_that_no_pod_can_get_takes_a_hundred_along_and_those_that_a_pod_holds_last(odd: str) -> None:
     node = Node(*TWO).now(tencents("0", "1"))
     assert free(node)[CORES] == {"shared": 200}

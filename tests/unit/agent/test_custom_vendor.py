@@ -56,7 +56,7 @@ def named(name: str, **match: Any) -> dict[str, Any]:
 
 
 # --- the port ---------------------------------------------------------------------------------------------------------
-@cases("vendor", [*VENDORS.every, Acme(), AcmeByCdi(), Hubs()], ids=lambda vendor: type(vendor).__name__)
+@cases("vendor", *VENDORS.every, Acme(), AcmeByCdi(), Hubs(), ids=lambda vendor: type(vendor).__name__)
 def test_a_vendor_overrides_what_the_port_has_and_adds_nothing_that_the_agent_would_not_call(vendor: Vendor) -> None:
     assert {name for name in vars(type(vendor)) if not name.startswith("_")} <= set(dir(Vendor))
 
@@ -135,12 +135,12 @@ def test_a_device_that_no_vendor_knows_is_offered_by_a_rule_alone_and_its_contai
     assert not node.unmatched
 
 
-@cases("match", [{"type": "dpu"}, {"ids": ["NIC-0"]}, {"vendor": "mellanox"}])
+@cases("match", {"type": "dpu"}, {"ids": ["NIC-0"]}, {"vendor": "mellanox"})
 def test_such_a_device_is_meant_by_its_type_by_its_id_or_by_a_vendor_that_nobody_registered(match: Any) -> None:
     assert Node(dpu()).now(named("example.com/nic", **match)).offers == {"example.com/nic": ["NIC-0"]}
 
 
-@cases("match", [{"productName": "*"}, {"vendor": "nvidia"}, {"vendor": "nvidia", "productName": "*"}])
+@cases("match", {"productName": "*"}, {"vendor": "nvidia"}, {"vendor": "nvidia", "productName": "*"})
 def test_a_rule_for_all_of_a_vendors_products_does_not_offer_its_nics_as_gpus(match: Any) -> None:
     node = Node(gpu(0, readings=old()), dpu(vendor="nvidia")).now(named("example.com/all", **match))
     assert node.offers == {"example.com/all": [gpu_id(0)]}

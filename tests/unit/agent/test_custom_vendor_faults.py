@@ -82,7 +82,7 @@ def test_what_every_device_can_have_it_has_too_in_its_own_word() -> None:
     assert node.world.verdicts[NIC].message == "NIC has fallen off the bus; reboot the node"
 
 
-@cases(("codes", "after"), [((7,), ("Unhealthy", "Nic7", False)), ((7, 8), WELL), ((8,), WELL)])
+@cases(("codes", "after"), ((7,), ("Unhealthy", "Nic7", False)), ((7, 8), WELL), ((8,), WELL))
 def test_its_undecided_events_wait_for_their_neighbours_and_no_new_pod_gets_the_device_meanwhile(
     codes: tuple[int, ...], after: tuple[str, str, bool]
 ) -> None:

@@ -27,17 +27,15 @@ MIG = held("MIG-1", "ml/a", part="MIG-1")
 
 @cases(
     ("one", "other", "id_"),
-    [
-        (WHOLE, held("GPU-0", "ml/b"), "GPU-0"),
-        (SHARE, held("GPU-0::1", "ml/b", replica=1), "GPU-0::1"),
-        (MIG, held("MIG-1", "ml/b", part="MIG-1"), "MIG-1"),
-        (WHOLE, held("GPU-0", "ml/b", resource="example.com/h100"), "GPU-0"),
-        (WHOLE, held("GPU-0::3", "ml/b", resource="nvidia.com/gpu.shared", replica=3), "GPU-0"),
-        (WHOLE, held("MIG-1", "ml/b", part="MIG-1"), "GPU-0"),
-        (MIG, held("GPU-0::3", "ml/b", replica=3), "MIG-1"),
-        (MIG, held("MIG-1::0", "ml/b", part="MIG-1", replica=0), "MIG-1"),
-        (held("GPU-0::core.7", "ml/a", replica=7), held("GPU-0::1Gi.3", "ml/b", replica=3), "GPU-0"),
-    ],
+    (WHOLE, held("GPU-0", "ml/b"), "GPU-0"),
+    (SHARE, held("GPU-0::1", "ml/b", replica=1), "GPU-0::1"),
+    (MIG, held("MIG-1", "ml/b", part="MIG-1"), "MIG-1"),
+    (WHOLE, held("GPU-0", "ml/b", resource="example.com/h100"), "GPU-0"),
+    (WHOLE, held("GPU-0::3", "ml/b", resource="nvidia.com/gpu.shared", replica=3), "GPU-0"),
+    (WHOLE, held("MIG-1", "ml/b", part="MIG-1"), "GPU-0"),
+    (MIG, held("GPU-0::3", "ml/b", replica=3), "MIG-1"),
+    (MIG, held("MIG-1::0", "ml/b", part="MIG-1", replica=0), "MIG-1"),
+    (held("GPU-0::core.7", "ml/a", replica=7), held("GPU-0::1Gi.3", "ml/b", replica=3), "GPU-0"),
 )
 def test_s31_the_same_device_of_two_pods_is_found_under_whatever_ids(one: HeldId, other: HeldId, id_: str) -> None:
     expected = (DoubleAllocation(device_id="GPU-0", id=id_, pods=("ml/a", "ml/b")),)
@@ -46,13 +44,11 @@ def test_s31_the_same_device_of_two_pods_is_found_under_whatever_ids(one: HeldId
 
 @cases(
     "other",
-    [
-        held("GPU-0::2", "ml/b", replica=2),
-        held("GPU-0::1", "ml/a", resource="nvidia.com/gpu.shared", replica=1),
-        held("GPU-0::1", "", replica=1),
-        held("gpu.nvidia.com/n1/gpu-0", "ml/b", resource=None),
-        replace(held("GPU-0::1", "ml/b", replica=1), device_id="GPU-1"),
-    ],
+    held("GPU-0::2", "ml/b", replica=2),
+    held("GPU-0::1", "ml/a", resource="nvidia.com/gpu.shared", replica=1),
+    held("GPU-0::1", "", replica=1),
+    held("gpu.nvidia.com/n1/gpu-0", "ml/b", resource=None),
+    replace(held("GPU-0::1", "ml/b", replica=1), device_id="GPU-1"),
     ids=["another-share", "the-same-pod", "a-holder-that-is-not-known", "a-claim", "another-device"],
 )
 def test_what_two_pods_may_have_is_no_double_allocation(other: HeldId) -> None:

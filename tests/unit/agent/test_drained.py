@@ -84,12 +84,10 @@ def test_a_device_that_goes_before_it_is_drained_is_missing_also_when_it_is_take
 
 @cases(
     ("readings", "is_drained"),
-    [
-        (Readings(recovery_action="None"), True),
-        (Readings(recovery_action="None", processes=0, memory_allocated_bytes=2 << 20), True),
-        (Readings(recovery_action="None", processes=1), False),
-        (Readings(recovery_action="None", memory_allocated_bytes=500 << 20), False),
-    ],
+    (Readings(recovery_action="None"), True),
+    (Readings(recovery_action="None", processes=0, memory_allocated_bytes=2 << 20), True),
+    (Readings(recovery_action="None", processes=1), False),
+    (Readings(recovery_action="None", memory_allocated_bytes=500 << 20), False),
     ids=["the driver does not say", "none", "a process", "memory of one that is not seen"],
 )
 def test_a_process_outside_kubernetes_keeps_a_device_from_being_drained(readings: Readings, is_drained: bool) -> None:

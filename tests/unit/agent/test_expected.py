@@ -125,14 +125,12 @@ def test_a_probe_that_has_not_reported_is_waited_for_and_not_for_ever() -> None:
 
 @cases(
     ("entry", "says"),
-    [
-        ({"match": {}, "count": 0}, "count"),
-        ({"match": {}, "count": 4097}, "count"),
-        ({"match": {}}, "count"),
-        ({"count": 8}, "match"),
-        ({"match": {}, "count": 8, "most": 9}, "most"),
-        ({"match": {"profile": "1g.*"}, "count": 8}, "only resources.devices"),
-    ],
+    ({"match": {}, "count": 0}, "count"),
+    ({"match": {}, "count": 4097}, "count"),
+    ({"match": {}}, "count"),
+    ({"count": 8}, "match"),
+    ({"match": {}, "count": 8, "most": 9}, "most"),
+    ({"match": {"profile": "1g.*"}, "count": 8}, "only resources.devices"),
 )
 def test_a_wrong_entry_is_refused_with_its_field(entry: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says) as raised:

@@ -91,7 +91,7 @@ def test_shares_and_mig_devices_are_their_devices() -> None:
     }
 
 
-@cases(("id_", "unit"), [("1", gpu_id(1)), ("0:1", mig_id(0, 1)), ("1::2", f"{gpu_id(1)}::2")])
+@cases(("id_", "unit"), ("1", gpu_id(1)), ("0:1", mig_id(0, 1)), ("1::2", f"{gpu_id(1)}::2"))
 def test_indices_are_devices_only_where_they_are_configured(id_: str, unit: str) -> None:
     held = replace(BOTH, holders=(holder(id_),))
     assert named(held, names(SPLIT, indices=True)).holders[0].ids == (unit,)
@@ -102,15 +102,13 @@ def test_indices_are_devices_only_where_they_are_configured(id_: str, unit: str)
 
 @cases(
     ("device", "unit"),
-    [
-        ("gpu.nvidia.com/n1/gpu-1", gpu_id(1)),
-        ("gpu.nvidia.com/rack/7/gpu-1", gpu_id(1)),
-        ("gpu.nvidia.com/n1/gpu-0-mig-1g.10gb-19-1", mig_id(0, 1)),
-        ("gpu.nvidia.com/n1/gpu-0-mig-1g10gb-19-1", mig_id(0, 1)),
-        ("gpu.nvidia.com/n1/gpu-0-mig-3g.40gb-9-4", gpu_id(0)),
-        ("gpu.nvidia.com/n1/gpu-7", "gpu.nvidia.com/n1/gpu-7"),
-        ("other.example/n1/gpu-1", "other.example/n1/gpu-1"),
-    ],
+    ("gpu.nvidia.com/n1/gpu-1", gpu_id(1)),
+    ("gpu.nvidia.com/rack/7/gpu-1", gpu_id(1)),
+    ("gpu.nvidia.com/n1/gpu-0-mig-1g.10gb-19-1", mig_id(0, 1)),
+    ("gpu.nvidia.com/n1/gpu-0-mig-1g10gb-19-1", mig_id(0, 1)),
+    ("gpu.nvidia.com/n1/gpu-0-mig-3g.40gb-9-4", gpu_id(0)),
+    ("gpu.nvidia.com/n1/gpu-7", "gpu.nvidia.com/n1/gpu-7"),
+    ("other.example/n1/gpu-1", "other.example/n1/gpu-1"),
 )
 def test_a_dra_drivers_devices_are_found_by_their_minor_number(device: str, unit: str) -> None:
     held = replace(BOTH, holders=(holder(device, claim="ml/claim"),))
@@ -262,12 +260,10 @@ def test_whoever_offers_under_our_name_or_our_devices_is_in_the_way_and_nobody_e
 
 @cases(
     ("offer", "found"),
-    [
-        (Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))), {}),
-        (Offer(resource=GPU, ids=(gpu_id(0), f"{gpu_id(1)}::0")), {GPU: 1}),
-        (Offer(resource=GPU, ids=("GPU-0-_-0", "GPU-0-_-1")), {GPU: 2}),
-        (Offer(resource=SHARED, ids=(gpu_id(0),)), {SHARED: 1}),
-    ],
+    (Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))), {}),
+    (Offer(resource=GPU, ids=(gpu_id(0), f"{gpu_id(1)}::0")), {GPU: 1}),
+    (Offer(resource=GPU, ids=("GPU-0-_-0", "GPU-0-_-1")), {GPU: 2}),
+    (Offer(resource=SHARED, ids=(gpu_id(0),)), {SHARED: 1}),
 )
 def test_a_name_is_taken_over_beside_the_same_ids_and_no_others(offer: Offer, found: dict[str, int]) -> None:
     offers = other_plugins(GPU, WANTED, [offer], names(), own=(), taking_over=True)
@@ -309,7 +305,7 @@ OTHERS = {
 }
 
 
-@cases(("resource", "id_"), OTHERS.values(), ids=OTHERS)
+@cases(("resource", "id_"), *OTHERS.values(), ids=OTHERS)
 def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_its_ids_whatever_these_look_like(
     resource: str, id_: str
 ) -> None:
@@ -324,7 +320,7 @@ def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_its_ids_wh
     assert take_over(ours, offered(), names()).apply
 
 
-@cases(("resource", "id_"), OTHERS.values(), ids=OTHERS)
+@cases(("resource", "id_"), *OTHERS.values(), ids=OTHERS)
 def test_a_name_is_not_registered_where_pods_hold_ids_of_a_plugin_that_has_gone(resource: str, id_: str) -> None:
     ours = Plan(resources=(OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0)),)),))
     said = unread_holders(resource, ours, replace(offered(), holders=(holder(id_, resource=resource),)), names())

@@ -106,11 +106,9 @@ def test_a_recovery_is_no_evidence_about_what_comes_after_it() -> None:
 
 @cases(
     ("kind", "reason"),
-    [
-        (kinds.NVIDIA_OFF_BUS, "OffBusAtStart"),
-        (kinds.NVIDIA_PROBE_FAILED, "DriverProbeFailed"),
-        (kinds.NVIDIA_INIT_FAILED, "DriverInitFailed"),
-    ],
+    (kinds.NVIDIA_OFF_BUS, "OffBusAtStart"),
+    (kinds.NVIDIA_PROBE_FAILED, "DriverProbeFailed"),
+    (kinds.NVIDIA_INIT_FAILED, "DriverInitFailed"),
 )
 def test_a_gpu_that_never_came_up_is_logged_by_its_address_and_one_that_is_listed_shows_it(
     kind: str, reason: str
@@ -167,16 +165,14 @@ def test_a_rule_that_counts_counts_lines_of_the_log_of_one_device() -> None:
 
 @cases(
     ("registers", "reason"),
-    [
-        ({"register1": "0x10"}, "NvlinkEcc"),
-        ({"register1": "0x100"}, "NvlinkConnection"),
-        ({"register1": "0x200000"}, "NvlinkSignal"),
-        ({"register3": "0x10000"}, "NvlinkError"),
-        ({"register5": "0x100000"}, "NvlinkThreshold"),
-        ({"register4": "0x10000"}, "NvlinkSecondary"),
-        ({"register1": "0x40", "register4": "0x40000000"}, "NvlinkOther"),
-        ({"register1": "0x100010"}, "NvlinkEcc"),  # with a secondary error beside it
-    ],
+    ({"register1": "0x10"}, "NvlinkEcc"),
+    ({"register1": "0x100"}, "NvlinkConnection"),
+    ({"register1": "0x200000"}, "NvlinkSignal"),
+    ({"register3": "0x10000"}, "NvlinkError"),
+    ({"register5": "0x100000"}, "NvlinkThreshold"),
+    ({"register4": "0x10000"}, "NvlinkSecondary"),
+    ({"register1": "0x40", "register4": "0x40000000"}, "NvlinkOther"),
+    ({"register1": "0x100010"}, "NvlinkEcc"),  # with a secondary error beside it
 )
 def test_the_registers_of_an_xid_74_say_what_kind_of_nvlink_error_it_was(
     registers: dict[str, str], reason: str
@@ -190,7 +186,7 @@ def test_the_registers_of_an_xid_74_say_what_kind_of_nvlink_error_it_was(
     assert set(node.states.values()) == {WELL}
 
 
-@cases("registers", [{}, {"register1": "0x40800001"}, {"register2": "0xffff"}, {"register1": "no"}])
+@cases("registers", {}, {"register1": "0x40800001"}, {"register2": "0xffff"}, {"register1": "no"})
 def test_registers_that_say_nothing_add_nothing(registers: dict[str, str]) -> None:
     node = Logged().log(kinds.XID_DETAIL, "0000:1b:00.0", 74, 1, link="14", **registers)
     assert node.notices(gpu_id(0)) == []
@@ -213,8 +209,8 @@ def test_a_line_about_a_device_that_no_probe_lists_is_counted_and_logged_and_cha
     assert len(node.last.addressed) == 1
 
 
-@cases("address", ["0000:1b:00.0", "00000000:1B:00.0", "1b:00.0"])
-@cases("said", ["0000:1b:00.0", "00000000:1B:00.0"])
+@cases("address", "0000:1b:00.0", "00000000:1B:00.0", "1b:00.0")
+@cases("said", "0000:1b:00.0", "00000000:1B:00.0")
 def test_an_address_may_be_written_as_nvml_has_it(address: str, said: str) -> None:
     parts = {"nvml": inventory_of(gpu(0, pci_bus_id=address))}
     event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id=said)
@@ -258,8 +254,8 @@ STALLED = ProbeEvent(sequence=7, time=START, kind=kinds.MLX5_STALLED, pci_bus_id
 SAID: dict[str, Any] = {"events": (STALLED,), "driver": Driver(state=DriverState.LOADED)}
 
 
-@cases("seconds", [1, 20, 120])
-@cases("restarted", [False, True], ids=["new", "restarted"])
+@cases("seconds", 1, 20, 120)
+@cases("restarted", False, True, ids=["new", "restarted"])
 def test_what_the_log_says_before_a_probes_first_line_is_judged_by_it_however_late_it_is(
     seconds: int, restarted: bool
 ) -> None:

@@ -34,13 +34,13 @@ def test_what_the_schema_has_no_field_for_is_left_out_and_named_once_in_a_map_wi
     assert (known, left_out) == ({"byName": {"gpu-0": {"id": "a"}}}, ("status.byName.gpu-0.history",))
 
 
-@cases("name", ["words", "anything", "object"])
+@cases("name", "words", "anything", "object")
 def test_what_may_have_any_field_keeps_them(name: str) -> None:
     status = {name: {"later": "x"}}
     assert without_unknown(status, SCHEMA) == (status, ())
 
 
-@cases("status", [{"list": [{"later": 1}]}, {"names": "one"}, {"byName": "one"}])
+@cases("status", {"list": [{"later": 1}]}, {"names": "one"}, {"byName": "one"})
 def test_what_is_of_another_type_than_the_schema_has_is_the_servers_to_refuse(status: dict[str, Any]) -> None:
     assert without_unknown(status, SCHEMA) == (status, ())
 
@@ -65,14 +65,12 @@ def test_the_schema_is_that_of_the_kinds_status() -> None:
 
 @cases(
     "published",
-    [
-        {},
-        {"components": None},
-        {"components": {}},
-        document(policy=of_kind("DevicePolicy", status=SCHEMA)),
-        document(devices=of_kind("NodeDevices", spec=SCHEMA)),
-        document(devices={"x-kubernetes-group-version-kind": [{"kind": "NodeDevices"}]}),
-    ],
+    {},
+    {"components": None},
+    {"components": {}},
+    document(policy=of_kind("DevicePolicy", status=SCHEMA)),
+    document(devices=of_kind("NodeDevices", spec=SCHEMA)),
+    document(devices={"x-kubernetes-group-version-kind": [{"kind": "NodeDevices"}]}),
 )
 def test_a_document_without_it_has_none(published: dict[str, Any]) -> None:
     assert status_schema(published, "NodeDevices") is None

@@ -44,28 +44,26 @@ def test_ids_are_read_by_container_over_all_numa_nodes_and_without_entries_no_co
 
 @cases(
     "raw",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"{}",
-        b'{"Data": {}}',
-        b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b"}]}}',
-        b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": {"0": ["GPU-0"]}}]}}',
-        b'{"Data": {"PodDeviceEntries": [{"ResourceName": 7, "DeviceIDs": {}}]}}',
-        b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": ["GPU-0"]}]}}',
-        b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": {"0": [1]}}]}}',
-        b'{"Data": {"PodDeviceEntries": {}}}',
-        b'{"Data": {"PodDeviceEntries": 0}}',
-        b'{"Data": {"PodDeviceEntries": ""}}',
-        b'{"Data": {"PodDeviceEntries": [{"PodUID": "u", "ContainerName": "c", "ResourceName": "a", "DeviceIDs": 0}]}}',
-        *(
-            b'{"Data": {"PodDeviceEntries": [{"PodUID": "u", "ContainerName": "c", "ResourceName": "a/b",'
-            b' "DeviceIDs": {"0": ' + ids + b"}}]}}"
-            for ids in (b'"GPU-0"', b'{"GPU-0": true}', b"false", b'["\\ud800"]')
-        ),
-        b"[" * 100_000,
-    ],
+    b"",
+    b"{",
+    b"[]",
+    b"{}",
+    b'{"Data": {}}',
+    b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b"}]}}',
+    b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": {"0": ["GPU-0"]}}]}}',
+    b'{"Data": {"PodDeviceEntries": [{"ResourceName": 7, "DeviceIDs": {}}]}}',
+    b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": ["GPU-0"]}]}}',
+    b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": {"0": [1]}}]}}',
+    b'{"Data": {"PodDeviceEntries": {}}}',
+    b'{"Data": {"PodDeviceEntries": 0}}',
+    b'{"Data": {"PodDeviceEntries": ""}}',
+    b'{"Data": {"PodDeviceEntries": [{"PodUID": "u", "ContainerName": "c", "ResourceName": "a", "DeviceIDs": 0}]}}',
+    *(
+        b'{"Data": {"PodDeviceEntries": [{"PodUID": "u", "ContainerName": "c", "ResourceName": "a/b",'
+        b' "DeviceIDs": {"0": ' + ids + b"}}]}}"
+        for ids in (b'"GPU-0"', b'{"GPU-0": true}', b"false", b'["\\ud800"]')
+    ),
+    b"[" * 100_000,
 )
 def test_what_is_not_a_checkpoint_is_an_error_and_never_nobody(raw: bytes) -> None:
     with pytest.raises(CheckpointError):

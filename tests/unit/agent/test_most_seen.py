@@ -170,6 +170,6 @@ def test_what_is_remembered_begins_with_the_agent_and_is_bounded() -> None:
     assert len(node().line("nvml", *many).world.state.most_seen or ()) == MAX_KEPT
 
 
-@cases("wrong", [None, "x", [1], [{"probe": "nvml"}], [{"count": -1}], {"count": 8}])
+@cases("wrong", None, "x", [1], [{"probe": "nvml"}], [{"count": -1}], {"count": 8})
 def test_an_object_with_something_else_there_is_read_without_it(wrong: object) -> None:
     assert seen_object({"status": {"mostSeen": wrong}}).most_seen == ()

@@ -71,7 +71,7 @@ def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_i
     assert node.now(SLICES).world.daemons == ()
 
 
-@cases("elsewhere", [WHOLE, SLICES, config(2)], ids=["whole", "slices", "other limits"])
+@cases("elsewhere", WHOLE, SLICES, config(2), ids=["whole", "slices", "other limits"])
 def test_where_the_state_is_lost_a_daemon_stays_while_containers_are_its_clients(elsewhere: dict[str, Any]) -> None:
     """Whatever is configured then: the node's own settings, for one, while the operator does not answer."""
     runs, client = daemon(), holder(SHARE)

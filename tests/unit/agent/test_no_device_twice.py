@@ -795,8 +795,8 @@ class TheNodeThatIsAskedWhileItDecides(TheNode):
                 self.allocated(name, (id_,))
 
 
-@cases("config", [shares(2), by_memory("20Gi")])
-@cases("back", [False, True])
+@cases("config", shares(2), by_memory("20Gi"))
+@cases("back", False, True)
 def test_no_device_goes_to_two_containers_whenever_the_kubelet_asks_while_the_agent_decides(
     config: dict[str, Any], back: bool
 ) -> None:

@@ -65,18 +65,21 @@ def test_a_container_that_the_kubelet_has_started_is_known_as_such() -> None:
 
 @cases(
     "item",
-    [{}, {"metadata": None}, {"metadata": {"uid": 1, "name": "a", "namespace": "b"}}, {"metadata": ["uid"], "spec": 7}],
+    {},
+    {"metadata": None},
+    {"metadata": {"uid": 1, "name": "a", "namespace": "b"}},
+    {"metadata": ["uid"], "spec": 7},
 )
 def test_what_is_no_pod_is_none(item: dict[str, Any]) -> None:
     assert node_pod(item) is None
 
 
-@cases("spec", [None, {"containers": None}, {"containers": [7, {"name": None}]}, {"initContainers": {"a": 1}}, []])
+@cases("spec", None, {"containers": None}, {"containers": [7, {"name": None}]}, {"initContainers": {"a": 1}}, [])
 def test_odd_parts_count_as_absent(spec: Any) -> None:
     assert all(not each.requests for each in read(pod(spec=spec)).containers)
 
 
-@cases(("value", "count"), [("2", 2), (3, 3), ("1k", 1000), ("two", 0), (None, 0), ({}, 0)])
+@cases(("value", "count"), ("2", 2), (3, 3), ("1k", 1000), ("two", 0), (None, 0), ({}, 0))
 def test_an_amount_is_read_as_the_api_server_writes_it(value: Any, count: int) -> None:
     spec = {"containers": [{"name": "main", "resources": {"requests": {MEMORY: value}}}]}
     assert read(pod(spec=spec)).containers[0].requests.get(MEMORY, 0) == count

@@ -32,7 +32,7 @@ def reasons(node: Node) -> list[str]:
     return [node.world.verdicts[id_].reason for id_ in BOTH]
 
 
-@cases("config", [PASSED, BY_DIRECTORY, BY_CDI])
+@cases("config", PASSED, BY_DIRECTORY, BY_CDI)
 def test_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
     node = node_with(EVERY - {"/dev/nvidia1"}, config)
     assert reasons(node) == ["", "DeviceNodeMissing"]
@@ -40,8 +40,8 @@ def test_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
     assert "/dev/nvidia1: missing" in node.world.inventory.problems[0].message
 
 
-@cases("config", [PASSED, BY_DIRECTORY, BY_CDI])
-@cases("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
+@cases("config", PASSED, BY_DIRECTORY, BY_CDI)
+@cases("gone", "/dev/nvidiactl", "/dev/nvidia-uvm")
 def test_without_a_node_that_every_program_needs_no_gpu_is_offered(config: dict[str, Any], gone: str) -> None:
     node = node_with(EVERY - {gone}, config)
     assert reasons(node) == ["DeviceNodeMissing", "DeviceNodeMissing"]
@@ -69,7 +69,9 @@ def test_googles_way_waits_at_its_start_and_holds_nothing_down_then() -> None:
 
 @cases(
     "config",
-    [{}, {"injection": {"deviceListStrategies": ["volume-mounts"]}}, {**PASSED, "serving": {"mode": "Observe"}}],
+    {},
+    {"injection": {"deviceListStrategies": ["volume-mounts"]}},
+    {**PASSED, "serving": {"mode": "Observe"}},
 )
 def test_nodes_that_another_program_gives_are_its_own_matter(config: dict[str, Any]) -> None:
     node = Node(gpu(0, minor=0), existing=frozenset({"/dev/nvidiactl"})).now(config).now(config)

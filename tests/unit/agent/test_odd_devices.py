@@ -89,7 +89,9 @@ def test_a_missing_gpu_that_does_not_fit_strategy_single_stops_no_step_where_rul
 # --- a restart --------------------------------------------------------------------------------------------------------
 @cases(
     "odd",
-    [gpu(1, mig_enabled=False), gpu(1, mig_enabled=True), cut(1, "3g.40gb", "3g.40gb")],
+    gpu(1, mig_enabled=False),
+    gpu(1, mig_enabled=True),
+    cut(1, "3g.40gb", "3g.40gb"),
     ids=["not in MIG mode", "without MIG devices", "cut otherwise"],
 )
 def test_with_one_gpu_that_does_not_fit_the_strategy_a_restart_changes_nothing(odd: DeviceFact) -> None:
@@ -128,12 +130,10 @@ def with_mps(*devices: DeviceFact) -> Stepped:
 
 @cases(
     ("config", "odd", "resource", "said_of_it"),
-    [
-        (sharing("memory", memoryUnit="20Gi"), SMALL, MEMORY, "has 16Gi of memory"),
-        (sharing("mps", replicas=40), SMALL, GPU, "takes 16 MPS clients at most"),
-        (sharing("mps", replicas=4, **BY_MODEL), OTHER_MODEL, GPU, "need names of their own"),
-        (sharing("memory", memoryUnit="6Mi"), replace(BIG[0], id=gpu_id(2), index=2), MEMORY, "would exceed 3 MiB"),
-    ],
+    (sharing("memory", memoryUnit="20Gi"), SMALL, MEMORY, "has 16Gi of memory"),
+    (sharing("mps", replicas=40), SMALL, GPU, "takes 16 MPS clients at most"),
+    (sharing("mps", replicas=4, **BY_MODEL), OTHER_MODEL, GPU, "need names of their own"),
+    (sharing("memory", memoryUnit="6Mi"), replace(BIG[0], id=gpu_id(2), index=2), MEMORY, "would exceed 3 MiB"),
     ids=["too small", "takes fewer clients", "of another model", "too many ids"],
 )
 def test_a_gpu_that_does_not_fit_the_sharing_in_effect_is_left_out_and_no_restart_takes_the_others_along(

@@ -37,7 +37,7 @@ async def test_a_word_that_its_yaml_tag_does_not_take_is_a_refused_file(
     assert [(each.config, each.error) for each in outcomes] == [(None, complaint)]
 
 
-@cases(("word", "complaint"), WORDS)
+@cases(("word", "complaint"), *WORDS)
 def test_in_a_probes_file_too(word: str, complaint: str) -> None:
     with pytest.raises(CheckError) as refused:
         load(f"devices:\n- {word}\n")

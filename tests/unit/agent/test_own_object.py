@@ -24,7 +24,7 @@ def test_what_people_took_out_of_service_has_its_reason_and_its_end() -> None:
     )
 
 
-@cases("until", [None, "", "tomorrow", "2026-12-01T00:00:00", 7])
+@cases("until", None, "", "tomorrow", "2026-12-01T00:00:00", 7)
 def test_an_end_that_is_no_time_leaves_the_device_out_of_service(until: object) -> None:
     assert cordons({"id": "GPU-1", "reason": "r", "until": until}) == (Cordon(id="GPU-1", reason="r"),)
 

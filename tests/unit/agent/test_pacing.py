@@ -53,12 +53,10 @@ def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_queried_every
 
 @cases(
     ("wanted", "cause"),
-    [
-        (status("Unhealthy", "Xid79"), Cause.DEVICE),
-        (status("Unhealthy", "Missing"), Cause.DEVICE),
-        ({"devices": []}, Cause.DEVICE),
-        (status(resources=[{"name": "nvidia.com/gpu", "allocated": 1}]), Cause.CHANGE),
-    ],
+    (status("Unhealthy", "Xid79"), Cause.DEVICE),
+    (status("Unhealthy", "Missing"), Cause.DEVICE),
+    ({"devices": []}, Cause.DEVICE),
+    (status(resources=[{"name": "nvidia.com/gpu", "allocated": 1}]), Cause.CHANGE),
 )
 def test_a_change_is_written_now_and_says_why(wanted: dict[str, Any], cause: Cause) -> None:
     step = next_write(replace(SETTLED, wanted=wanted), WriteBucket(now=100.0), 101.0)

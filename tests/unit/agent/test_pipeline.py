@@ -146,22 +146,20 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
 
 @cases(
     ("config", "section", "field"),
-    [
-        (
-            {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 1}]}},
-            "sharing",
-            "sharing.resources[0].replicas",
-        ),
-        ({"sharing": {"strategy": "memory", "resources": [{"name": GPU, "replicas": 2}]}}, "sharing", "sharing"),
-        ({"partitions": {"strategy": "both"}}, "partitions", "partitions.strategy"),
-        ({"sharin": {}}, "", "sharin"),
-        (
-            {"resources": {"devices": [{"match": {}, "name": "nvidia.com/" + "a" * 64}]}},
-            "resources",
-            "resources.devices[0].name",
-        ),
-        ({**CLIENTS, "partitions": {"strategy": "mixed"}}, "sharing", "sharing.strategy"),
-    ],
+    (
+        {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 1}]}},
+        "sharing",
+        "sharing.resources[0].replicas",
+    ),
+    ({"sharing": {"strategy": "memory", "resources": [{"name": GPU, "replicas": 2}]}}, "sharing", "sharing"),
+    ({"partitions": {"strategy": "both"}}, "partitions", "partitions.strategy"),
+    ({"sharin": {}}, "", "sharin"),
+    (
+        {"resources": {"devices": [{"match": {}, "name": "nvidia.com/" + "a" * 64}]}},
+        "resources",
+        "resources.devices[0].name",
+    ),
+    ({**CLIENTS, "partitions": {"strategy": "mixed"}}, "sharing", "sharing.strategy"),
 )
 def test_what_is_refused_is_named_by_section_and_field(config: dict[str, Any], section: str, field: str) -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen({})).line().given(seen=seen(config)).line()
@@ -241,13 +239,9 @@ def test_a_configuration_that_fits_no_longer_after_a_restart_requests_the_end_of
 
 @cases(
     "pod",
-    [
-        pytest.param(holder(gpu_id(0)), id="a whole GPU"),
-        pytest.param(holder(f"{gpu_id(0)}::1"), id="a share, whoever's"),
-        pytest.param(
-            replace(holder("gpu.nvidia.com/n1/gpu-0"), resource=None, claim="ml/c"), id="a claim of a DRA driver"
-        ),
-    ],
+    pytest.param(holder(gpu_id(0)), id="a whole GPU"),
+    pytest.param(holder(f"{gpu_id(0)}::1"), id="a share, whoever's"),
+    pytest.param(replace(holder("gpu.nvidia.com/n1/gpu-0"), resource=None, claim="ml/c"), id="a claim of a DRA driver"),
 )
 def test_at_a_first_start_no_daemon_is_requested_under_pods_that_hold_its_gpus(pod: Holder) -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=NOT_QUERIED).line()
@@ -538,11 +532,9 @@ def test_an_allocate_that_was_listed_and_is_gone_has_ended_and_a_list_from_befor
 
 @cases(
     ("inputs", "says"),
-    [
-        ({"file": FileOutcome(error="line 1: not YAML")}, "not YAML"),
-        ({"seen": seen({"sharing": INVALID_SHARING})}, "strategy memory needs memoryUnit"),
-        ({"seen": seen(TOO_MANY)}, "give fewer replicas"),
-    ],
+    ({"file": FileOutcome(error="line 1: not YAML")}, "not YAML"),
+    ({"seen": seen({"sharing": INVALID_SHARING})}, "strategy memory needs memoryUnit"),
+    ({"seen": seen(TOO_MANY)}, "give fewer replicas"),
 )
 def test_a_bad_configuration_keeps_the_last_good_one_and_says_why(inputs: dict[str, Any], says: str) -> None:
     node = Node(*THREE).given(file=FileOutcome(config=sliced(2)), seen=seen({})).line()
@@ -559,7 +551,7 @@ def test_a_bad_configuration_at_the_start_keeps_what_was_in_effect_before_it() -
     assert (again.config, again.counts) == ("ConfigInvalid", {GPU: (8, 8)})
 
 
-@cases("bad", [{"seen": seen(TOO_MANY)}, {"seen": seen({"nothing": {}})}, {"file": FileOutcome(error="not YAML")}])
+@cases("bad", {"seen": seen(TOO_MANY)}, {"seen": seen({"nothing": {}})}, {"file": FileOutcome(error="not YAML")})
 def test_before_the_first_good_configuration_nothing_is_offered_and_a_restart_does_not_change_that(
     bad: dict[str, Any],
 ) -> None:

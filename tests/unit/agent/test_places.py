@@ -47,7 +47,9 @@ def replaced(config: dict[str, Any], *now: DeviceFact) -> Stepped:
 # --- replaced in its slot ---------------------------------------------------------------------------------------------
 @cases(
     "injection",
-    [{"deviceIDStrategy": "index"}, {"passDeviceSpecs": True}, {"deviceListStrategies": ["driver-directory"]}],
+    {"deviceIDStrategy": "index"},
+    {"passDeviceSpecs": True},
+    {"deviceListStrategies": ["driver-directory"]},
 )
 def test_a_gpu_in_the_slot_of_one_that_a_pod_holds_goes_to_no_other_pod(injection: dict[str, Any]) -> None:
     node = replaced({"injection": injection})
@@ -75,7 +77,7 @@ def test_an_index_alone_is_a_place_only_where_containers_are_given_indices() -> 
     assert offers({"injection": {"deviceIDStrategy": "index"}}) == []
 
 
-@cases("shared", ["/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"])
+@cases("shared", "/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio")
 def test_a_device_node_that_any_number_of_devices_need_is_no_place(shared: str) -> None:
     def with_it(slot: int, uuid: str) -> DeviceFact:
         return gpu(slot, id=uuid, device_nodes=(shared, f"/dev/dri/renderD{slot}"))
@@ -233,8 +235,8 @@ def healthy(node: Stepped, story: Renumbered) -> set[str]:
     return set(node.offers.get(story.resource, ()))
 
 
-@cases("restarts", ["never", "before", "after"])
-@cases("story", STORIES)
+@cases("restarts", "never", "before", "after")
+@cases("story", *STORIES)
 def test_what_has_a_place_that_a_pod_was_given_goes_to_no_new_pod(
     story: Callable[[], Renumbered], restarts: str
 ) -> None:
@@ -330,7 +332,7 @@ def test_of_two_devices_at_one_place_the_first_probes_is_offered_and_the_other_n
     assert Node(BOTH).line("two", second).line("one", first).offered == ["CARD"], "whichever reports first"
 
 
-@cases("spelled", ["00000000:3B:00.0", "3b:00.0", "0000:3B:00.0"])
+@cases("spelled", "00000000:3B:00.0", "3b:00.0", "0000:3B:00.0")
 def test_a_pci_address_is_one_place_however_a_probe_spells_it(spelled: str) -> None:
     node = Node(BOTH).line("one", nic(0, id="CARD")).line("two", other(pci=spelled))
     assert node.offered == ["CARD"]

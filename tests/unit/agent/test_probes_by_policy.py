@@ -30,12 +30,10 @@ def refused(node: Node) -> tuple[str, str, str]:
 
 @cases(
     ("names", "runs"),
-    [
-        (("amd",), ("amd",)),
-        (("nvml", "nics"), ("nvml", NICS)),
-        (("nics", "intel", "nvml"), (NICS, "intel", "nvml")),
-        (("auto", "nics"), ("amd", NICS)),
-    ],
+    (("amd",), ("amd",)),
+    (("nvml", "nics"), ("nvml", NICS)),
+    (("nics", "intel", "nvml"), (NICS, "intel", "nvml")),
+    (("auto", "nics"), ("amd", NICS)),
 )
 def test_a_policy_replaces_the_nodes_list_by_names_that_are_built_in_or_the_nodes_own(
     names: tuple[str, ...], runs: tuple[str, ...]
@@ -72,17 +70,15 @@ def test_a_policy_that_takes_a_probe_away_retires_its_devices() -> None:
 
 @cases(
     ("names", "complaint"),
-    [
-        (
-            ("nvml", "rocm"),
-            f": this node has no probe 'rocm'; give auto, {KNOWN}, or what the node's flags and file define: nics",
-        ),
-        (("nvml", "simulated"), " simulated: needs --simulated, a file of devices or a profile such as 'h100 x 8'"),
-        (
-            ("nvml", "generic"),
-            " generic: needs --devices-dir, a folder with generic.yaml, which says what devices there are",
-        ),
-    ],
+    (
+        ("nvml", "rocm"),
+        f": this node has no probe 'rocm'; give auto, {KNOWN}, or what the node's flags and file define: nics",
+    ),
+    (("nvml", "simulated"), " simulated: needs --simulated, a file of devices or a profile such as 'h100 x 8'"),
+    (
+        ("nvml", "generic"),
+        " generic: needs --devices-dir, a folder with generic.yaml, which says what devices there are",
+    ),
 )
 def test_a_name_that_is_unknown_or_lacks_its_options_is_refused_and_changes_nothing(
     names: tuple[str, ...], complaint: str
@@ -97,7 +93,7 @@ def test_a_name_that_is_unknown_or_lacks_its_options_is_refused_and_changes_noth
     assert node.world.config.reason == "Applied"
 
 
-@cases("name", ["nics=/opt/x", "x=unix:/run/x.sock", "/bin/sh", "nvml nics", "N"])
+@cases("name", "nics=/opt/x", "x=unix:/run/x.sock", "/bin/sh", "nvml nics", "N")
 def test_a_policy_brings_no_program(name: str) -> None:
     node = by(Node(BOTH).line("nvml", gpu(0)).line("nics", nic()), name)
     assert node.runs == ("nvml", NICS)

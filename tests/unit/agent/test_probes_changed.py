@@ -65,13 +65,11 @@ def test_the_state_file_has_those_that_run_and_an_older_one_has_none() -> None:
 
 @cases(
     ("given", "complaint"),
-    [
-        (["rocm"], f"flags.probe: 'rocm' is not allowed; {WHICH}"),
-        ([], f"flags.probe: empty; {WHICH}"),
-        (["nvml", "nvml=/x"], "flags.probe: nvml is given twice; give each probe its own name"),
-        (["nics="], "flags.probe nics: no command after =; give a program with its arguments"),
-        ({"nics": "/x"}, "flags.probe: {'nics': '/x'} is not a list of names"),
-    ],
+    (["rocm"], f"flags.probe: 'rocm' is not allowed; {WHICH}"),
+    ([], f"flags.probe: empty; {WHICH}"),
+    (["nvml", "nvml=/x"], "flags.probe: nvml is given twice; give each probe its own name"),
+    (["nics="], "flags.probe nics: no command after =; give a program with its arguments"),
+    ({"nics": "/x"}, "flags.probe: {'nics': '/x'} is not a list of names"),
 )
 def test_a_probe_of_the_file_that_cannot_be_is_refused_with_what_is_right(given: Any, complaint: str) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -173,7 +173,7 @@ def test_a_healthy_node_in_full() -> None:
     }
 
 
-@cases(("others", "shown"), [(0, 16), (7, 9), (15, 1), (20, 0)])
+@cases(("others", "shown"), (0, 16), (7, 9), (15, 1), (20, 0))
 def test_the_nearest_devices_of_other_probes_are_links_where_the_probes_own_leave_room(others: int, shown: int) -> None:
     links = tuple(Link(kind="XGMI", to=f"GPU-{number}", count=1) for number in range(others))
     nics = [
@@ -246,15 +246,13 @@ def test_a_device_shows_all_reasons_of_its_state_where_it_has_several() -> None:
 
 @cases(
     ("holdings", "expected"),
-    [
-        (holding(holder(gpu_id(0))), "1 of 2: gpu-0 Xid79 (RebootNode; held by ml/train-0)"),
-        (
-            holding(*(holder(f"{gpu_id(0)}::{n}", pod=f"train-{n}") for n in range(5))),
-            "1 of 2: gpu-0 Xid79 (RebootNode; held by ml/train-0, ml/train-1, ml/train-2 and 2 more)",
-        ),
-        (holding(holder(gpu_id(1))), "1 of 2: gpu-0 Xid79 (RebootNode; not held)"),
-        (holding(state=HoldersState.UNAVAILABLE), "1 of 2: gpu-0 Xid79 (RebootNode)"),
-    ],
+    (holding(holder(gpu_id(0))), "1 of 2: gpu-0 Xid79 (RebootNode; held by ml/train-0)"),
+    (
+        holding(*(holder(f"{gpu_id(0)}::{n}", pod=f"train-{n}") for n in range(5))),
+        "1 of 2: gpu-0 Xid79 (RebootNode; held by ml/train-0, ml/train-1, ml/train-2 and 2 more)",
+    ),
+    (holding(holder(gpu_id(1))), "1 of 2: gpu-0 Xid79 (RebootNode; not held)"),
+    (holding(state=HoldersState.UNAVAILABLE), "1 of 2: gpu-0 Xid79 (RebootNode)"),
     ids=["held", "by many", "another is", "nobody knows"],
 )
 def test_devices_healthy_says_what_is_wrong_what_would_help_and_whom_it_hits(holdings: Holdings, expected: str) -> None:
@@ -273,21 +271,19 @@ def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
 
 @cases(
     ("verdict", "expected"),
-    [
-        (
-            bad("Xid63", HealthState.DEGRADED),
-            ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Xid63 (RebootNode; not held)"),
-        ),
-        (
-            bad("ProbeSilent", HealthState.UNKNOWN),
-            ("Unknown", "ProbeSilent", "1 of 2: gpu-0 ProbeSilent: ProbeSilent happened"),
-        ),
-        (
-            bad("DriverNotLoaded", HealthState.UNKNOWN),
-            ("Unknown", "DriverNotLoaded", "1 of 2: gpu-0 DriverNotLoaded: DriverNotLoaded happened"),
-        ),
-        (bad("Missing", HealthState.UNKNOWN), ("Unknown", "DevicesLost", "1 of 2: gpu-0 Missing: Missing happened")),
-    ],
+    (
+        bad("Xid63", HealthState.DEGRADED),
+        ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Xid63 (RebootNode; not held)"),
+    ),
+    (
+        bad("ProbeSilent", HealthState.UNKNOWN),
+        ("Unknown", "ProbeSilent", "1 of 2: gpu-0 ProbeSilent: ProbeSilent happened"),
+    ),
+    (
+        bad("DriverNotLoaded", HealthState.UNKNOWN),
+        ("Unknown", "DriverNotLoaded", "1 of 2: gpu-0 DriverNotLoaded: DriverNotLoaded happened"),
+    ),
+    (bad("Missing", HealthState.UNKNOWN), ("Unknown", "DevicesLost", "1 of 2: gpu-0 Missing: Missing happened")),
 )
 def test_devices_healthy_gives_the_reason_of_the_devices(verdict: Verdict, expected: tuple[str, str, str]) -> None:
     made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): verdict})
@@ -359,12 +355,10 @@ def test_allocated_counts_ids_and_held_counts_devices() -> None:
 
 @cases(
     ("holdings", "free", "sees"),
-    [
-        (holding(holder(gpu_id(0))), 1, "1 free, of which the scheduler sees 0: "),
-        (holding(holder(gpu_id(0)), holder(gpu_id(1), pod="other")), 0, ""),
-        (holding(holder(gpu_id(1))), 0, ""),
-        (holding(), 1, ""),
-    ],
+    (holding(holder(gpu_id(0))), 1, "1 free, of which the scheduler sees 0: "),
+    (holding(holder(gpu_id(0)), holder(gpu_id(1), pod="other")), 0, ""),
+    (holding(holder(gpu_id(1))), 0, ""),
+    (holding(), 1, ""),
 )
 def test_a_gpu_that_is_free_and_that_the_scheduler_does_not_see_is_said(
     holdings: Holdings, free: int, sees: str
@@ -419,13 +413,11 @@ def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
 # --- probes -----------------------------------------------------------------------------------------------------------
 @cases(
     ("changes", "expected"),
-    [
-        ({}, ("Ready", "")),
-        ({"inventory": Inventory()}, ("Starting", "")),
-        ({"inventory": Inventory(), "probe_silent": True, "probe_error": "no such file"}, ("Failed", "no such file")),
-        ({"probe_silent": True}, ("Silent", "the probe has not reported for 15 s or more")),
-        ({"probe_silent": True, "probe_error": "exited with 2"}, ("Failed", "exited with 2")),
-    ],
+    ({}, ("Ready", "")),
+    ({"inventory": Inventory()}, ("Starting", "")),
+    ({"inventory": Inventory(), "probe_silent": True, "probe_error": "no such file"}, ("Failed", "no such file")),
+    ({"probe_silent": True}, ("Silent", "the probe has not reported for 15 s or more")),
+    ({"probe_silent": True, "probe_error": "exited with 2"}, ("Failed", "exited with 2")),
 )
 def test_how_a_probe_does(changes: dict[str, Any], expected: tuple[str, str]) -> None:
     [probe] = report(facts(**changes)).probes
@@ -449,24 +441,22 @@ def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
 
 @cases(
     ("changes", "expected"),
-    [
-        ({}, ("True", "AgentRunning", "")),
-        ({"inventory": Inventory()}, ("Unknown", "Starting", "the probe has not reported yet")),
-        ({"probe_silent": True, "probe_error": "exited with 2"}, ("False", "ProbeUnavailable", "exited with 2")),
-        ({"inventory": unloaded()}, ("False", "DriverNotLoaded", "the driver is not loaded")),
-        (
-            {"inventory": unloaded(Problem(code="DriverNotLoaded", message="no libnvidia-ml.so.1"), on_bus=2)},
-            ("False", "DriverNotLoaded", "2 accelerators on the PCI bus and no usable driver; no libnvidia-ml.so.1"),
-        ),
-        (registered(RegistrationState.KUBELET_UNREACHABLE, "no"), ("False", "KubeletUnreachable", f"{GPU}: no")),
-        (registered(RegistrationState.REJECTED, "bad"), ("False", "RegistrationRejected", f"{GPU}: bad")),
-        (registered(RegistrationState.PENDING), ("Unknown", "Starting", f"registering {GPU}")),
-        ({"state_problem": "disk full"}, ("True", "AgentRunning", "state file: disk full")),
-        (
-            {"confirm_problems": ("gpu-1: give its id, GPU-1",)},
-            ("True", "AgentRunning", "annotation nodedevices.io/confirm: gpu-1: give its id, GPU-1"),
-        ),
-    ],
+    ({}, ("True", "AgentRunning", "")),
+    ({"inventory": Inventory()}, ("Unknown", "Starting", "the probe has not reported yet")),
+    ({"probe_silent": True, "probe_error": "exited with 2"}, ("False", "ProbeUnavailable", "exited with 2")),
+    ({"inventory": unloaded()}, ("False", "DriverNotLoaded", "the driver is not loaded")),
+    (
+        {"inventory": unloaded(Problem(code="DriverNotLoaded", message="no libnvidia-ml.so.1"), on_bus=2)},
+        ("False", "DriverNotLoaded", "2 accelerators on the PCI bus and no usable driver; no libnvidia-ml.so.1"),
+    ),
+    (registered(RegistrationState.KUBELET_UNREACHABLE, "no"), ("False", "KubeletUnreachable", f"{GPU}: no")),
+    (registered(RegistrationState.REJECTED, "bad"), ("False", "RegistrationRejected", f"{GPU}: bad")),
+    (registered(RegistrationState.PENDING), ("Unknown", "Starting", f"registering {GPU}")),
+    ({"state_problem": "disk full"}, ("True", "AgentRunning", "state file: disk full")),
+    (
+        {"confirm_problems": ("gpu-1: give its id, GPU-1",)},
+        ("True", "AgentRunning", "annotation nodedevices.io/confirm: gpu-1: give its id, GPU-1"),
+    ),
 )
 def test_ready_says_what_stands_in_the_way(changes: dict[str, Any], expected: tuple[str, str, str]) -> None:
     assert condition(facts(**changes), "Ready") == expected
@@ -553,13 +543,11 @@ def test_what_is_wrong_with_the_configuration_is_a_field_each_and_the_message_na
 
 @cases(
     ("config", "expected"),
-    [
-        (ConfigStatus(), ("True", "Applied", "")),
-        (ConfigStatus(reason="NoConfig", message="m"), ("Unknown", "NoConfig", "m")),
-        (ConfigStatus(message="m", unmatched=(entry("b"), entry("d"))), ("True", "Applied", "m; a.b: no; a.d: no")),
-        (ConfigStatus(reason="ConfigInvalid", message="m"), ("False", "ConfigInvalid", "m")),
-        (ConfigStatus(reason="WaitingForHolders", message="m"), ("False", "WaitingForHolders", "m")),
-    ],
+    (ConfigStatus(), ("True", "Applied", "")),
+    (ConfigStatus(reason="NoConfig", message="m"), ("Unknown", "NoConfig", "m")),
+    (ConfigStatus(message="m", unmatched=(entry("b"), entry("d"))), ("True", "Applied", "m; a.b: no; a.d: no")),
+    (ConfigStatus(reason="ConfigInvalid", message="m"), ("False", "ConfigInvalid", "m")),
+    (ConfigStatus(reason="WaitingForHolders", message="m"), ("False", "WaitingForHolders", "m")),
 )
 def test_config_applied_says_what_is_in_effect(config: ConfigStatus, expected: tuple[str, str, str]) -> None:
     assert condition(facts(config=config), "ConfigApplied") == expected

@@ -87,12 +87,12 @@ def test_nvidias_documented_example_is_taken_as_it_is() -> None:
     assert config.flags["device-list-strategy"] == ("envvar",)
 
 
-@cases("text", [b"version: v1\n", b"version: ''\n", b"flags:\nsharing:\n"])
+@cases("text", b"version: v1\n", b"version: ''\n", b"flags:\nsharing:\n")
 def test_keys_without_values_say_nothing(text: bytes) -> None:
     assert parse(text) == FileConfig()
 
 
-@cases("text", [b"", b"# nothing\n", b"---\n"])
+@cases("text", b"", b"# nothing\n", b"---\n")
 def test_an_empty_file_is_taken_as_nvidias_plugin_takes_it_and_known_to_be_empty(text: bytes) -> None:
     assert parse(text) == FileConfig(empty=True)
 
@@ -103,48 +103,46 @@ def test_null_is_not_set_as_in_nvidias_plugin() -> None:
 
 @cases(
     ("text", "says"),
-    [
-        ("version: v2", "version: 'v2' is not known; give v1"),
-        ("versoin: v1", "versoin: unknown key; did you mean version?"),
-        ("- v1", "is not a mapping with version, flags and sharing"),
-        ("flags: [a]", "flags: ['a'] is not a mapping"),
-        ("flags: {migStratgy: none}", "flags.migStratgy: unknown key; did you mean migStrategy?"),
-        ("flags: {plugin: {migStrategy: none}}", "flags.plugin.migStrategy: unknown key; it belongs at flags.migStr"),
-        ("flags: {renameByDefault: true}", "it belongs at sharing.timeSlicing.renameByDefault"),
-        ("sharing: {renameByDefault: true}", "it belongs at sharing.timeSlicing.renameByDefault"),
-        ("flags: {failOnInitError: 'false'}", "'false' is not true or false; give true or false, without quotes"),
-        ("flags: {migStrategy: 1}", "flags.migStrategy: 1 is not a text"),
-        (
-            'flags: {plugin: {containerDriverRoot: "/driver\\0root"}}',
-            "flags.plugin.containerDriverRoot: '/driver\\x00root' has a NUL byte, which no path and no name can have",
-        ),
-        (
-            "flags: {mpsRoot: run/mps}",
-            "flags.mpsRoot: 'run/mps' is a relative path; give an absolute one, such as /run/mps",
-        ),
-        ("flags: {plugin: {containerDriverRoot: root}}", "flags.plugin.containerDriverRoot: 'root' is a relative path"),
-        ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not allowed; give auto or nvml"),
-        ("flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}", "'envvar,cdi-cri' is not allowed"),
-        ("flags: {plugin: {deviceListStrategy: {a: b}}}", "is not a list of names"),
-        ("flags: {gfd: {oneshoot: true}}", "flags.gfd.oneshoot: unknown key; did you mean oneshot?"),
-        ("flags: {gfd: 1}", "flags.gfd: 1 is not a mapping"),
-        ("resources: {gpus: [{name: gpu}]}", "resources.gpus[0].pattern: missing"),
-        ("sharing: {mps: {resources: []}}", "sharing.mps.resources: missing"),
-        ("imex: {channelIDs: [1]}", "imex.channelIDs: '1' is not allowed; give 0"),
-        ("imex: {channelIDs: [0], require: true}", "imex.require: unknown key; did you mean required?"),
-        ("sharing: {timeSlicing: {}}", "sharing.timeSlicing.resources: missing"),
-        ("sharing: {timeSlicing: {resources: []}}", "sharing.timeSlicing.resources: missing"),
-        (sliced("{name: gpu, replicas: 1}"), "sharing.timeSlicing.resources[0].replicas: 1 is not allowed; give 2"),
-        (sliced("{name: gpu}"), "resources[0].replicas: missing"),
-        (sliced("{name: gpu, replicas: '4'}"), "resources[0].replicas"),
-        (sliced("{replicas: 4}"), "resources[0].name: missing"),
-        (sliced("{name: gpu, replicas: 4, replica: 4}"), "resources[0].replica: unknown key; did you mean replicas?"),
-        (sliced("{name: gpu, replicas: 4}, {name: nvidia.com/gpu, replicas: 2}"), "nvidia.com/gpu is listed twice"),
-        ("a: 1\na: 2", "line 2: a: is given twice; keep one"),
-        ("a: [", "not YAML"),
-        ("a: !!python/object:os.system {}", "not YAML"),
-        ("a: &x [1]\nb: [" + ", ".join(["*x"] * 17) + "]", "more than 16 YAML aliases"),
-    ],
+    ("version: v2", "version: 'v2' is not known; give v1"),
+    ("versoin: v1", "versoin: unknown key; did you mean version?"),
+    ("- v1", "is not a mapping with version, flags and sharing"),
+    ("flags: [a]", "flags: ['a'] is not a mapping"),
+    ("flags: {migStratgy: none}", "flags.migStratgy: unknown key; did you mean migStrategy?"),
+    ("flags: {plugin: {migStrategy: none}}", "flags.plugin.migStrategy: unknown key; it belongs at flags.migStr"),
+    ("flags: {renameByDefault: true}", "it belongs at sharing.timeSlicing.renameByDefault"),
+    ("sharing: {renameByDefault: true}", "it belongs at sharing.timeSlicing.renameByDefault"),
+    ("flags: {failOnInitError: 'false'}", "'false' is not true or false; give true or false, without quotes"),
+    ("flags: {migStrategy: 1}", "flags.migStrategy: 1 is not a text"),
+    (
+        'flags: {plugin: {containerDriverRoot: "/driver\\0root"}}',
+        "flags.plugin.containerDriverRoot: '/driver\\x00root' has a NUL byte, which no path and no name can have",
+    ),
+    (
+        "flags: {mpsRoot: run/mps}",
+        "flags.mpsRoot: 'run/mps' is a relative path; give an absolute one, such as /run/mps",
+    ),
+    ("flags: {plugin: {containerDriverRoot: root}}", "flags.plugin.containerDriverRoot: 'root' is a relative path"),
+    ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not allowed; give auto or nvml"),
+    ("flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}", "'envvar,cdi-cri' is not allowed"),
+    ("flags: {plugin: {deviceListStrategy: {a: b}}}", "is not a list of names"),
+    ("flags: {gfd: {oneshoot: true}}", "flags.gfd.oneshoot: unknown key; did you mean oneshot?"),
+    ("flags: {gfd: 1}", "flags.gfd: 1 is not a mapping"),
+    ("resources: {gpus: [{name: gpu}]}", "resources.gpus[0].pattern: missing"),
+    ("sharing: {mps: {resources: []}}", "sharing.mps.resources: missing"),
+    ("imex: {channelIDs: [1]}", "imex.channelIDs: '1' is not allowed; give 0"),
+    ("imex: {channelIDs: [0], require: true}", "imex.require: unknown key; did you mean required?"),
+    ("sharing: {timeSlicing: {}}", "sharing.timeSlicing.resources: missing"),
+    ("sharing: {timeSlicing: {resources: []}}", "sharing.timeSlicing.resources: missing"),
+    (sliced("{name: gpu, replicas: 1}"), "sharing.timeSlicing.resources[0].replicas: 1 is not allowed; give 2"),
+    (sliced("{name: gpu}"), "resources[0].replicas: missing"),
+    (sliced("{name: gpu, replicas: '4'}"), "resources[0].replicas"),
+    (sliced("{replicas: 4}"), "resources[0].name: missing"),
+    (sliced("{name: gpu, replicas: 4, replica: 4}"), "resources[0].replica: unknown key; did you mean replicas?"),
+    (sliced("{name: gpu, replicas: 4}, {name: nvidia.com/gpu, replicas: 2}"), "nvidia.com/gpu is listed twice"),
+    ("a: 1\na: 2", "line 2: a: is given twice; keep one"),
+    ("a: [", "not YAML"),
+    ("a: !!python/object:os.system {}", "not YAML"),
+    ("a: &x [1]\nb: [" + ", ".join(["*x"] * 17) + "]", "more than 16 YAML aliases"),
 )
 def test_what_cannot_be_is_refused_with_its_place_and_what_would_be_right(text: str, says: str) -> None:
     assert says in refused(text)
@@ -152,24 +150,22 @@ def test_what_cannot_be_is_refused_with_its_place_and_what_would_be_right(text: 
 
 @cases(
     ("text", "field"),
-    [
-        ("version: v2", "version"),
-        ("flags: {migStrategy: some}", "flags.migStrategy"),
-        ("flags: {plugin: {deviceListStrategies: envvar}}", "flags.plugin.deviceListStrategies"),
-        ("flags: [a]", "flags"),
-        (
-            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
-            "sharing.timeSlicing.resources[0].replicas",
-        ),
-        ("sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name"),
-        ("sharing: {timeSlicing: {}, mps: {}}", "sharing"),
-        ("resources: {gpus: [{pattern: 'a;b', name: x}]}", "resources.gpus[0].pattern"),
-        ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", "resources.gpus[0].name"),
-        ("resources: {gpu: []}", "resources.gpu"),
-        ("sharring: {}", "sharring"),
-        ("[]", ""),
-        ("a: [", ""),
-    ],
+    ("version: v2", "version"),
+    ("flags: {migStrategy: some}", "flags.migStrategy"),
+    ("flags: {plugin: {deviceListStrategies: envvar}}", "flags.plugin.deviceListStrategies"),
+    ("flags: [a]", "flags"),
+    (
+        "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
+        "sharing.timeSlicing.resources[0].replicas",
+    ),
+    ("sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name"),
+    ("sharing: {timeSlicing: {}, mps: {}}", "sharing"),
+    ("resources: {gpus: [{pattern: 'a;b', name: x}]}", "resources.gpus[0].pattern"),
+    ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", "resources.gpus[0].name"),
+    ("resources: {gpu: []}", "resources.gpu"),
+    ("sharring: {}", "sharring"),
+    ("[]", ""),
+    ("a: [", ""),
 )
 def test_the_place_of_the_first_error_is_a_field(text: str, field: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -214,13 +210,11 @@ def test_an_empty_spec_config_leaves_the_nodes_own_in_effect() -> None:
 
 @cases(
     ("spec", "says"),
-    [
-        ({"labels": {"mode": "All"}}, "spec.config.labels"),
-        ({"sharing": INVALID_SHARING}, "spec.config.sharing: strategy memory needs memoryUnit"),
-        ({"health": {"probe": {"intervalSeconds": 11}}}, "spec.config.health.probe.intervalSeconds: 11 is not allowed"),
-        ({"shring": {}}, "spec.config.shring: unknown key; did you mean sharing?"),
-        ({"health": {"holdDownSeconds": -1}}, "spec.config.health.holdDownSeconds: -1 is not allowed"),
-    ],
+    ({"labels": {"mode": "All"}}, "spec.config.labels"),
+    ({"sharing": INVALID_SHARING}, "spec.config.sharing: strategy memory needs memoryUnit"),
+    ({"health": {"probe": {"intervalSeconds": 11}}}, "spec.config.health.probe.intervalSeconds: 11 is not allowed"),
+    ({"shring": {}}, "spec.config.shring: unknown key; did you mean sharing?"),
+    ({"health": {"holdDownSeconds": -1}}, "spec.config.health.holdDownSeconds: -1 is not allowed"),
 )
 def test_a_spec_config_that_cannot_be_is_refused_by_name(spec: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -290,7 +284,7 @@ def test_a_saved_field_that_is_gone_costs_the_node_nothing_where_it_decides_no_i
         from_saved(before)
 
 
-@cases("saved", [{}, {"sections": {}}, {"resourcePrefix": "a.b", "sections": {"x": 1}}])
+@cases("saved", {}, {"sections": {}}, {"resourcePrefix": "a.b", "sections": {"x": 1}})
 def test_a_saved_configuration_of_another_version_is_refused(saved: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         from_saved(saved)

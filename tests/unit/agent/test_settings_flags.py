@@ -46,7 +46,7 @@ def test_nvidias_flags_are_taken_in_both_forms(arguments: list[str]) -> None:
     assert parse(arguments, HERE).given == {"device-list-strategy": ("envvar",)}
 
 
-@cases("name", [each for option in OPTIONS if option.flag for each in (option.name, *option.aliases)])
+@cases("name", *[each for option in OPTIONS if option.flag for each in (option.name, *option.aliases)])
 def test_one_dash_is_as_good_as_two(name: str) -> None:
     """Go's flag package takes both, and so do the arguments of a DaemonSet written for NVIDIA's plugin."""
 
@@ -89,12 +89,10 @@ def test_paths_follow_the_kubelets_directory_and_are_absolute_but_for_the_kubeco
 
 @cases(
     ("text", "address"),
-    [
-        (":0", Address(host="", port=0)),
-        ("127.0.0.1:99", Address(host="127.0.0.1", port=99)),
-        ("[::1]:99", Address(host="::1", port=99)),
-        ("off", None),
-    ],
+    (":0", Address(host="", port=0)),
+    ("127.0.0.1:99", Address(host="127.0.0.1", port=99)),
+    ("[::1]:99", Address(host="::1", port=99)),
+    ("off", None),
 )
 def test_an_address_is_a_host_and_a_port_or_off(text: str, address: Address | None) -> None:
     assert parse([f"--http-address={text}"], HERE).http_address == address
@@ -113,47 +111,45 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
 
 @cases(
     ("arguments", "says"),
-    [
-        (["--nod-name=x"], "--nod-name: unknown flag; did you mean --node-name?"),
-        (["serve"], "'serve'; every argument is a flag (see --help)"),
-        (["--log-level=loud"], "--log-level: 'loud' is not allowed"),
-        (["--mig-strategy=singel"], "--mig-strategy: 'singel' is not allowed; did you mean single?"),
-        (["--device-list-strategy=envvar,cdi"], "--device-list-strategy: 'cdi' is not allowed; did you mean cdi-cri?"),
-        (["--device-discovery-strategy=tegra"], "'tegra' is not allowed; give auto or nvml"),
-        (["--shared-devices-allocation-policy=spread"], "'spread' is not allowed; give distributed or packed"),
-        (["--gds-enabled=yes"], "--gds-enabled: 'yes' is not true or false; give true or false"),
-        (["--imex-channel-ids=1"], "--imex-channel-ids: '1' is not allowed; give 0"),
-        (["--node-name=Node_1"], "--node-name: 'Node_1' is not the name of a Node"),
-        (["--resource-prefix=gpu"], "--resource-prefix: 'gpu' is not a domain such as nvidia.com"),
-        (["--resource-prefix=x.kubernetes.io"], "--resource-prefix: 'x.kubernetes.io' is not allowed: no kubelet"),
-        (["--http-address=9735"], "--http-address: '9735' is not host:port"),
-        (["--http-address=:99999"], "--http-address: ':99999' is not host:port"),
-        (["--pod-name=a-1"], "--pod-name: unknown flag; give environment variable POD_NAME"),
-        (["--simulated-file=/x"], "--simulated-file: unknown flag; give --simulated"),
-        (["--add-probe=nic"], "--add-probe: unknown flag; give --probe"),
-        (["--kubelet-socket="], "--kubelet-socket: empty; to register nothing, give --serving-mode=Observe"),
-        (["--memory-unit=GiB"], "--memory-unit: unknown flag"),
-        (["--probe=simulated"], "needs --simulated, a file of devices or a profile"),
-        (["--probe=simulated", "--simulated=h101"], "--simulated: taken for a profile, as a file begins with /"),
-        (["--simulated=x"], "--simulated: only valid with --probe simulated"),
-        (
-            ["--probe=simulated", "--simulated=a.yaml"],
-            "--simulated: 'a.yaml' is a relative path; give an absolute one, such as /etc/nodedevices/a.yaml",
-        ),
-        (["--kubelet-dir="], "--kubelet-dir: empty; give an absolute path, such as /var/lib/kubelet"),
-        (["--kubelet-dir=./kubelet"], "--kubelet-dir: './kubelet' is a relative path; give an absolute one"),
-        (["--cdi-spec-dirs=/etc/cdi,cdi"], "--cdi-spec-dirs: 'cdi' is a relative path"),
-        (["--cdi-spec-dirs="], "--cdi-spec-dirs: empty; give absolute paths, such as /etc/cdi,/var/run/cdi"),
-        (["--mps-root=run/nvidia/mps"], "--mps-root: 'run/nvidia/mps' is a relative path"),
-        (["--devices-dir=devices"], "--devices-dir: 'devices' is a relative path"),
-        (["--node-name"], "argument --node-name: expected one argument"),
-    ],
+    (["--nod-name=x"], "--nod-name: unknown flag; did you mean --node-name?"),
+    (["serve"], "'serve'; every argument is a flag (see --help)"),
+    (["--log-level=loud"], "--log-level: 'loud' is not allowed"),
+    (["--mig-strategy=singel"], "--mig-strategy: 'singel' is not allowed; did you mean single?"),
+    (["--device-list-strategy=envvar,cdi"], "--device-list-strategy: 'cdi' is not allowed; did you mean cdi-cri?"),
+    (["--device-discovery-strategy=tegra"], "'tegra' is not allowed; give auto or nvml"),
+    (["--shared-devices-allocation-policy=spread"], "'spread' is not allowed; give distributed or packed"),
+    (["--gds-enabled=yes"], "--gds-enabled: 'yes' is not true or false; give true or false"),
+    (["--imex-channel-ids=1"], "--imex-channel-ids: '1' is not allowed; give 0"),
+    (["--node-name=Node_1"], "--node-name: 'Node_1' is not the name of a Node"),
+    (["--resource-prefix=gpu"], "--resource-prefix: 'gpu' is not a domain such as nvidia.com"),
+    (["--resource-prefix=x.kubernetes.io"], "--resource-prefix: 'x.kubernetes.io' is not allowed: no kubelet"),
+    (["--http-address=9735"], "--http-address: '9735' is not host:port"),
+    (["--http-address=:99999"], "--http-address: ':99999' is not host:port"),
+    (["--pod-name=a-1"], "--pod-name: unknown flag; give environment variable POD_NAME"),
+    (["--simulated-file=/x"], "--simulated-file: unknown flag; give --simulated"),
+    (["--add-probe=nic"], "--add-probe: unknown flag; give --probe"),
+    (["--kubelet-socket="], "--kubelet-socket: empty; to register nothing, give --serving-mode=Observe"),
+    (["--memory-unit=GiB"], "--memory-unit: unknown flag"),
+    (["--probe=simulated"], "needs --simulated, a file of devices or a profile"),
+    (["--probe=simulated", "--simulated=h101"], "--simulated: taken for a profile, as a file begins with /"),
+    (["--simulated=x"], "--simulated: only valid with --probe simulated"),
+    (
+        ["--probe=simulated", "--simulated=a.yaml"],
+        "--simulated: 'a.yaml' is a relative path; give an absolute one, such as /etc/nodedevices/a.yaml",
+    ),
+    (["--kubelet-dir="], "--kubelet-dir: empty; give an absolute path, such as /var/lib/kubelet"),
+    (["--kubelet-dir=./kubelet"], "--kubelet-dir: './kubelet' is a relative path; give an absolute one"),
+    (["--cdi-spec-dirs=/etc/cdi,cdi"], "--cdi-spec-dirs: 'cdi' is a relative path"),
+    (["--cdi-spec-dirs="], "--cdi-spec-dirs: empty; give absolute paths, such as /etc/cdi,/var/run/cdi"),
+    (["--mps-root=run/nvidia/mps"], "--mps-root: 'run/nvidia/mps' is a relative path"),
+    (["--devices-dir=devices"], "--devices-dir: 'devices' is a relative path"),
+    (["--node-name"], "argument --node-name: expected one argument"),
 )
 def test_what_cannot_be_is_refused_with_what_would_be_right(arguments: list[str], says: str) -> None:
     assert says in refused(arguments)
 
 
-@cases("name", [each.name for each in OPTIONS if re.search("-(dirs?|file|root|socket|hook-path)$", each.name)])
+@cases("name", *[each.name for each in OPTIONS if re.search("-(dirs?|file|root|socket|hook-path)$", each.name)])
 def test_a_path_that_is_relative_is_refused_and_the_example_is_absolute(name: str) -> None:
     said = refused([f"--{name}=here"])
     assert re.search(f"--{name}: '?here'?(:| is) .* absolute", said)
@@ -162,11 +158,9 @@ def test_a_path_that_is_relative_is_refused_and_the_example_is_absolute(name: st
 
 @cases(
     ("variables", "says"),
-    [
-        ({"POD_NAME": "a-1"}, "environment variable POD_NAMESPACE: missing, with POD_NAME 'a-1'; give both"),
-        ({"POD_NAMESPACE": "ml"}, "environment variable POD_NAME: missing, with POD_NAMESPACE 'ml'; give both"),
-        ({"NODEDEVICES_SIMULATED_FILE": "/x"}, "_FILE: unknown setting; give NODEDEVICES_SIMULATED"),
-    ],
+    ({"POD_NAME": "a-1"}, "environment variable POD_NAMESPACE: missing, with POD_NAME 'a-1'; give both"),
+    ({"POD_NAMESPACE": "ml"}, "environment variable POD_NAME: missing, with POD_NAMESPACE 'ml'; give both"),
+    ({"NODEDEVICES_SIMULATED_FILE": "/x"}, "_FILE: unknown setting; give NODEDEVICES_SIMULATED"),
 )
 def test_a_variable_that_cannot_be_is_refused(variables: dict[str, str], says: str) -> None:
     assert says in refused([], HERE | variables)

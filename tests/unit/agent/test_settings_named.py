@@ -41,19 +41,17 @@ def error(files: NamedFiles, name: str = "", default: str = "", fallbacks: Seque
 
 @cases(
     ("files", "name", "default", "fallbacks", "expected"),
-    [
-        (("a", "b"), "a", "b", ("named",), "a"),
-        (("a", "b"), "", "b", ("named",), "b"),
-        (("a", "default"), "", "", ("named", "single"), "default"),
-        (("a",), "", "", ("named", "single"), "a"),
-        (("a", "b"), "", "", ("named", "single", "empty"), ""),
-        (("a", "default"), "", "", ("empty", "named"), ""),
-        (("a", "b"), "", "", ("named", "single"), None),
-        (("a",), "", "", (), None),
-        (("a",), "missing", "a", ("single", "empty"), None),
-        (("a",), "", "missing", ("single", "empty"), None),
-        ((), "", "", ("empty",), None),
-    ],
+    (("a", "b"), "a", "b", ("named",), "a"),
+    (("a", "b"), "", "b", ("named",), "b"),
+    (("a", "default"), "", "", ("named", "single"), "default"),
+    (("a",), "", "", ("named", "single"), "a"),
+    (("a", "b"), "", "", ("named", "single", "empty"), ""),
+    (("a", "default"), "", "", ("empty", "named"), ""),
+    (("a", "b"), "", "", ("named", "single"), None),
+    (("a",), "", "", (), None),
+    (("a",), "missing", "a", ("single", "empty"), None),
+    (("a",), "", "missing", ("single", "empty"), None),
+    ((), "", "", ("empty",), None),
 )
 def test_label_then_default_then_fallbacks_as_nvidias_config_manager(
     files: tuple[str, ...], name: str, default: str, fallbacks: tuple[str, ...], expected: str | None
@@ -90,12 +88,10 @@ def test_nvidias_names_of_the_variables() -> None:
 
 @cases(
     ("arguments", "says"),
-    [
-        (["--config-dir=/a", "--config-file=/b"], "give the folder or the one file"),
-        (["--default-config=a"], "--default-config: only valid with --config-dir"),
-        (["--fallback-strategies=single"], "--fallback-strategies: only valid with --config-dir"),
-        (["--config-dir=/a", "--fallback-strategies=sinle"], "did you mean single?"),
-    ],
+    (["--config-dir=/a", "--config-file=/b"], "give the folder or the one file"),
+    (["--default-config=a"], "--default-config: only valid with --config-dir"),
+    (["--fallback-strategies=single"], "--fallback-strategies: only valid with --config-dir"),
+    (["--config-dir=/a", "--fallback-strategies=sinle"], "did you mean single?"),
 )
 def test_what_does_not_go_together_is_refused(arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says.replace("?", "[?]")):

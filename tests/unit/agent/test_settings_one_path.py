@@ -31,7 +31,7 @@ SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4
 
 @cases(
     ("own", "policy"),
-    [
+
         pytest.param(by(file="flags: {migStrategy: mixed}"), {"partitions": {"strategy": "mixed"}}, id="mig, file"),
         pytest.param(by("--mig-strategy=single"), {"partitions": {"strategy": "single"}}, id="mig, flag"),
         pytest.param(by(file=SLICED % ""), shared("timeSlicing"), id="time-slicing"),
@@ -74,7 +74,7 @@ SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4
             id="XIDs",
         ),
         pytest.param(by("--serving-mode=Observe"), {"serving": {"mode": "Observe"}}, id="observe"),
-    ],
+
 )  # fmt: skip
 def test_the_nodes_own_words_and_a_policys_make_one_configuration(own: Effective, policy: dict[str, Any]) -> None:
     theirs = by(*(MPS if own.node.mps_root else ()), policy=policy)

@@ -152,19 +152,17 @@ SOCKET = "give unix: and an absolute path of at most 107 bytes, as in unix:/run/
 
 @cases(
     ("given", "complaint"),
-    [
-        ("rocm", f"--probe: 'rocm' is not allowed; give auto, {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"),
-        ("auto=/opt/x", "--probe: auto cannot be the name of your own probe; choose another"),
-        ("NICs=/x", "--probe: the name 'NICs' is not allowed; give at most 32 small letters, digits and hyphens"),
-        ("nvml,nvml=/x", "--probe: nvml is given twice; give each probe its own name"),
-        ("simulated,simulated", "--probe: simulated is given twice; give each probe its own name"),
-        ("nics=", "--probe nics: no command after =; give a program with its arguments"),
-        ("nics=a 'b", '--probe nics: "a \'b" is not a command (No closing quotation)'),
-        ("nics=unix:run/x", f"--probe nics: 'unix:run/x' is not allowed; {SOCKET}"),
-        ("nics=unix:", f"--probe nics: 'unix:' is not allowed; {SOCKET}"),
-        (f"nics=unix:/{'x' * 107}", f"--probe nics: {show('unix:/' + 'x' * 107)} is not allowed; {SOCKET}"),
-        (f"nics=unix:/{'é' * 54}", f"--probe nics: {show('unix:/' + 'é' * 54)} is not allowed; {SOCKET}"),
-    ],
+    ("rocm", f"--probe: 'rocm' is not allowed; give auto, {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"),
+    ("auto=/opt/x", "--probe: auto cannot be the name of your own probe; choose another"),
+    ("NICs=/x", "--probe: the name 'NICs' is not allowed; give at most 32 small letters, digits and hyphens"),
+    ("nvml,nvml=/x", "--probe: nvml is given twice; give each probe its own name"),
+    ("simulated,simulated", "--probe: simulated is given twice; give each probe its own name"),
+    ("nics=", "--probe nics: no command after =; give a program with its arguments"),
+    ("nics=a 'b", '--probe nics: "a \'b" is not a command (No closing quotation)'),
+    ("nics=unix:run/x", f"--probe nics: 'unix:run/x' is not allowed; {SOCKET}"),
+    ("nics=unix:", f"--probe nics: 'unix:' is not allowed; {SOCKET}"),
+    (f"nics=unix:/{'x' * 107}", f"--probe nics: {show('unix:/' + 'x' * 107)} is not allowed; {SOCKET}"),
+    (f"nics=unix:/{'é' * 54}", f"--probe nics: {show('unix:/' + 'é' * 54)} is not allowed; {SOCKET}"),
 )
 def test_a_probe_that_cannot_be_is_refused_with_what_is_right(given: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -184,24 +182,22 @@ GENERIC = {"generic.yaml": DeviceFileOutcome(content=object())}
 
 @cases(
     ("flags", "environment", "files", "run"),
-    [
-        ((), {}, {}, ("nvml",)),
-        ((), GPUS, {}, ("nvml", "amd", "intel")),
-        ((), AUTO, {}, ("auto",)),
-        ((), DRIVER | AUTO, {}, ("auto", "nvml=unix:/run/nvml.sock")),
-        ((), DRIVER | GPUS, {}, ("nvml=unix:/run/nvml.sock", "amd", "intel")),
-        ((), GPUS | AUTO, {}, ("auto", "nvml", "amd", "intel")),
-        ((), GPUS, RDMA | GENERIC, ("nvml", "amd", "intel", "nic", "generic")),
-        (LISTED_NVML, {}, RDMA, ("nvml", "nic")),
-        (LISTED_NVML, {}, {"rdma.json": DeviceFileOutcome(error="not JSON")}, ("nvml", "nic")),
-        (LISTED_NVML, {}, {"rdma.json": DeviceFileOutcome()}, ("nvml",)),
-        (LISTED_NVML, {}, {"rdma.yaml": DeviceFileOutcome(error="unknown file")}, ("nvml",)),
-        (LISTED_NVML, AUTO, {}, ("nvml", "auto")),
-        (("--probe=nic=/opt/x",), {}, RDMA, ("nic=/opt/x",)),
-        (("--probe=nvml,amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, {}, ("nvml", "amd", "intel")),
-        (("--probe=simulated", "--simulated=h100 x 1"), {}, RDMA, ("simulated",)),
-        (("--probe=simulated", "--simulated=h100 x 1"), {}, GENERIC, ("simulated", "generic")),
-    ],
+    ((), {}, {}, ("nvml",)),
+    ((), GPUS, {}, ("nvml", "amd", "intel")),
+    ((), AUTO, {}, ("auto",)),
+    ((), DRIVER | AUTO, {}, ("auto", "nvml=unix:/run/nvml.sock")),
+    ((), DRIVER | GPUS, {}, ("nvml=unix:/run/nvml.sock", "amd", "intel")),
+    ((), GPUS | AUTO, {}, ("auto", "nvml", "amd", "intel")),
+    ((), GPUS, RDMA | GENERIC, ("nvml", "amd", "intel", "nic", "generic")),
+    (LISTED_NVML, {}, RDMA, ("nvml", "nic")),
+    (LISTED_NVML, {}, {"rdma.json": DeviceFileOutcome(error="not JSON")}, ("nvml", "nic")),
+    (LISTED_NVML, {}, {"rdma.json": DeviceFileOutcome()}, ("nvml",)),
+    (LISTED_NVML, {}, {"rdma.yaml": DeviceFileOutcome(error="unknown file")}, ("nvml",)),
+    (LISTED_NVML, AUTO, {}, ("nvml", "auto")),
+    (("--probe=nic=/opt/x",), {}, RDMA, ("nic=/opt/x",)),
+    (("--probe=nvml,amd",), {"NODEDEVICES_ADD_PROBE_A": "intel"}, {}, ("nvml", "amd", "intel")),
+    (("--probe=simulated", "--simulated=h100 x 1"), {}, RDMA, ("simulated",)),
+    (("--probe=simulated", "--simulated=h100 x 1"), {}, GENERIC, ("simulated", "generic")),
 )
 def test_what_one_part_adds_takes_nothing_of_anothers_away(
     flags: Sequence[str], environment: dict[str, str], files: DeviceFiles, run: tuple[str, ...]
@@ -221,14 +217,12 @@ def test_a_files_probes_are_a_list_to_which_parts_are_added_and_a_policy_may_cho
 
 @cases(
     ("environment", "complaint"),
-    [
-        ({"NODEDEVICES_ADD_PROBE_A": "rocm"}, r"variables NODEDEVICES_ADD_PROBE_\*: 'rocm' is not allowed"),
-        (
-            {"NODEDEVICES_ADD_PROBE_A": "x=/a", "NODEDEVICES_ADD_PROBE_B": "x=/b"},
-            r"variables NODEDEVICES_ADD_PROBE_\*: x is 'x=/a' and 'x=/b'; give each probe its own name",
-        ),
-        ({"NODEDEVICES_ADD_PROBE_A": "simulated"}, "simulated: needs --simulated"),
-    ],
+    ({"NODEDEVICES_ADD_PROBE_A": "rocm"}, r"variables NODEDEVICES_ADD_PROBE_\*: 'rocm' is not allowed"),
+    (
+        {"NODEDEVICES_ADD_PROBE_A": "x=/a", "NODEDEVICES_ADD_PROBE_B": "x=/b"},
+        r"variables NODEDEVICES_ADD_PROBE_\*: x is 'x=/a' and 'x=/b'; give each probe its own name",
+    ),
+    ({"NODEDEVICES_ADD_PROBE_A": "simulated"}, "simulated: needs --simulated"),
 )
 def test_what_cannot_be_added_is_refused_at_the_start(environment: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):

@@ -56,16 +56,14 @@ def test_a_counter_that_rises_in_the_file_takes_its_nic_alone_out_of_service() -
 
 @cases(
     ("index", "fault", "reason", "resource", "left"),
-    [
-        (0, "lost: true", "FallenOffBus", "nvidia.com/gpu", 1),
-        (2, "eccUncorrectableVolatile: 1", "EccUncorrectable", "amd.com/gpu", 8),
-        (2, "thermalSlowdown: true", "ThermalSlowdown", "amd.com/gpu", 16),
-        (4, "thermalSlowdown: true", "ThermalSlowdown", "gpu.intel.com/i915", 1),
-        (5, "conditions: [linkDown]", "LinkDown", "rdma/hca", 1),
-        (8, "conditions: [linkDown]", "LinkDown", "intel.com/vf", 3),
-        (13, "conditions: [firewallTripped]", "FirewallTripped", U250, 0),
-        (13, "error: the card is being reset", "ProbeError", U250, 0),
-    ],
+    (0, "lost: true", "FallenOffBus", "nvidia.com/gpu", 1),
+    (2, "eccUncorrectableVolatile: 1", "EccUncorrectable", "amd.com/gpu", 8),
+    (2, "thermalSlowdown: true", "ThermalSlowdown", "amd.com/gpu", 16),
+    (4, "thermalSlowdown: true", "ThermalSlowdown", "gpu.intel.com/i915", 1),
+    (5, "conditions: [linkDown]", "LinkDown", "rdma/hca", 1),
+    (8, "conditions: [linkDown]", "LinkDown", "intel.com/vf", 3),
+    (13, "conditions: [firewallTripped]", "FirewallTripped", U250, 0),
+    (13, "error: the card is being reset", "ProbeError", U250, 0),
 )
 def test_a_fault_takes_its_device_alone_out_of_service(
     index: int, fault: str, reason: str, resource: str, left: int

@@ -61,7 +61,9 @@ def test_a_refused_name_is_a_refusal_of_the_field_that_gives_it_or_of_none() -> 
 
 @cases(
     "registrations",
-    [(), states(gpu=PENDING), states(gpu=RegistrationState.KUBELET_UNREACHABLE)],
+    (),
+    states(gpu=PENDING),
+    states(gpu=RegistrationState.KUBELET_UNREACHABLE),
     ids=["not served yet", "registering", "no kubelet"],
 )
 def test_until_the_kubelet_has_a_name_the_earlier_configuration_is_reported(registrations: Any) -> None:

@@ -199,26 +199,24 @@ def test_an_ma35d_can_be_named_too(tmp_path: Path) -> None:
 
 @cases(
     ("raw", "problem"),
-    [
-        (b"{", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b'["a"]', "give an object of keys and names"),
-        (b'"a"', "give an object of keys and names"),
-        (b'{"u250": "\'a\'"}', "'u250': give <device type>-<shell>-<timestamp"),
-        (b'{"u250--": "\'a\'"}', "'u250--': give <device type>-<shell>-<timestamp"),
-        (b'{"*-*-*": 7}', "'*-*-*': 7 is not a name; give one such as 'u250-'+timestamp"),
-        (b'{"*-*-*": ""}', "is not a name; give one such as"),
-        (b'{"*-*-*": ["a"]}', "is not a name; give one such as"),
-        (b'{"*-*-*": "u250"}', "'*-*-*': 'u250': no such field"),
-        (b'{"*-*-*": "shellver"}', "did you mean shellVer?"),
-        (b'{"*-*-*": "DBDF"}', "a PCI address has colons"),
-        (b'{"*-*-*": "index"}', "it changes when a card is plugged in or out"),
-        (b'{"*-*-*": "\'a/b\'"}', "a text is letters, digits"),
-        (b'{"*-*-*": "\'a"}', "a text is letters, digits"),
-        (b'{"*-*-*": "SN+"}', "no such field"),
-        (b'{"*-*-*": "\'a\'", "*-*-*": "\'b\'"}', "given twice"),
-        (b"\xff\xfe", "not UTF-8"),
-    ],
+    (b"{", "not JSON"),
+    (b"[" * 100_000, "not JSON"),
+    (b'["a"]', "give an object of keys and names"),
+    (b'"a"', "give an object of keys and names"),
+    (b'{"u250": "\'a\'"}', "'u250': give <device type>-<shell>-<timestamp"),
+    (b'{"u250--": "\'a\'"}', "'u250--': give <device type>-<shell>-<timestamp"),
+    (b'{"*-*-*": 7}', "'*-*-*': 7 is not a name; give one such as 'u250-'+timestamp"),
+    (b'{"*-*-*": ""}', "is not a name; give one such as"),
+    (b'{"*-*-*": ["a"]}', "is not a name; give one such as"),
+    (b'{"*-*-*": "u250"}', "'*-*-*': 'u250': no such field"),
+    (b'{"*-*-*": "shellver"}', "did you mean shellVer?"),
+    (b'{"*-*-*": "DBDF"}', "a PCI address has colons"),
+    (b'{"*-*-*": "index"}', "it changes when a card is plugged in or out"),
+    (b'{"*-*-*": "\'a/b\'"}', "a text is letters, digits"),
+    (b'{"*-*-*": "\'a"}', "a text is letters, digits"),
+    (b'{"*-*-*": "SN+"}', "no such field"),
+    (b'{"*-*-*": "\'a\'", "*-*-*": "\'b\'"}', "given twice"),
+    (b"\xff\xfe", "not UTF-8"),
 )
 def test_a_file_that_is_wrong_is_refused_with_key_and_value(raw: bytes, problem: str) -> None:
     with pytest.raises(InputError) as refused:
@@ -235,14 +233,12 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 # --- variables that cannot be -----------------------------------------------------------------------------------------
 @cases(
     ("environment", "problem"),
-    [
-        ({"U30NameConvention": "Exact"}, "environment variable U30NameConvention: Exact: give CommonName or ExactName"),
-        ({"U30AllocUnit": "Half"}, "environment variable U30AllocUnit: Half: give Card or Device"),
-        ({"VirtualDev": "yes"}, "VirtualDev: yes: give True or False"),
-        ({"VirtualDev": "True", "VirtualNum": "0"}, "VirtualNum: 0"),
-        ({"VirtualDev": "True", "VirtualNum": "1" * 30}, "from 1 to 1024"),
-        ({"DeviceNameCustomize": "True"}, "it needs --devices-dir, a folder with NameCustomize.json"),
-    ],
+    ({"U30NameConvention": "Exact"}, "environment variable U30NameConvention: Exact: give CommonName or ExactName"),
+    ({"U30AllocUnit": "Half"}, "environment variable U30AllocUnit: Half: give Card or Device"),
+    ({"VirtualDev": "yes"}, "VirtualDev: yes: give True or False"),
+    ({"VirtualDev": "True", "VirtualNum": "0"}, "VirtualNum: 0"),
+    ({"VirtualDev": "True", "VirtualNum": "1" * 30}, "from 1 to 1024"),
+    ({"DeviceNameCustomize": "True"}, "it needs --devices-dir, a folder with NameCustomize.json"),
 )
 def test_what_a_variable_cannot_mean_is_refused(environment: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -55,7 +55,7 @@ def test_the_full_policy_sets_every_field_so_that_no_field_is_left_untested() ->
     assert unset(spec, "spec") == []
 
 
-@cases("refusal", REFUSALS, ids=[refusal.name for refusal in REFUSALS])
+@cases("refusal", *REFUSALS, ids=[refusal.name for refusal in REFUSALS])
 def test_what_the_api_server_refuses_is_refused_here_too(refusal: Refusal) -> None:
     with pytest.raises(InputError) as caught:
         parse(kind_of(refusal.document), refusal.document)
@@ -64,7 +64,7 @@ def test_what_the_api_server_refuses_is_refused_here_too(refusal: Refusal) -> No
     assert (refusal.ours or sentence) in str(caught.value)
 
 
-@cases(("place", "document", "path"), UNKNOWN_KEYS, ids=[place for place, _, _ in UNKNOWN_KEYS])
+@cases(("place", "document", "path"), *UNKNOWN_KEYS, ids=[place for place, _, _ in UNKNOWN_KEYS])
 def test_an_unknown_key_is_an_error_that_names_its_place(place: str, document: dict[str, Any], path: str) -> None:
     with pytest.raises(InputError, match="unknown key") as caught:
         parse(kind_of(document), document)
@@ -83,7 +83,7 @@ def test_a_newer_status_can_be_read_python_names_are_not_accepted_and_values_are
         health.hold_down_seconds = 4  # type: ignore[misc]
 
 
-@cases("value", ["3", 3.0, True, None])
+@cases("value", "3", 3.0, True, None)
 def test_numbers_are_exact_about_their_type(value: object) -> None:
     with pytest.raises(InputError):
         parse(Health, {"holdDownSeconds": value})
@@ -145,7 +145,7 @@ def test_time_is_written_in_utc_to_the_second_and_a_holders_to_the_microsecond()
     assert to_dict(holder)["since"] == "2026-11-21T07:02:11.123456Z"
 
 
-@cases("value", ["2026-11-21", "2026-11-21T07:02:11", "soon", 1795244531, datetime(2026, 1, 1)])  # noqa: DTZ001
+@cases("value", "2026-11-21", "2026-11-21T07:02:11", "soon", 1795244531, datetime(2026, 1, 1))  # noqa: DTZ001
 def test_a_time_without_a_zone_or_of_another_form_is_refused(value: object) -> None:
     with pytest.raises(InputError, match="write it as 2026-11-21T07:02:11Z"):
         parse(DeviceHealth, {"state": "Healthy", "since": value})
@@ -190,25 +190,23 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
 # --- selectors -------------------------------------------------------------------------------------------------------
 @cases(
     ("selector", "labels", "selected"),
-    [
-        ({}, {}, True),
-        ({"matchLabels": {"a": "b"}}, {"a": "b", "c": "d"}, True),
-        ({"matchLabels": {"a": "b"}}, {"a": "c"}, False),
-        ({"matchLabels": {"a": ""}}, {}, False),
-        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c"]}]}, {"a": "c"}, True),
-        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}, {}, False),
-        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, {}, True),
-        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, {"a": "b"}, False),
-        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"a": ""}, True),
-        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {}, False),
-        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, {}, True),
-        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, {"a": "b"}, False),
-        (
-            {"matchLabels": {"x": "y"}, "matchExpressions": [{"key": "a", "operator": "Exists"}]},
-            {"a": "b", "x": "z"},
-            False,
-        ),
-    ],
+    ({}, {}, True),
+    ({"matchLabels": {"a": "b"}}, {"a": "b", "c": "d"}, True),
+    ({"matchLabels": {"a": "b"}}, {"a": "c"}, False),
+    ({"matchLabels": {"a": ""}}, {}, False),
+    ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c"]}]}, {"a": "c"}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}, {}, False),
+    ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, {}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, {"a": "b"}, False),
+    ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"a": ""}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {}, False),
+    ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, {}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, {"a": "b"}, False),
+    (
+        {"matchLabels": {"x": "y"}, "matchExpressions": [{"key": "a", "operator": "Exists"}]},
+        {"a": "b", "x": "z"},
+        False,
+    ),
 )
 def test_a_selector_selects_as_kubernetes_does(
     selector: dict[str, Any], labels: dict[str, str], selected: bool

@@ -81,7 +81,7 @@ def test_every_condition_between_fields_has_an_object_that_breaks_it_and_one_tha
     assert tried == rules
 
 
-@cases("pair", PAIRS, ids=[f"{pair.kind} {pair.says[:48]}" for pair in PAIRS])
+@cases("pair", *PAIRS, ids=[f"{pair.kind} {pair.says[:48]}" for pair in PAIRS])
 def test_our_own_parsing_judges_these_objects_as_the_api_server_does(pair: Any) -> None:
     assert not refusal(pair.accepted)
     assert refusal(pair.refused)

@@ -12,25 +12,23 @@ from support.cases import cases
 
 @cases(
     ("text", "count"),
-    [
-        ("0", 0),
-        ("1024", 1024),
-        ("80Gi", 80 << 30),
-        ("81559Mi", 81559 << 20),
-        ("1.5Gi", 3 << 29),
-        ("1k", 1000),
-        ("2M", 2_000_000),
-        ("1Ei", 1 << 60),
-        ("1E", 10**18),
-        ("0.0001k", 1),  # Kubernetes rounds up
-        ("999999999999999999Ei", 999999999999999999 << 60),
-    ],
+    ("0", 0),
+    ("1024", 1024),
+    ("80Gi", 80 << 30),
+    ("81559Mi", 81559 << 20),
+    ("1.5Gi", 3 << 29),
+    ("1k", 1000),
+    ("2M", 2_000_000),
+    ("1Ei", 1 << 60),
+    ("1E", 10**18),
+    ("0.0001k", 1),  # Kubernetes rounds up
+    ("999999999999999999Ei", 999999999999999999 << 60),
 )
 def test_a_quantity_is_exact_bytes(text: str, count: int) -> None:
     assert quantity.to_bytes(text) == count
 
 
-@cases("text", ["", "Gi", "-1", "1 Gi", "1gi", "1m", "1e3", "0x10", "1Gi\n", "9" * 40, "1.Gi", "¹Gi"])
+@cases("text", "", "Gi", "-1", "1 Gi", "1gi", "1m", "1e3", "0x10", "1Gi\n", "9" * 40, "1.Gi", "¹Gi")
 def test_what_is_no_quantity_of_memory_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="80Gi"):
         quantity.to_bytes(text)
@@ -105,7 +103,7 @@ APIMACHINERY = {
 }
 
 
-@cases(("text", "count"), APIMACHINERY.items())
+@cases(("text", "count"), *APIMACHINERY.items())
 def test_an_amount_that_the_api_server_takes_counts_as_it_counts_it(text: str, count: int) -> None:
     assert quantity.whole_units(text) == quantity.whole_units(f"+{text}") == count
     assert quantity.whole_units(f"-{text}") == 0
@@ -113,24 +111,22 @@ def test_an_amount_that_the_api_server_takes_counts_as_it_counts_it(text: str, c
 
 @cases(
     ("value", "count"),
-    [
-        ("10e3", 10_000),  # as the API server stores 1e4
-        ("10E3", 10_000),
-        ("10000000m", 10_000),
-        (20, 20),
-        (-20, 0),
-        (1 << 70, quantity.MAX_UNITS),
-        ("1e999999999", quantity.MAX_UNITS),
-        ("1e-999999999", 1),
-        ("0e999999999", 0),
-    ],
+    ("10e3", 10_000),  # as the API server stores 1e4
+    ("10E3", 10_000),
+    ("10000000m", 10_000),
+    (20, 20),
+    (-20, 0),
+    (1 << 70, quantity.MAX_UNITS),
+    ("1e999999999", quantity.MAX_UNITS),
+    ("1e-999999999", 1),
+    ("0e999999999", 0),
 )
 def test_an_amount_may_be_written_in_any_way(value: object, count: int) -> None:
     assert quantity.whole_units(value) == count
 
 
 @cases(
-    "same", [("1024Mi", "1Gi", "1073741824"), ("1e4", "10e3", "10k", "10000000m"), ("0.5", ".5", "500m"), ("0", "-0Ki")]
+    "same", ("1024Mi", "1Gi", "1073741824"), ("1e4", "10e3", "10k", "10000000m"), ("0.5", ".5", "500m"), ("0", "-0Ki")
 )
 def test_one_amount_is_the_same_however_it_is_written(same: tuple[str, ...]) -> None:
     assert len({quantity.exact(text) for text in same}) == 1
@@ -140,10 +136,8 @@ def test_one_amount_is_the_same_however_it_is_written(same: tuple[str, ...]) -> 
 # With the invalid cases of the same test.
 @cases(
     "value",
-    [
-        *(None, True, 1.5, {}, "", "Non-Numeric", "--1", "+-1", "1 Gi", "1gi", "1 ", "\n1", "0x10", "1e", "1ei", "1mi"),
-        *("1e3k", "1.1.M", "1+1.0M", "0.1mi", "0.1am", "aoeu", ".5i", "1i", "-3.01i", "-3.01e-", " 1", "²"),
-    ],
+    *(None, True, 1.5, {}, "", "Non-Numeric", "--1", "+-1", "1 Gi", "1gi", "1 ", "\n1", "0x10", "1e", "1ei", "1mi"),
+    *("1e3k", "1.1.M", "1+1.0M", "0.1mi", "0.1am", "aoeu", ".5i", "1i", "-3.01i", "-3.01e-", " 1", "²"),
 )
 def test_what_is_no_amount_counts_as_none(value: object) -> None:
     assert quantity.whole_units(value) == 0
@@ -166,18 +160,16 @@ def test_bytes_are_written_short_and_memory_is_not_negative() -> None:
 
 @cases(
     ("text", "version"),
-    [
-        ("570.148.08", "570.148.8"),
-        ("12.8", "12.8.0"),
-        ("9", "9.0.0"),
-        ("0.0.0", "0.0.0"),
-        (" 9.0 ", "9.0.0"),
-        ("", None),
-        ("1.2.3.4", None),
-        ("1..2", None),
-        ("570.148.08-open", None),
-        ("v1", None),
-    ],
+    ("570.148.08", "570.148.8"),
+    ("12.8", "12.8.0"),
+    ("9", "9.0.0"),
+    ("0.0.0", "0.0.0"),
+    (" 9.0 ", "9.0.0"),
+    ("", None),
+    ("1.2.3.4", None),
+    ("1..2", None),
+    ("570.148.08-open", None),
+    ("v1", None),
 )
 def test_a_version_takes_dras_form(text: str, version: str | None) -> None:
     assert dra_version(text) == version

@@ -41,17 +41,15 @@ def twice(**had: Iterable[tuple[str, str]]) -> list[str]:
 # --- no device twice --------------------------------------------------------------------------------------------------
 @cases(
     ("one", "other"),
-    [
-        pytest.param((GPU, A), (GPU, A), id="the same device"),
-        pytest.param((GPU, A), (SHARED, A), id="under two names"),
-        pytest.param((GPU, A), (GPU, f"{A}::1"), id="whole and a share"),
-        pytest.param((GPU, f"{A}::1"), (GPU, f"{A}::1"), id="the same share"),
-        pytest.param((GPU, f"{A}::1"), (SHARED, f"{A}::2"), id="shares under two names"),
-        pytest.param((GPU, f"{A}::1"), (MEMORY, f"{A}::1Gi.0"), id="a share and memory"),
-        pytest.param((GPU, A), ("nvidia.com/mig-1g.10gb", PART), id="whole and a partition"),
-        pytest.param((GPU, PART), ("nvidia.com/mig-1g.10gb", PART), id="a partition under two names"),
-        pytest.param((GPU, f"{A}::0"), (GPU, PART), id="a share and a partition"),
-    ],
+    pytest.param((GPU, A), (GPU, A), id="the same device"),
+    pytest.param((GPU, A), (SHARED, A), id="under two names"),
+    pytest.param((GPU, A), (GPU, f"{A}::1"), id="whole and a share"),
+    pytest.param((GPU, f"{A}::1"), (GPU, f"{A}::1"), id="the same share"),
+    pytest.param((GPU, f"{A}::1"), (SHARED, f"{A}::2"), id="shares under two names"),
+    pytest.param((GPU, f"{A}::1"), (MEMORY, f"{A}::1Gi.0"), id="a share and memory"),
+    pytest.param((GPU, A), ("nvidia.com/mig-1g.10gb", PART), id="whole and a partition"),
+    pytest.param((GPU, PART), ("nvidia.com/mig-1g.10gb", PART), id="a partition under two names"),
+    pytest.param((GPU, f"{A}::0"), (GPU, PART), id="a share and a partition"),
 )
 def test_two_containers_with_one_device_are_found(one: tuple[str, str], other: tuple[str, str]) -> None:
     [said] = twice(first=[one], second=[other])
@@ -63,7 +61,7 @@ def test_more_memory_than_a_device_has_is_found() -> None:
     assert said == f"n1: {A} has 4096 MiB, and containers have 5120 MiB of it"
 
 
-@cases("offered", [(SHARED, A), (GPU, f"{A}::1"), ("nvidia.com/mig-1g.10gb", PART)])
+@cases("offered", (SHARED, A), (GPU, f"{A}::1"), ("nvidia.com/mig-1g.10gb", PART))
 def test_a_held_device_that_another_container_could_get_is_found(offered: tuple[str, str]) -> None:
     seen, history = running(pod=[(GPU, A)])
     [said] = invariants.nothing_twice(replace(seen, offered=frozenset({offered, (GPU, A), (GPU, B)})), history)
@@ -189,15 +187,13 @@ def test_healthy_and_withheld_that_are_not_capacity_are_found() -> None:
 
 @cases(
     "seen",
-    [
-        pytest.param(node(offered=frozenset()), id="the kubelet has fewer"),
-        pytest.param(node(node={"status": {"capacity": {GPU: "4"}, "allocatable": {GPU: "3"}}}), id="the Node, too"),
-        pytest.param(node(node={"status": {"capacity": {GPU: "5"}, "allocatable": {GPU: "4"}}}), id="its capacity"),
-        pytest.param(
-            node(node={"status": {"capacity": {GPU: "4", SHARED: "8"}, "allocatable": {GPU: "4", SHARED: "8"}}}),
-            id="a name that nobody offers",
-        ),
-    ],
+    pytest.param(node(offered=frozenset()), id="the kubelet has fewer"),
+    pytest.param(node(node={"status": {"capacity": {GPU: "4"}, "allocatable": {GPU: "3"}}}), id="the Node, too"),
+    pytest.param(node(node={"status": {"capacity": {GPU: "5"}, "allocatable": {GPU: "4"}}}), id="its capacity"),
+    pytest.param(
+        node(node={"status": {"capacity": {GPU: "4", SHARED: "8"}, "allocatable": {GPU: "4", SHARED: "8"}}}),
+        id="a name that nobody offers",
+    ),
 )
 def test_a_number_that_is_not_what_is_offered_is_found(seen: NodeSeen) -> None:
     assert wrong(seen)
@@ -280,15 +276,13 @@ def test_a_device_at_fault_or_out_of_service_that_is_offered_is_found() -> None:
 
 @cases(
     ("kind", "status", "reason"),
-    [
-        ("Ready", "False", "KubeletUnreachable"),
-        ("HoldersKnown", "False", "Stale"),
-        ("AllocatedOnce", "Unknown", "Starting"),
-        ("Stale", "True", "AgentLost"),
-        ("DevicesHealthy", "False", "Unhealthy"),
-        ("ConfigApplied", "False", "WaitingForHolders"),
-        ("ConfigApplied", "False", "StateNotSaved"),
-    ],
+    ("Ready", "False", "KubeletUnreachable"),
+    ("HoldersKnown", "False", "Stale"),
+    ("AllocatedOnce", "Unknown", "Starting"),
+    ("Stale", "True", "AgentLost"),
+    ("DevicesHealthy", "False", "Unhealthy"),
+    ("ConfigApplied", "False", "WaitingForHolders"),
+    ("ConfigApplied", "False", "StateNotSaved"),
 )
 def test_a_condition_that_contradicts_the_rest_is_found(kind: str, status: str, reason: str) -> None:
     assert [each for each in wrong(node(conditions={kind: (status, reason)})) if kind in each]
@@ -296,13 +290,11 @@ def test_a_condition_that_contradicts_the_rest_is_found(kind: str, status: str, 
 
 @cases(
     ("name", "reason", "wanted"),
-    [
-        ("capacity", "Conflict", True),
-        ("capacity", "Pending", False),
-        ("labels", "Pending", True),
-        ("taint", "InSync", False),
-        ("evictions", "Pending", False),
-    ],
+    ("capacity", "Conflict", True),
+    ("capacity", "Pending", False),
+    ("labels", "Pending", True),
+    ("taint", "InSync", False),
+    ("evictions", "Pending", False),
 )
 def test_an_action_that_is_not_done_is_found(name: str, reason: str, wanted: bool) -> None:
     seen = node()
@@ -360,7 +352,9 @@ def evicted(pod: PodSeen | None, *evicting: str) -> list[str]:
 
 @cases(
     "pod",
-    [None, PodSeen("u", "p", "n1", "Running", deleting=True), PodSeen("u", "p", "n1", "Failed", "Evicted")],
+    None,
+    PodSeen("u", "p", "n1", "Running", deleting=True),
+    PodSeen("u", "p", "n1", "Failed", "Evicted"),
     ids=["gone", "going", "failed"],
 )
 def test_a_pod_that_ends_without_a_policy_or_a_person_is_found(pod: PodSeen | None) -> None:

@@ -24,13 +24,11 @@ def test_too_few_samples_show_nothing_and_a_slow_leak_is_found() -> None:
 
 @cases(
     "samples",
-    [
-        pytest.param([50.0] * 200, id="flat"),
-        pytest.param([number * 2.0 for number in range(25)] + [50.0] * 175, id="a warm-up"),
-        pytest.param([50.0] * 100 + [90.0] * 20 + [50.0] * 80, id="a peak"),
-        pytest.param([50.0 + number % 7 for number in range(200)], id="up and down"),
-        pytest.param([50.0] * 100 + [54.0] * 100, id="less than its share"),
-    ],
+    pytest.param([50.0] * 200, id="flat"),
+    pytest.param([number * 2.0 for number in range(25)] + [50.0] * 175, id="a warm-up"),
+    pytest.param([50.0] * 100 + [90.0] * 20 + [50.0] * 80, id="a peak"),
+    pytest.param([50.0 + number % 7 for number in range(200)], id="up and down"),
+    pytest.param([50.0] * 100 + [54.0] * 100, id="less than its share"),
 )
 def test_what_is_no_leak_is_not_found(samples: list[float]) -> None:
     assert not leaking(samples)

@@ -42,12 +42,10 @@ def checked(state: HealthState, *, offered: bool = True, product: str = "NVIDIA 
 
 @cases(
     ("found", "status"),
-    [
-        ([], Status.OK),
-        ([Status.WARNING], Status.WARNING),
-        ([Status.WARNING, Status.UNKNOWN], Status.UNKNOWN),
-        ([Status.UNKNOWN, Status.CRITICAL, Status.WARNING], Status.CRITICAL),
-    ],
+    ([], Status.OK),
+    ([Status.WARNING], Status.WARNING),
+    ([Status.WARNING, Status.UNKNOWN], Status.UNKNOWN),
+    ([Status.UNKNOWN, Status.CRITICAL, Status.WARNING], Status.CRITICAL),
 )
 def test_critical_outweighs_unknown_and_unknown_a_warning(found: list[Status], status: Status) -> None:
     assert result(*(finding(status=each) for each in found)).status is status
@@ -65,7 +63,7 @@ def test_the_summary_names_as_many_findings_as_there_is_room_for_and_cuts_long_o
     assert (len(text), text.isascii(), text[-3:]) == (MOST_SUMMARY, True, "...")
 
 
-@cases("form", FORMS)
+@cases("form", *FORMS)
 def test_what_a_device_says_moves_no_cursor_and_ends_no_line(form: str) -> None:
     odd = checked(HealthState.UNHEALTHY, product="NVIDIA\x1b[31m", message="a\nb\u202ec")
     text = shown(replace(odd, findings=(finding("gpu\x1b[2J\n"),)), form)

@@ -67,18 +67,16 @@ def test_shares_of_administrators_are_read_and_configuration_for_others_is_not_o
 
 @cases(
     ("wrong", "why"),
-    [
-        (claim(uid="other"), "was deleted, and another of the same name was created"),
-        (claim(result(driver="gpu.nvidia.com")), "has no device of nodedevices.io allocated on node n1"),
-        (claim(*[result(f"gpu-{number}") for number in range(33)]), "33 devices allocated; a claim has at most 32"),
-        (claim(result("")), "a result of its allocation has no request or no device"),
-        (
-            claim(config=[{"opaque": {"driver": DRIVER, "parameters": {}}}]),
-            "a DevicePolicy sets how devices are shared",
-        ),
-        ({"metadata": {"uid": UID}}, "has no device of nodedevices.io allocated"),
-        (None, "was deleted"),
-    ],
+    (claim(uid="other"), "was deleted, and another of the same name was created"),
+    (claim(result(driver="gpu.nvidia.com")), "has no device of nodedevices.io allocated on node n1"),
+    (claim(*[result(f"gpu-{number}") for number in range(33)]), "33 devices allocated; a claim has at most 32"),
+    (claim(result("")), "a result of its allocation has no request or no device"),
+    (
+        claim(config=[{"opaque": {"driver": DRIVER, "parameters": {}}}]),
+        "a DevicePolicy sets how devices are shared",
+    ),
+    ({"metadata": {"uid": UID}}, "has no device of nodedevices.io allocated"),
+    (None, "was deleted"),
 )
 def test_a_claim_that_makes_no_sense_here_is_refused_and_says_why(wrong: Any, why: str) -> None:
     with pytest.raises(ClaimError, match=why):
@@ -131,18 +129,12 @@ def test_another_claims_device_is_refused_but_for_an_administrator() -> None:
 
 @cases(
     ("facts", "why"),
-    [
-        ({"devices": {}}, "this node does not offer the device gpu-0"),
-        ({"leaving": {"GPU-0"}}, "is about to stop offering the device gpu-0"),
-        (
-            {
-                "devices": {
-                    "gpu-0": replace(DEVICES["gpu-0"], blocked=Blocked(reason=HELD_IN_ANOTHER_SHAPE, message="p"))
-                }
-            },
-            "goes to no new pod",
-        ),
-    ],
+    ({"devices": {}}, "this node does not offer the device gpu-0"),
+    ({"leaving": {"GPU-0"}}, "is about to stop offering the device gpu-0"),
+    (
+        {"devices": {"gpu-0": replace(DEVICES["gpu-0"], blocked=Blocked(reason=HELD_IN_ANOTHER_SHAPE, message="p"))}},
+        "goes to no new pod",
+    ),
 )
 def test_what_the_plan_does_not_give_away_no_claim_gets(facts: dict[str, Any], why: str) -> None:
     with pytest.raises(ClaimError, match=why):
@@ -197,7 +189,9 @@ def test_other_bytes_are_no_record(content: bytes) -> None:
 
 @cases(
     ("change", "why"),
-    [({"version": 2}, "version 2"), ({"uid": "other"}, "of another claim"), ({"prepared": ()}, "no device")],
+    ({"version": 2}, "version 2"),
+    ({"uid": "other"}, "of another claim"),
+    ({"prepared": ()}, "no device"),
 )
 def test_a_record_that_is_not_this_claims_is_refused(change: dict[str, Any], why: str) -> None:
     record = replace(prepared(understood()).record, **change)
@@ -205,7 +199,7 @@ def test_a_record_that_is_not_this_claims_is_refused(change: dict[str, Any], why
         decode(encode(record), uid=UID)
 
 
-@cases("uid", ["", "..", "../x", "a/b", "a\n", "x" * 65])
+@cases("uid", "", "..", "../x", "a/b", "a\n", "x" * 65)
 def test_a_uid_that_is_a_path_names_no_file(uid: str) -> None:
     with pytest.raises(RecordError, match="not the UID"):
         file_name(uid)
@@ -221,16 +215,14 @@ class Proofs:
 
 @cases(
     ("proofs", "is_over"),
-    [
-        (Proofs(set(), {}), True),
-        (Proofs(set(), claim(uid="other")), True),
-        (Proofs(set(), claim(result(pool="n2"))), True),
-        (Proofs(set(), {"metadata": {"uid": UID}}), True),
-        (Proofs(set(), claim()), False),
-        (Proofs(set(), None), False),
-        (Proofs(None, {}), False),
-        (Proofs({("ns", "c")}, {}), False),
-    ],
+    (Proofs(set(), {}), True),
+    (Proofs(set(), claim(uid="other")), True),
+    (Proofs(set(), claim(result(pool="n2"))), True),
+    (Proofs(set(), {"metadata": {"uid": UID}}), True),
+    (Proofs(set(), claim()), False),
+    (Proofs(set(), None), False),
+    (Proofs(None, {}), False),
+    (Proofs({("ns", "c")}, {}), False),
 )
 def test_a_record_goes_by_two_proofs_and_never_by_one(proofs: Proofs, is_over: bool) -> None:
     record = prepared(understood()).record

@@ -183,7 +183,7 @@ def test_a_long_node_name_gives_a_name_that_is_still_one() -> None:
     assert max(map(len, names)) <= 253
 
 
-@cases("reason", sorted(MEANINGS))
+@cases("reason", *sorted(MEANINGS))
 def test_what_protects_other_pods_leaves_a_device_out_and_nothing_else_does(reason: str) -> None:
     found = published(gpu(0), blocked=Blocked(reason=reason, message="why"))
     advice = reason in {UNHEALTHY, CORDONED}
@@ -241,12 +241,10 @@ def test_devices_that_the_server_stored_without_their_taint_are_named() -> None:
 
 @cases(
     ("resource", "why"),
-    [
-        (offered(gpu(0)), ""),
-        (OfferedResource(name="a/b", ids=(), together=True), "a container gets all of its devices"),
-        (OfferedResource(name="a/b", ids=(), counts=("x",)), "it shares computing power"),
-        (OfferedResource(name=f"a/{'b' * 63}", ids=()), "its name has 65 bytes; an attribute has at most 64"),
-    ],
+    (offered(gpu(0)), ""),
+    (OfferedResource(name="a/b", ids=(), together=True), "a container gets all of its devices"),
+    (OfferedResource(name="a/b", ids=(), counts=("x",)), "it shares computing power"),
+    (OfferedResource(name=f"a/{'b' * 63}", ids=()), "its name has 65 bytes; an attribute has at most 64"),
 )
 def test_what_dra_cannot_carry_stays_with_the_device_plugin_and_says_why(resource: OfferedResource, why: str) -> None:
     assert not_carried(resource) == why

@@ -218,15 +218,13 @@ def test_no_kubeconfig_at_all_is_said(tmp_path: Path) -> None:
 
 @cases(
     ("host", "unless", "without"),
-    [
-        ("api.example.com", "example.com", True),
-        ("api.example.com", ".example.com,10.0.0.0/8", True),
-        ("10.1.2.3", "10.0.0.0/8", True),
-        ("api.example.com", "ample.com", False),
-        ("api.example.com", "api.example.com:6443", True),
-        ("api.example.com", "api.example.com:443", False),
-        ("127.0.0.1", "", True),
-    ],
+    ("api.example.com", "example.com", True),
+    ("api.example.com", ".example.com,10.0.0.0/8", True),
+    ("10.1.2.3", "10.0.0.0/8", True),
+    ("api.example.com", "ample.com", False),
+    ("api.example.com", "api.example.com:6443", True),
+    ("api.example.com", "api.example.com:443", False),
+    ("127.0.0.1", "", True),
 )
 def test_no_proxy_names_hosts_domains_and_networks(host: str, unless: str, without: bool) -> None:
     assert _without_proxy(host, {"NO_PROXY": unless}, 6443) is without
@@ -234,14 +232,12 @@ def test_no_proxy_names_hosts_domains_and_networks(host: str, unless: str, witho
 
 @cases(
     ("given", "means"),
-    [
-        ([], ["nodes"]),
-        (["-o", "wide"], ["nodes", "-o", "wide"]),
-        (["--context", "x", "devices", "n1"], ["devices", "--context", "x", "n1"]),
-        (["--context=x", "-w", "pods"], ["pods", "--context=x", "-w"]),
-        (["devices", "-w"], ["devices", "-w"]),
-        (["--help"], ["--help"]),
-    ],
+    ([], ["nodes"]),
+    (["-o", "wide"], ["nodes", "-o", "wide"]),
+    (["--context", "x", "devices", "n1"], ["devices", "--context", "x", "n1"]),
+    (["--context=x", "-w", "pods"], ["pods", "--context=x", "-w"]),
+    (["devices", "-w"], ["devices", "-w"]),
+    (["--help"], ["--help"]),
 )
 def test_options_may_come_before_the_command(given: list[str], means: list[str]) -> None:
     assert arranged(given) == means

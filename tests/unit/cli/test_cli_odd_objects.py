@@ -113,7 +113,7 @@ def bundled(item: JsonObject, policy: JsonObject, lease: JsonObject, event: Json
 OBJECTS: dict[str, JsonObject] = {"node": whole(), "policy": POLICY, "lease": LEASE, "event": EVENT, "Node": PLAIN}
 
 
-@cases("which", OBJECTS)
+@cases("which", *OBJECTS)
 def test_no_view_raises_for_something_odd_at_any_one_place(which: str) -> None:
     for number, path in enumerate(filter(None, places(OBJECTS[which]))):
         for odd in (None, [["x"]], {"x": ["x"]}, (7, "x")[number % 2]):

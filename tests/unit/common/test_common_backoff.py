@@ -16,7 +16,7 @@ def shortest(low: float, high: float) -> float:
     return low
 
 
-@cases(("failures", "seconds"), [(1, 0.5), (2, 1.0), (3, 2.0), (6, 16.0), (7, 30.0), (10_000, 30.0)])
+@cases(("failures", "seconds"), (1, 0.5), (2, 1.0), (3, 2.0), (6, 16.0), (7, 30.0), (10_000, 30.0))
 def test_a_wait_doubles_with_every_failure_up_to_its_bound(failures: int, seconds: float) -> None:
     assert Backoff(initial_seconds=0.5, max_seconds=30.0).after(failures, longest) == seconds
 

@@ -31,7 +31,7 @@ def test_a_message_is_cut_to_what_the_server_takes_and_what_is_written_is_read_a
     assert "observedGeneration" not in build("Ready", "True", "Fine", "", shown=None, now=NOW)
 
 
-@cases("key", ["status", "reason", "message", "observedGeneration"])
+@cases("key", "status", "reason", "message", "observedGeneration")
 def test_a_difference_in_anything_but_time_is_worth_a_write(key: str) -> None:
     wanted = build("Ready", "True", "Fine", "all is well", shown=None, now=NOW, generation=3)
     assert same(SHOWN, wanted)

@@ -68,17 +68,15 @@ def test_a_refused_input_can_be_shown_and_sent_and_no_answer_has_status_0() -> N
 
 @cases(
     ("header", "seconds"),
-    [
-        ("3", 3.0),
-        ("0.5", 0.5),
-        (None, None),
-        ("", None),
-        ("-1", None),
-        ("120", 60.0),
-        ("1e9", 60.0),
-        ("nan", None),
-        ("Sun", None),
-    ],
+    ("3", 3.0),
+    ("0.5", 0.5),
+    (None, None),
+    ("", None),
+    ("-1", None),
+    ("120", 60.0),
+    ("1e9", 60.0),
+    ("nan", None),
+    ("Sun", None),
 )
 def test_a_wait_that_the_server_requires_is_a_minute_at_most(header: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(header) == seconds

@@ -148,13 +148,11 @@ def test_the_peer_with_most_makes_room_by_its_longest_silent_connection() -> Non
 
 @cases(
     ("host", "peer"),
-    [
-        ("10.1.2.3", "10.1.2.3"),
-        ("::ffff:10.1.2.3", "10.1.2.3"),
-        ("fd00:1:2:3::7", "fd00:1:2:3::/64"),
-        ("fd00:1:2:3:ffff::8", "fd00:1:2:3::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-    ],
+    ("10.1.2.3", "10.1.2.3"),
+    ("::ffff:10.1.2.3", "10.1.2.3"),
+    ("fd00:1:2:3::7", "fd00:1:2:3::/64"),
+    ("fd00:1:2:3:ffff::8", "fd00:1:2:3::/64"),
+    ("fe80::1%eth0", "fe80::/64"),
 )
 def test_a_peer_is_an_address_or_the_network_that_one_machine_has(host: str, peer: str) -> None:
     assert peer_of(host) == peer

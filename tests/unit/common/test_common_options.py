@@ -38,7 +38,7 @@ def variables(**environment: str) -> dict[str, Given]:
     return from_environment(OPTIONS, environment, prefix="ND_")
 
 
-@cases("arguments", [["--log-level", "debug"], ["--log-level=debug"], ["-log-level", "debug"]])
+@cases("arguments", ["--log-level", "debug"], ["--log-level=debug"], ["-log-level", "debug"])
 def test_a_flag_has_one_dash_or_two_and_its_value_beside_it_or_behind(arguments: list[str]) -> None:
     assert flags(*arguments) == {"log-level": "debug"}
 

@@ -11,17 +11,15 @@ FREE = {"gpu-0": 40, "gpu-1": 12, "gpu-2": 15, "gpu-3": 12, "gpu-4": 40}
 
 @cases(
     ("size", "spread", "chosen"),
-    [
-        (10, False, "gpu-1"),
-        (12, False, "gpu-1"),
-        (13, False, "gpu-2"),
-        (16, False, "gpu-0"),
-        (40, False, "gpu-0"),
-        (10, True, "gpu-0"),
-        (40, True, "gpu-0"),
-        (41, False, None),
-        (41, True, None),
-    ],
+    (10, False, "gpu-1"),
+    (12, False, "gpu-1"),
+    (13, False, "gpu-2"),
+    (16, False, "gpu-0"),
+    (40, False, "gpu-0"),
+    (10, True, "gpu-0"),
+    (40, True, "gpu-0"),
+    (41, False, None),
+    (41, True, None),
 )
 def test_the_fullest_device_with_room_is_chosen_or_the_emptiest_and_of_equals_the_first(
     size: int, spread: bool, chosen: str | None

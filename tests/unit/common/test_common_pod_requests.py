@@ -59,13 +59,11 @@ def test_whatever_stands_in_a_pod_nothing_is_raised(pod: dict[str, Any], contain
 # --- computing power -------------------------------------------------------------------------------------------------
 @cases(
     ("of", "needs"),
-    [
-        (container(2, "30"), Demand(percent=30)),
-        (container(2), Demand(units=2)),
-        (Container(name="main", requests={MEMORY: 2, VCUDA: 45}), Demand(percent=45)),
-        (Container(name="main", requests={MEMORY: 2, VCUDA: 45}, cores="7"), Demand(percent=7)),
-        (Container(name="main", requests={MEMORY: 2, VCUDA: 99}), Demand(percent=99)),
-    ],
+    (container(2, "30"), Demand(percent=30)),
+    (container(2), Demand(units=2)),
+    (Container(name="main", requests={MEMORY: 2, VCUDA: 45}), Demand(percent=45)),
+    (Container(name="main", requests={MEMORY: 2, VCUDA: 45}, cores="7"), Demand(percent=7)),
+    (Container(name="main", requests={MEMORY: 2, VCUDA: 99}), Demand(percent=99)),
 )
 def test_a_container_needs_what_its_annotation_says_else_its_vcuda_cores_else_its_share_of_memory(
     of: Container, needs: Demand
@@ -74,7 +72,7 @@ def test_a_container_needs_what_its_annotation_says_else_its_vcuda_cores_else_it
     assert (want.demand, want.problem) == (needs, "")
 
 
-@cases("text", ["", "0", "101", "30%", "3.5", "-1", "030", "thirty", "1 0", "٣٠", "1" * 5000])
+@cases("text", "", "0", "101", "30%", "3.5", "-1", "030", "thirty", "1 0", "٣٠", "1" * 5000)
 def test_an_annotation_that_is_no_percentage_counts_as_all_and_is_named_with_what_would_be_right(text: str) -> None:
     [want] = wants([container(2, text)], MEMORY)
     assert want.demand == ALL
@@ -83,7 +81,7 @@ def test_an_annotation_that_is_no_percentage_counts_as_all_and_is_named_with_wha
     )
 
 
-@cases("said", [7, None, {}, ["30"]])
+@cases("said", 7, None, {}, ["30"])
 def test_an_annotation_that_is_no_text_is_no_percentage(said: Any) -> None:
     pod = {
         "metadata": {"annotations": {"nodedevices.io/gpu-cores.main": said}},

@@ -10,12 +10,12 @@ from support.cases import cases
 NOON = "2026-11-21T12:00:00Z"
 
 
-@cases("value", [NOON, "2026-11-21T12:00:00.000000Z", "2026-11-21T13:00:00+01:00"])
+@cases("value", NOON, "2026-11-21T12:00:00.000000Z", "2026-11-21T13:00:00+01:00")
 def test_a_time_with_a_zone_is_read(value: str) -> None:
     assert zoned_time(value) == datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-@cases("value", ["", "soon", "2026-11-21", "2026-11-21T12:00:00", None, 1763726400, {}])
+@cases("value", "", "soon", "2026-11-21", "2026-11-21T12:00:00", None, 1763726400, {})
 def test_what_is_no_time_with_a_zone_reads_as_none(value: object) -> None:
     assert zoned_time(value) is None
     assert seconds_between(value, NOON) is None

@@ -80,7 +80,7 @@ CHANGES = [
 ]
 
 
-@cases(("devices", "now", "then", "holders"), CHANGES)
+@cases(("devices", "now", "then", "holders"), *CHANGES)
 def test_the_ids_and_the_devices_held_back_are_those_of_the_agent(
     devices: tuple[DeviceFact, ...], now: Config, then: Config, holders: tuple[Holder, ...]
 ) -> None:

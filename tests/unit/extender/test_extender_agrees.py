@@ -129,8 +129,8 @@ def bound(wanted: dict[str, Any], node: str) -> dict[str, Any]:
     return wanted | {"spec": wanted["spec"] | {"nodeName": node}, "status": made["status"]}
 
 
-@cases("packing", ["binpack", "spread"])
-@cases("seed", range(3))
+@cases("packing", "binpack", "spread")
+@cases("seed", *range(3))
 def test_a_pod_that_passes_is_never_refused_at_admission(seed: int, packing: str) -> None:
     dice = random.Random(f"{seed} {packing}")
     kubelets = {name: Kubelet(name, sizes, packing, dice) for name, sizes in NODES.items()}

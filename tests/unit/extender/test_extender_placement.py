@@ -39,17 +39,15 @@ def test_containers_take_their_shares_one_after_another_and_the_first_without_ro
 
 @cases(
     ("steps", "left", "unused"),
-    [
-        (((INIT, 6), (MAIN, 6)), 4, 0),
-        (((INIT, 6), (MAIN, 2)), 4, 4),
-        (((INIT, 6), (MAIN, 8)), 2, 0),
-        (((INIT, 2), (INIT, 6), (MAIN, 6)), 4, 0),
-        (((INIT, 6), (INIT, 2), (MAIN, 6)), 4, 0),
-        (((INIT, 6), (SIDECAR, 2), (MAIN, 4)), 4, 0),
-        (((INIT, 6), (SIDECAR, 2), (MAIN, 5)), 3, 0),
-        (((SIDECAR, 2), (INIT, 3), (MAIN, 3)), 5, 0),
-        (((INIT, 6), (MAIN, 4), (MAIN, 1)), 4, 1),
-    ],
+    (((INIT, 6), (MAIN, 6)), 4, 0),
+    (((INIT, 6), (MAIN, 2)), 4, 4),
+    (((INIT, 6), (MAIN, 8)), 2, 0),
+    (((INIT, 2), (INIT, 6), (MAIN, 6)), 4, 0),
+    (((INIT, 6), (INIT, 2), (MAIN, 6)), 4, 0),
+    (((INIT, 6), (SIDECAR, 2), (MAIN, 4)), 4, 0),
+    (((INIT, 6), (SIDECAR, 2), (MAIN, 5)), 3, 0),
+    (((SIDECAR, 2), (INIT, 3), (MAIN, 3)), 5, 0),
+    (((INIT, 6), (MAIN, 4), (MAIN, 1)), 4, 1),
 )
 def test_what_an_init_container_had_the_next_ones_get_first(steps: tuple[Step, ...], left: int, unused: int) -> None:
     found, free = placed({"a": 10}, *steps)

@@ -22,7 +22,7 @@ def test_without_flags_it_serves_loopback_alone_and_bodies_are_small() -> None:
     assert settings.read(["--whole-nodes"], {}).limits.body_bytes > 10 * ServerLimits().body_bytes
 
 
-@cases("address", ["127.0.0.1:1", "127.0.0.9:1", "[::1]:1", "localhost:1"])
+@cases("address", "127.0.0.1:1", "127.0.0.9:1", "[::1]:1", "localhost:1")
 def test_loopback_needs_no_tls(address: str) -> None:
     assert settings.read([f"--address={address}"], {}).certificate is None
 
@@ -47,17 +47,15 @@ def test_any_address_with_tls_or_where_something_else_protects_it(tmp_path: Path
 
 @cases(
     ("arguments", "words"),
-    [
-        (["--address=:9739"], ["--address", "':9739'", "not a loopback address", "--tls-dir", "--insecure-http"]),
-        (["--address=10.0.0.1:9739"], ["'10.0.0.1:9739'", "no TLS"]),
-        (["--address=9739"], ["--address", "'9739'", "host:port"]),
-        (["--tls-dir=/none"], ["--tls-dir: /none/tls.crt, /none/tls.key, /none/ca.crt: not a file"]),
-        (["--tls-client-ca-file=/x"], ["--tls-client-ca-file: unknown flag; give --tls-dir"]),
-        (["--kubeconfig=/none"], ["--kubeconfig", "'/none'"]),
-        (["--relist-seconds=5"], ["--relist-seconds: unknown flag"]),
-        (["--insecure-http=maybe"], ["--insecure-http", "true or false"]),
-        (["run"], ["run", "extender --help"]),
-    ],
+    (["--address=:9739"], ["--address", "':9739'", "not a loopback address", "--tls-dir", "--insecure-http"]),
+    (["--address=10.0.0.1:9739"], ["'10.0.0.1:9739'", "no TLS"]),
+    (["--address=9739"], ["--address", "'9739'", "host:port"]),
+    (["--tls-dir=/none"], ["--tls-dir: /none/tls.crt, /none/tls.key, /none/ca.crt: not a file"]),
+    (["--tls-client-ca-file=/x"], ["--tls-client-ca-file: unknown flag; give --tls-dir"]),
+    (["--kubeconfig=/none"], ["--kubeconfig", "'/none'"]),
+    (["--relist-seconds=5"], ["--relist-seconds: unknown flag"]),
+    (["--insecure-http=maybe"], ["--insecure-http", "true or false"]),
+    (["run"], ["run", "extender --help"]),
 )
 def test_what_is_wrong_is_named(arguments: list[str], words: list[str]) -> None:
     with pytest.raises(InputError) as caught:

@@ -99,7 +99,7 @@ def test_what_a_report_does_not_say_is_nothing() -> None:
     assert read({"status": {"devices": [nameless], "resources": by_memory}}).resources[MEMORY].devices[0].id == ""
 
 
-@cases("lacks", ["resource", "free"])
+@cases("lacks", "resource", "free")
 def test_a_device_that_is_not_shared_by_memory_hides_none_after_it(lacks: str) -> None:
     raw = node_devices("n1", gpu(0, 24), gpu(1, 24))
     del raw["status"]["devices"][0]["shares"][lacks]
@@ -108,14 +108,12 @@ def test_a_device_that_is_not_shared_by_memory_hides_none_after_it(lacks: str) -
 
 @cases(
     ("more", "offered"),
-    [
-        ({}, True),
-        ({"health": {"state": "Degraded"}}, True),
-        ({"health": {}}, True),
-        ({"health": {"state": "Unhealthy"}}, False),
-        ({"excluded": "index 3"}, False),
-        ({"unschedulable": "RMA 4711"}, False),
-    ],
+    ({}, True),
+    ({"health": {"state": "Degraded"}}, True),
+    ({"health": {}}, True),
+    ({"health": {"state": "Unhealthy"}}, False),
+    ({"excluded": "index 3"}, False),
+    ({"unschedulable": "RMA 4711"}, False),
 )
 def test_shares_that_are_given_back_are_free_again_where_the_device_is_in_service(
     more: dict[str, Any], offered: bool
@@ -123,7 +121,7 @@ def test_shares_that_are_given_back_are_free_again_where_the_device_is_in_servic
     assert device(**more).offered is offered
 
 
-@cases(("free", "held", "offered"), [(14, 10, True), (15, 10, True), (13, 10, False), (-1, 24, True)])
+@cases(("free", "held", "offered"), (14, 10, True), (15, 10, True), (13, 10, False), (-1, 24, True))
 def test_shares_of_which_some_are_withheld_are_not_free_again(free: int, held: int, offered: bool) -> None:
     [found] = shared(gpu(0, 24, free=free, held=held))
     assert (found.offered, found.free) == (offered, max(0, free))
@@ -167,11 +165,9 @@ def test_a_node_of_which_any_device_has_partitions_that_are_not_listed_is_not_ju
 
 @cases(
     ("conditions", "stale"),
-    [
-        ([{"type": "Ready", "status": "True"}, {"type": "Stale", "status": "True"}], True),
-        ([{"type": "Ready", "status": "True"}, {"type": "Stale", "status": "False"}], False),
-        ([{"type": "Stale"}], False),
-    ],
+    ([{"type": "Ready", "status": "True"}, {"type": "Stale", "status": "True"}], True),
+    ([{"type": "Ready", "status": "True"}, {"type": "Stale", "status": "False"}], False),
+    ([{"type": "Stale"}], False),
 )
 def test_a_report_is_stale_only_where_the_operator_says_so(conditions: list[dict[str, str]], stale: bool) -> None:
     raw = node_devices("n1", gpu(0, 24))
@@ -179,7 +175,7 @@ def test_a_report_is_stale_only_where_the_operator_says_so(conditions: list[dict
     assert read(raw).stale is stale
 
 
-@cases("amount", ["7", None, -1, 0, {"a": 1}])
+@cases("amount", "7", None, -1, 0, {"a": 1})
 def test_an_odd_count_is_none(amount: Any) -> None:
     made = gpu(0, 24, free=24) | {"index": amount}
     made["shares"] |= {"held": amount, "coresHeld": amount}

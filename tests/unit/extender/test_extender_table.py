@@ -68,15 +68,13 @@ def test_a_gpu_out_of_service_has_no_room_whatever_is_given_back_on_it(state: st
 
 @cases(
     ("withheld", "words"),
-    [
-        ({"Unhealthy": 48}, "48 of 48 units are withheld (48 Unhealthy)"),
-        ({"Cordoned": 12, "Unhealthy": 36}, "48 of 48 units are withheld (36 Unhealthy, 12 Cordoned)"),
-        (
-            {"Unhealthy": 8, "Cordoned": 20, "ChangeWaits": 12, "SamePlace": 5, "PodsUnknown": 2, "NewReason": 1},
-            "48 of 48 units are withheld (20 Cordoned, 12 ChangeWaits, 8 Unhealthy, 5 SamePlace, 3 for other reasons)",
-        ),
-        ({}, "see status.devices of its NodeDevices"),
-    ],
+    ({"Unhealthy": 48}, "48 of 48 units are withheld (48 Unhealthy)"),
+    ({"Cordoned": 12, "Unhealthy": 36}, "48 of 48 units are withheld (36 Unhealthy, 12 Cordoned)"),
+    (
+        {"Unhealthy": 8, "Cordoned": 20, "ChangeWaits": 12, "SamePlace": 5, "PodsUnknown": 2, "NewReason": 1},
+        "48 of 48 units are withheld (20 Cordoned, 12 ChangeWaits, 8 Unhealthy, 5 SamePlace, 3 for other reasons)",
+    ),
+    ({}, "see status.devices of its NodeDevices"),
 )
 def test_a_node_whose_units_are_all_withheld_says_for_which_reasons(withheld: dict[str, int], words: str) -> None:
     node = node_devices("n1", gpu(0, 24, state="Unhealthy"), gpu(1, 24, state="Unhealthy"))
@@ -299,8 +297,8 @@ def test_of_several_chosen_gpus_the_score_is_the_middle(packing: str, score: int
     assert judge(known, pod("p", container("a", 12), container("b", 16))).score == score
 
 
-@cases(("total", "free"), [(24, 30), (0, 30), (0, 5)])
-@cases(("packing", "score"), [("binpack", 0), ("spread", 10)])
+@cases(("total", "free"), (24, 30), (0, 30), (0, 5))
+@cases(("packing", "score"), ("binpack", 0), ("spread", 10))
 def test_a_gpu_that_says_more_is_free_than_there_is_scores_as_an_empty_one(
     total: int, free: int, packing: str, score: int
 ) -> None:
@@ -380,15 +378,13 @@ BY_MEMORY = {"name": "a/b", "unit": "1Gi"}
 
 @cases(
     "status",
-    [
-        None,
-        [],
-        {"devices": None},
-        {"devices": [None, 7, {"shares": 7}, {"shares": {"resource": 7, "free": 1}}], "resources": {"a": 1}},
-        {"devices": [{"shares": {"resource": "a/b", "free": "many"}, "holders": {}}], "resources": [None, BY_MEMORY]},
-        {"devices": [{"partitions": {"a": 1}, "health": []}], "conditions": 7, "agent": []},
-        {"devices": [{"health": {"state": []}, "shares": {"resource": "a/b", "free": 1}}], "resources": [{}]},
-    ],
+    None,
+    [],
+    {"devices": None},
+    {"devices": [None, 7, {"shares": 7}, {"shares": {"resource": 7, "free": 1}}], "resources": {"a": 1}},
+    {"devices": [{"shares": {"resource": "a/b", "free": "many"}, "holders": {}}], "resources": [None, BY_MEMORY]},
+    {"devices": [{"partitions": {"a": 1}, "health": []}], "conditions": 7, "agent": []},
+    {"devices": [{"health": {"state": []}, "shares": {"resource": "a/b", "free": 1}}], "resources": [{}]},
 )
 def test_an_odd_status_says_nothing_and_hurts_nobody(status: Any) -> None:
     known = cache(node_devices("n1", gpu(0, 24)))
@@ -397,7 +393,7 @@ def test_an_odd_status_says_nothing_and_hurts_nobody(status: Any) -> None:
     assert free(known) == [24]
 
 
-@cases("odd", [{}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [1]}}])
+@cases("odd", {}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [1]}})
 def test_a_pod_that_is_none_requests_nothing(odd: dict[str, Any]) -> None:
     assert requests_of(odd, {MEMORY}) == {}
 

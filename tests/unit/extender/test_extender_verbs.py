@@ -86,18 +86,16 @@ def test_priorities_are_by_packing_and_0_for_what_is_not_known() -> None:
 
 @cases(
     ("body", "words"),
-    [
-        (b"", "the body is not JSON"),
-        (b"{", "the body is not JSON"),
-        (b"[]", "send extender/v1 ExtenderArgs"),
-        (b"{}", "Pod: absent"),
-        (b'{"Pod": 7, "NodeNames": []}', "Pod: absent or not an object"),
-        (b'{"Pod": {}}', "NodeNames and Nodes are both absent"),
-        (b'{"Pod": {}, "NodeNames": "n1"}', "NodeNames: not a list of names"),
-        (b'{"Pod": {}, "NodeNames": [1]}', "NodeNames: not a list of names"),
-        (b'{"Pod": {}, "Nodes": []}', "Nodes: not a NodeList"),
-        (b'{"Pod": {}, "Nodes": {"items": [1]}}', "Nodes: not a NodeList"),
-    ],
+    (b"", "the body is not JSON"),
+    (b"{", "the body is not JSON"),
+    (b"[]", "send extender/v1 ExtenderArgs"),
+    (b"{}", "Pod: absent"),
+    (b'{"Pod": 7, "NodeNames": []}', "Pod: absent or not an object"),
+    (b'{"Pod": {}}', "NodeNames and Nodes are both absent"),
+    (b'{"Pod": {}, "NodeNames": "n1"}', "NodeNames: not a list of names"),
+    (b'{"Pod": {}, "NodeNames": [1]}', "NodeNames: not a list of names"),
+    (b'{"Pod": {}, "Nodes": []}', "Nodes: not a NodeList"),
+    (b'{"Pod": {}, "Nodes": {"items": [1]}}', "Nodes: not a NodeList"),
 )
 def test_what_cannot_be_read_is_named(body: bytes, words: str) -> None:
     with pytest.raises(InputError, match=words):

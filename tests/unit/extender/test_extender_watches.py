@@ -153,12 +153,10 @@ def test_a_watch_that_ends_goes_on_from_where_it_was_without_a_list() -> None:
 
 @cases(
     "line",
-    [
-        {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}},
-        {"type": "MODIFIED"},
-        {"type": "MODIFIED", "object": 7},
-        [],
-    ],
+    {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}},
+    {"type": "MODIFIED"},
+    {"type": "MODIFIED", "object": 7},
+    [],
 )
 def test_what_was_missed_is_listed_and_what_is_gone_is_forgotten(line: Any) -> None:
     async def check() -> None:

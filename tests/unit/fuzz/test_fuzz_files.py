@@ -86,7 +86,7 @@ def check(name: str, raw: bytes) -> None:
     assert to_saved(from_saved(saved)) == saved
 
 
-@cases(("name", "path"), [(name, path) for name in PARSED for path in sorted((CORPUS / name).iterdir())])
+@cases(("name", "path"), *[(name, path) for name in PARSED for path in sorted((CORPUS / name).iterdir())])
 def test_a_file_of_the_corpus_is_read_or_refused(name: str, path: Path) -> None:
     check(name, path.read_bytes())
     assert path.name.startswith("found-") or read(name, path.read_bytes()) is not None, "a real file is read"

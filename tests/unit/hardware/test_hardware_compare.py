@@ -80,16 +80,14 @@ def test_the_driver_and_the_number_of_gpus_are_compared_too() -> None:
 
 @cases(
     ("field", "reading", "outcome"),
-    [
-        ("powerLimit (W)", {"powerLimitMilliwatts": 649000}, DIFFERENT),
-        ("remapPending", {"remapPending": True}, DIFFERENT),
-        ("recoveryAction", {"recoveryAction": "ResetDevice"}, DIFFERENT),
-        ("recoveryAction", {"recoveryAction": None}, NOT_IN_PROBE),
-        ("fanPercent", {"fanPercent": 30}, NOT_IN_SMI),
-        ("fabricState", {"fabricState": "NotSupported"}, NOT_THERE),
-        ("temperatureCelsius", {"temperatureCelsius": 46}, EQUAL),  # it moves between two readings
-        ("temperatureCelsius", {"temperatureCelsius": 60}, DIFFERENT),
-    ],
+    ("powerLimit (W)", {"powerLimitMilliwatts": 649000}, DIFFERENT),
+    ("remapPending", {"remapPending": True}, DIFFERENT),
+    ("recoveryAction", {"recoveryAction": "ResetDevice"}, DIFFERENT),
+    ("recoveryAction", {"recoveryAction": None}, NOT_IN_PROBE),
+    ("fanPercent", {"fanPercent": 30}, NOT_IN_SMI),
+    ("fabricState", {"fabricState": "NotSupported"}, NOT_THERE),
+    ("temperatureCelsius", {"temperatureCelsius": 46}, EQUAL),  # it moves between two readings
+    ("temperatureCelsius", {"temperatureCelsius": 60}, DIFFERENT),
 )
 def test_a_reading_beside_nvidia_smis(field: str, reading: Json, outcome: str) -> None:
     assert outcomes(XML, device(**reading))[field] == outcome
@@ -97,19 +95,17 @@ def test_a_reading_beside_nvidia_smis(field: str, reading: Json, outcome: str) -
 
 @cases(
     ("field", "old", "new", "reading"),
-    [
-        (
-            "eccUncorrectableVolatile",
-            "<volatile>",
-            "<volatile><sram_uncorrectable>3</sram_uncorrectable>",
-            {"eccUncorrectableVolatile": 3},
-        ),
-        ("recoveryAction", "action>None<", "action>Drain and Reset<", {"recoveryAction": "DrainAndReset"}),
-        ("clocksLimited", "clocks_event_reason", "clocks_throttle_reason", {}),  # before driver 535
-        ("power (W)", "gpu_power_readings", "power_readings", {}),
-        ("fabricState", "<state>N/A<", "<state>Completed<", {"fabricState": "Completed"}),
-        ("remappedCorrectable", "corr>0<", "corr>7<", {"remappedCorrectable": 7}),
-    ],
+    (
+        "eccUncorrectableVolatile",
+        "<volatile>",
+        "<volatile><sram_uncorrectable>3</sram_uncorrectable>",
+        {"eccUncorrectableVolatile": 3},
+    ),
+    ("recoveryAction", "action>None<", "action>Drain and Reset<", {"recoveryAction": "DrainAndReset"}),
+    ("clocksLimited", "clocks_event_reason", "clocks_throttle_reason", {}),  # before driver 535
+    ("power (W)", "gpu_power_readings", "power_readings", {}),
+    ("fabricState", "<state>N/A<", "<state>Completed<", {"fabricState": "Completed"}),
+    ("remappedCorrectable", "corr>0<", "corr>7<", {"remappedCorrectable": 7}),
 )
 def test_nvidia_smis_words_in_other_states_and_releases(field: str, old: str, new: str, reading: Json) -> None:
     xml = XML.replace("average_power_draw", "power_draw").replace(old, new)

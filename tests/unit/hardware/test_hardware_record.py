@@ -99,14 +99,12 @@ def test_wheels_are_taken_by_hash_and_no_step_is_longer_than_the_whole() -> None
 
 @cases(
     ("readings", "why"),
-    [
-        ({"processes": 0, "memoryAllocatedBytes": 4 << 20}, ""),
-        ({"memoryAllocatedBytes": 4 << 20}, ""),  # the driver does not show processes of other namespaces
-        ({"processes": 2, "memoryAllocatedBytes": 0}, "2 other processes are on it"),
-        ({"memoryAllocatedBytes": 64 << 20}, "64 MiB of it are in use"),
-        ({}, "whether other processes are on it is not known"),
-        ({"lost": True}, "it does not answer: lost"),
-    ],
+    ({"processes": 0, "memoryAllocatedBytes": 4 << 20}, ""),
+    ({"memoryAllocatedBytes": 4 << 20}, ""),  # the driver does not show processes of other namespaces
+    ({"processes": 2, "memoryAllocatedBytes": 0}, "2 other processes are on it"),
+    ({"memoryAllocatedBytes": 64 << 20}, "64 MiB of it are in use"),
+    ({}, "whether other processes are on it is not known"),
+    ({"lost": True}, "it does not answer: lost"),
 )
 def test_a_card_that_another_process_may_be_on_is_left_alone(readings: Json, why: str) -> None:
     assert busy({"id": "GPU-1", "readings": readings}) == why

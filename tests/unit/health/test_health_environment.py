@@ -23,18 +23,16 @@ def rules(disable: str, enable: str) -> HealthRules:
 
 @cases(
     ("disable", "enable", "expected"),
-    [
-        ("", "", EnvironmentXids()),
-        ("all", "", EnvironmentXids(ignore_all=True)),
-        ("XIDs", "", EnvironmentXids(ignore_all=True)),
-        ("48, 79,x", "", EnvironmentXids(ignore=frozenset({48, 79}), unread=("x",))),
-        ("all", "48,79", EnvironmentXids(ignore_all=True, fatal=frozenset({48, 79}))),
-        ("13,48", "48", EnvironmentXids(ignore=frozenset({13}), fatal=frozenset({48}))),
-        ("13", "all", EnvironmentXids(fatal_all=True)),
-        ("all", "all", EnvironmentXids(fatal_all=True)),
-        (",, 0,1024,-5, 1e2,079", "", EnvironmentXids(ignore=frozenset({79}), unread=("0", "1024", "-5", "1e2"))),
-        ("٧٩", "", EnvironmentXids(unread=("٧٩",))),  # Arabic digits
-    ],
+    ("", "", EnvironmentXids()),
+    ("all", "", EnvironmentXids(ignore_all=True)),
+    ("XIDs", "", EnvironmentXids(ignore_all=True)),
+    ("48, 79,x", "", EnvironmentXids(ignore=frozenset({48, 79}), unread=("x",))),
+    ("all", "48,79", EnvironmentXids(ignore_all=True, fatal=frozenset({48, 79}))),
+    ("13,48", "48", EnvironmentXids(ignore=frozenset({13}), fatal=frozenset({48}))),
+    ("13", "all", EnvironmentXids(fatal_all=True)),
+    ("all", "all", EnvironmentXids(fatal_all=True)),
+    (",, 0,1024,-5, 1e2,079", "", EnvironmentXids(ignore=frozenset({79}), unread=("0", "1024", "-5", "1e2"))),
+    ("٧٩", "", EnvironmentXids(unread=("٧٩",))),  # Arabic digits
 )
 def test_what_the_variables_mean(disable: str, enable: str, expected: EnvironmentXids) -> None:
     assert rules_from_environment(disable, enable) == expected
@@ -42,16 +40,14 @@ def test_what_the_variables_mean(disable: str, enable: str, expected: Environmen
 
 @cases(
     ("disable", "enable", "number", "kind"),
-    [
-        ("", "", 79, Effect.UNHEALTHY),
-        ("all", "", 79, Effect.COUNTED),
-        ("48,79", "", 79, Effect.COUNTED),
-        ("all", "79", 79, Effect.UNHEALTHY),
-        ("all", "79", 48, Effect.COUNTED),
-        ("", "13", 13, Effect.UNHEALTHY),
-        ("", "all", 13, Effect.UNHEALTHY),
-        ("13", "all", 13, Effect.UNHEALTHY),
-    ],
+    ("", "", 79, Effect.UNHEALTHY),
+    ("all", "", 79, Effect.COUNTED),
+    ("48,79", "", 79, Effect.COUNTED),
+    ("all", "79", 79, Effect.UNHEALTHY),
+    ("all", "79", 48, Effect.COUNTED),
+    ("", "13", 13, Effect.UNHEALTHY),
+    ("", "all", 13, Effect.UNHEALTHY),
+    ("13", "all", 13, Effect.UNHEALTHY),
 )
 def test_what_an_xid_comes_to(disable: str, enable: str, number: int, kind: Effect) -> None:
     assert effect(meaning(look_up(number)), rules(disable, enable)) is kind

@@ -57,7 +57,9 @@ def test_a_log_that_is_read_again_is_the_same_whatever_the_clock_was_set_to_mean
 
 @cases(
     ("before", "line"),
-    [({}, {"boot_id": "boot-2"}), ({"device": 0}, {}), ({}, {"device": 0})],
+    ({}, {"boot_id": "boot-2"}),
+    ({"device": 0}, {}),
+    ({}, {"device": 0}),
     ids=["another boot", "no log before", "no log now"],
 )
 def test_only_a_log_of_this_boot_is_read_again(before: dict[str, Any], line: dict[str, Any]) -> None:

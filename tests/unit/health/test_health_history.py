@@ -419,14 +419,12 @@ def test_a_rule_is_met_by_the_event_that_completes_its_number_and_by_no_other(
 # --- what is refused -------------------------------------------------------------------------------------------------
 @cases(
     ("wrong", "says"),
-    [
-        ({"count": 1, "windowSeconds": 60}, "after.count"),
-        ({"count": MAX_AFTER + 1, "windowSeconds": 60}, "after.count"),
-        ({"count": 2, "windowSeconds": 0}, "after.windowSeconds"),
-        ({"count": 2, "windowSeconds": 31 * DAY}, "after.windowSeconds"),
-        ({"count": 2}, "after.windowSeconds"),
-        ({"count": 2, "windowSeconds": 60, "within": 1}, "after.within"),
-    ],
+    ({"count": 1, "windowSeconds": 60}, "after.count"),
+    ({"count": MAX_AFTER + 1, "windowSeconds": 60}, "after.count"),
+    ({"count": 2, "windowSeconds": 0}, "after.windowSeconds"),
+    ({"count": 2, "windowSeconds": 31 * DAY}, "after.windowSeconds"),
+    ({"count": 2}, "after.windowSeconds"),
+    ({"count": 2, "windowSeconds": 60, "within": 1}, "after.within"),
 )
 def test_a_number_that_can_never_be_met_is_refused_with_its_place(wrong: dict[str, int], says: str) -> None:
     refused = Node(gpu(0)).now(policy({"reasons": ["Xid31"], "state": "Unhealthy", "after": wrong}))

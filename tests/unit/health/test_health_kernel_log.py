@@ -24,26 +24,24 @@ def meaning(maker: str, kind: str, code: int | None = None, **details: str) -> M
 
 @cases(
     ("maker", "kind", "reason", "effect", "action"),
-    [
-        ("nic", kinds.MLX5_STALLED, "FirmwareStalled", Effect.UNHEALTHY, "ResetDevice"),
-        ("nic", kinds.MLX5_FATAL, "FirmwareFatal", Effect.UNHEALTHY, "ResetDevice"),
-        ("nic", kinds.MLX5_RECOVERED, "FirmwareRecovered", Effect.REPAIRED, "None"),
-        ("nic", kinds.MLX5_COMMAND_TIMEOUT, "FirmwareTimeout", Effect.DEGRADED, "None"),
-        ("nic", kinds.MLX5_MODULE_HOT, "ModuleHot", Effect.DEGRADED, "None"),
-        ("nic", kinds.MLX5_SLOT_POWER, "SlotPower", Effect.NOTICE, "None"),
-        ("amd", kinds.AMDGPU_RESET_FAILED, "GpuResetFailed", Effect.UNHEALTHY, "RebootNode"),
-        ("amd", kinds.AMDGPU_RESET, "GpuReset", Effect.DEGRADED, "None"),
-        ("amd", kinds.AMDGPU_RING_TIMEOUT, "RingTimeout", Effect.NOTICE, "RestartApp"),
-        ("amd", kinds.AMDGPU_UNCORRECTABLE, "RasUncorrectable", Effect.NOTICE, "None"),
-        *(
-            (maker, kind, reason, effect, "None")
-            for maker in MAKERS
-            for kind, reason, effect in (
-                (kinds.PCIE_FATAL, "PcieFatal", Effect.DEGRADED),
-                (kinds.PCIE_NON_FATAL, "PcieError", Effect.NOTICE),
-            )
-        ),
-    ],
+    ("nic", kinds.MLX5_STALLED, "FirmwareStalled", Effect.UNHEALTHY, "ResetDevice"),
+    ("nic", kinds.MLX5_FATAL, "FirmwareFatal", Effect.UNHEALTHY, "ResetDevice"),
+    ("nic", kinds.MLX5_RECOVERED, "FirmwareRecovered", Effect.REPAIRED, "None"),
+    ("nic", kinds.MLX5_COMMAND_TIMEOUT, "FirmwareTimeout", Effect.DEGRADED, "None"),
+    ("nic", kinds.MLX5_MODULE_HOT, "ModuleHot", Effect.DEGRADED, "None"),
+    ("nic", kinds.MLX5_SLOT_POWER, "SlotPower", Effect.NOTICE, "None"),
+    ("amd", kinds.AMDGPU_RESET_FAILED, "GpuResetFailed", Effect.UNHEALTHY, "RebootNode"),
+    ("amd", kinds.AMDGPU_RESET, "GpuReset", Effect.DEGRADED, "None"),
+    ("amd", kinds.AMDGPU_RING_TIMEOUT, "RingTimeout", Effect.NOTICE, "RestartApp"),
+    ("amd", kinds.AMDGPU_UNCORRECTABLE, "RasUncorrectable", Effect.NOTICE, "None"),
+    *(
+        (maker, kind, reason, effect, "None")
+        for maker in MAKERS
+        for kind, reason, effect in (
+            (kinds.PCIE_FATAL, "PcieFatal", Effect.DEGRADED),
+            (kinds.PCIE_NON_FATAL, "PcieError", Effect.NOTICE),
+        )
+    ),
 )
 def test_a_line_means_what_the_page_says(maker: str, kind: str, reason: str, effect: Effect, action: str) -> None:
     found = meaning(maker, kind)
@@ -53,15 +51,13 @@ def test_a_line_means_what_the_page_says(maker: str, kind: str, reason: str, eff
 
 @cases(
     ("kind", "number", "reason", "effect"),
-    [
-        (kinds.SXID, 20001, "Sxid20001", Effect.COUNTED),
-        (kinds.SXID, 12028, "Sxid12028", Effect.NOTICE),
-        (kinds.SXID, 28006, "SxidUnlisted", Effect.COUNTED),
-        (kinds.SXID_FATAL, 20034, "Sxid20034", Effect.NOTICE),
-        (kinds.SXID_FATAL, 28006, "SxidUnlisted", Effect.NOTICE),
-        (kinds.SXID_FATAL, 23017, "Sxid23017", Effect.UNHEALTHY),
-        (kinds.SXID, 23017, "Sxid23017", Effect.NOTICE),
-    ],
+    (kinds.SXID, 20001, "Sxid20001", Effect.COUNTED),
+    (kinds.SXID, 12028, "Sxid12028", Effect.NOTICE),
+    (kinds.SXID, 28006, "SxidUnlisted", Effect.COUNTED),
+    (kinds.SXID_FATAL, 20034, "Sxid20034", Effect.NOTICE),
+    (kinds.SXID_FATAL, 28006, "SxidUnlisted", Effect.NOTICE),
+    (kinds.SXID_FATAL, 23017, "Sxid23017", Effect.UNHEALTHY),
+    (kinds.SXID, 23017, "Sxid23017", Effect.NOTICE),
 )
 def test_an_sxid_withdraws_gpus_only_where_the_guide_and_the_driver_call_it_fatal_to_the_fabric(
     kind: str, number: int, reason: str, effect: Effect
@@ -73,14 +69,12 @@ def test_an_sxid_withdraws_gpus_only_where_the_guide_and_the_driver_call_it_fata
 
 @cases(
     ("maker", "kind", "number", "repair", "domain"),
-    [
-        ("nic", kinds.MLX5_COMMAND_TIMEOUT, None, "ResetDevice", "Device"),
-        ("nic", kinds.MLX5_MODULE_HOT, None, "Inspect", "Device"),
-        ("amd", kinds.AMDGPU_RING_TIMEOUT, None, "ResetDevice", "Application"),
-        ("amd", kinds.AMDGPU_UNCORRECTABLE, None, "ResetDevice", "Device"),
-        ("nvidia", kinds.SXID, 12028, "RebootNode", "Node"),
-        ("nvidia", kinds.XID_DETAIL, 13, "Inspect", "Application"),
-    ],
+    ("nic", kinds.MLX5_COMMAND_TIMEOUT, None, "ResetDevice", "Device"),
+    ("nic", kinds.MLX5_MODULE_HOT, None, "Inspect", "Device"),
+    ("amd", kinds.AMDGPU_RING_TIMEOUT, None, "ResetDevice", "Application"),
+    ("amd", kinds.AMDGPU_UNCORRECTABLE, None, "ResetDevice", "Device"),
+    ("nvidia", kinds.SXID, 12028, "RebootNode", "Node"),
+    ("nvidia", kinds.XID_DETAIL, 13, "Inspect", "Application"),
 )
 def test_where_a_rule_makes_more_of_it_its_repair_and_whose_fault_it_is_are_known(
     maker: str, kind: str, number: int | None, repair: str, domain: str
@@ -112,7 +106,7 @@ WORKFLOW: dict[int, dict[str, tuple[int, ...]]] = {
 }
 
 
-@cases("register", range(1, 8))
+@cases("register", *range(1, 8))
 def test_each_bit_of_a_register_is_what_the_workflow_calls_it(register: int) -> None:
     named = {bit: reason for reason, bits in WORKFLOW.get(register, {}).items() for bit in bits}
     for bit in range(32):

@@ -41,12 +41,12 @@ def test_a_gpu_off_the_bus_is_withdrawn_with_a_message_that_says_what_to_do() ->
     assert (verdict.recovery_action, verdict.fault_domain) == ("RebootNode", "Device")
 
 
-@cases("number", [8, 13, 31, 43, 63, 68, 94, 154])
+@cases("number", 8, 13, 31, 43, 63, 68, 94, 154)
 def test_an_application_xid_changes_no_state(number: int) -> None:
     assert Story().line(gpu(0), xids=[xid(number)]).says() == ("Healthy", "")
 
 
-@cases("number", [61, 123, 142, 167, 999])
+@cases("number", 61, 123, 142, 167, 999)
 def test_an_xid_that_nobody_knows_is_reported_and_the_gpu_stays_offered(number: int) -> None:
     story = Story().line(gpu(0), xids=[xid(number)])
     assert story.says() == ("Degraded", f"Xid{number}")
@@ -55,17 +55,15 @@ def test_an_xid_that_nobody_knows_is_reported_and_the_gpu_stays_offered(number: 
 
 @cases(
     ("readings", "state", "reason", "action"),
-    [
-        (Readings(lost=True), "Unhealthy", "FallenOffBus", "RebootNode"),
-        (Readings(error="ERROR_UNKNOWN"), "Unhealthy", "ProbeError", "Inspect"),
-        (well(recovery_action="DrainAndReset"), "Unhealthy", "RecoveryAction", "DrainAndReset"),
-        (well(remap_failure=True), "Unhealthy", "RowRemapFailure", "Replace"),
-        (well(sram_threshold_exceeded=True), "Unhealthy", "SramThresholdExceeded", "Replace"),
-        (well(ecc_uncorrectable_volatile=1), "Unhealthy", "EccUncorrectable", "ResetDevice"),
-        (well(remap_pending=True), "Degraded", "RowRemapPending", "ResetDevice"),
-        (well(thermal_slowdown=True), "Degraded", "ThermalSlowdown", "None"),
-        (well(ecc_uncorrectable_aggregate=9, remapped_uncorrectable=3), "Healthy", "", "None"),
-    ],
+    (Readings(lost=True), "Unhealthy", "FallenOffBus", "RebootNode"),
+    (Readings(error="ERROR_UNKNOWN"), "Unhealthy", "ProbeError", "Inspect"),
+    (well(recovery_action="DrainAndReset"), "Unhealthy", "RecoveryAction", "DrainAndReset"),
+    (well(remap_failure=True), "Unhealthy", "RowRemapFailure", "Replace"),
+    (well(sram_threshold_exceeded=True), "Unhealthy", "SramThresholdExceeded", "Replace"),
+    (well(ecc_uncorrectable_volatile=1), "Unhealthy", "EccUncorrectable", "ResetDevice"),
+    (well(remap_pending=True), "Degraded", "RowRemapPending", "ResetDevice"),
+    (well(thermal_slowdown=True), "Degraded", "ThermalSlowdown", "None"),
+    (well(ecc_uncorrectable_aggregate=9, remapped_uncorrectable=3), "Healthy", "", "None"),
 )
 def test_readings_count_for_themselves(readings: Readings, state: str, reason: str, action: str) -> None:
     story = Story().line(gpu(0)).line(gpu(0, readings=readings))
@@ -325,11 +323,9 @@ def test_a_silent_probe_recovers_nothing() -> None:
 
 @cases(
     ("state", "reason"),
-    [
-        (DriverState.NOT_LOADED, "DriverNotLoaded"),
-        (DriverState.UNKNOWN, "DriverNotLoaded"),
-        (DriverState.VERSION_MISMATCH, "VersionMismatch"),
-    ],
+    (DriverState.NOT_LOADED, "DriverNotLoaded"),
+    (DriverState.UNKNOWN, "DriverNotLoaded"),
+    (DriverState.VERSION_MISMATCH, "VersionMismatch"),
 )
 def test_without_a_driver_devices_are_withdrawn_at_once(state: DriverState, reason: str) -> None:
     story = Story().line(gpu(0)).line(driver=Driver(state=state))
@@ -374,11 +370,9 @@ def test_what_a_blind_probe_does_not_see_is_unknown_and_what_it_sees_again_was_n
 
 @cases(
     ("state", "says"),
-    [
-        (DriverState.NOT_LOADED, ("Healthy", "")),
-        (DriverState.UNKNOWN, ("Unhealthy", "Xid48")),
-        (DriverState.VERSION_MISMATCH, ("Unhealthy", "Xid48")),
-    ],
+    (DriverState.NOT_LOADED, ("Healthy", "")),
+    (DriverState.UNKNOWN, ("Unhealthy", "Xid48")),
+    (DriverState.VERSION_MISMATCH, ("Unhealthy", "Xid48")),
 )
 def test_a_driver_that_could_not_be_queried_was_not_loaded_anew(state: DriverState, says: tuple[str, str]) -> None:
     story = Story().line(OLD, at=0, xids=[xid(48)]).line(OLD, at=20)
@@ -426,7 +420,7 @@ def test_a_gpu_that_vanished_while_the_agent_was_away_is_missing() -> None:
 
 
 # --- correlation ----------------------------------------------------------------------------------------------------
-@cases("number", [45, 48, 74, *range(144, 151)])
+@cases("number", 45, 48, 74, *range(144, 151))
 def test_an_xid_that_depends_on_its_neighbours_waits_for_them(number: int) -> None:
     fine = gpu(0, readings=well() if number in {45, 48, 74} else old())
     story = Story().line(fine, at=0, xids=[xid(number)])
@@ -435,7 +429,7 @@ def test_an_xid_that_depends_on_its_neighbours_waits_for_them(number: int) -> No
     assert story.line(fine, at=10).says() != ("Degraded", "Correlating")
 
 
-@cases("number", range(144, 151))
+@cases("number", *range(144, 151))
 def test_an_nvlink_xid_waits_only_for_the_answer_of_its_driver(number: int) -> None:
     said = ("Degraded", f"Xid{number}")
     story = Story().line(gpu(0), at=0, xids=[xid(number)])
@@ -445,8 +439,8 @@ def test_an_nvlink_xid_waits_only_for_the_answer_of_its_driver(number: int) -> N
     assert story.line(REQUIRES, at=2).says() == ("Unhealthy", "RecoveryAction")
 
 
-@cases("readings", [well(), old()])
-@cases("number", range(144, 151))
+@cases("readings", well(), old())
+@cases("number", *range(144, 151))
 def test_an_nvlink_xid_again_and_again_withholds_nothing_again(number: int, readings: Readings) -> None:
     fine = gpu(0, readings=readings)
     story = Story().line(fine, at=0, xids=[xid(number)]).line(fine, at=10)
@@ -457,25 +451,23 @@ def test_an_nvlink_xid_again_and_again_withholds_nothing_again(number: int, read
 
 @cases(
     ("first", "beside", "readings", "expected"),
-    [
-        (45, [], old(), ("Healthy", "")),  # a process was cleaned up
-        (45, [31], old(), ("Healthy", "")),
-        (45, [62], old(), ("Unhealthy", "Xid62")),
-        (48, [], old(), ("Unhealthy", "Xid48")),
-        (48, [63], old(), ("Unhealthy", "Xid48")),  # the row is remapped with the next reset
-        (48, [63], well(), ("Degraded", "Xid48")),  # the driver requires nothing
-        (48, [94], old(), ("Degraded", "Xid48")),
-        (48, [94], old(ecc_uncorrectable_volatile=1), ("Unhealthy", "EccUncorrectable")),
-        (48, [63, 94], old(), ("Degraded", "Xid48")),
-        (48, [64], old(), ("Unhealthy", "Xid64")),
-        (48, [95], old(), ("Unhealthy", "Xid95")),
-        (74, [], old(), ("Unhealthy", "Xid74")),
-        (74, [], well(), ("Degraded", "Xid74")),  # the driver requires nothing
-        (74, [79], old(), ("Unhealthy", "Xid79")),
-        (149, [], old(), ("Degraded", "Xid149")),
-        (149, [45], well(), ("Degraded", "Xid149")),
-        (149, [48], old(), ("Unhealthy", "Xid48")),
-    ],
+    (45, [], old(), ("Healthy", "")),  # a process was cleaned up
+    (45, [31], old(), ("Healthy", "")),
+    (45, [62], old(), ("Unhealthy", "Xid62")),
+    (48, [], old(), ("Unhealthy", "Xid48")),
+    (48, [63], old(), ("Unhealthy", "Xid48")),  # the row is remapped with the next reset
+    (48, [63], well(), ("Degraded", "Xid48")),  # the driver requires nothing
+    (48, [94], old(), ("Degraded", "Xid48")),
+    (48, [94], old(ecc_uncorrectable_volatile=1), ("Unhealthy", "EccUncorrectable")),
+    (48, [63, 94], old(), ("Degraded", "Xid48")),
+    (48, [64], old(), ("Unhealthy", "Xid64")),
+    (48, [95], old(), ("Unhealthy", "Xid95")),
+    (74, [], old(), ("Unhealthy", "Xid74")),
+    (74, [], well(), ("Degraded", "Xid74")),  # the driver requires nothing
+    (74, [79], old(), ("Unhealthy", "Xid79")),
+    (149, [], old(), ("Degraded", "Xid149")),
+    (149, [45], well(), ("Degraded", "Xid149")),
+    (149, [48], old(), ("Unhealthy", "Xid48")),
 )
 def test_neighbours_decide(first: int, beside: list[int], readings: Readings, expected: tuple[str, str]) -> None:
     fine = gpu(0, readings=readings)
@@ -527,16 +519,14 @@ def test_waiting_for_neighbours_survives_a_restart() -> None:
 # --- policy ---------------------------------------------------------------------------------------------------------
 @cases(
     ("states", "xids", "says"),
-    [
-        ({"Xid62": "Unhealthy", "Xid*": "Ignored"}, [62, 79], [("Unhealthy", "Xid62"), ("Healthy", "")]),
-        ({"Xid109": "Degraded"}, [109], [("Degraded", "Xid109")]),
-        ({"Xid48": "Degraded", "Xid74": "Unhealthy"}, [48, 74], [("Degraded", "Xid48"), ("Unhealthy", "Xid74")]),
-        (
-            {"Xid14[0-4]": "Degraded", "Xid14*": "Ignored", "Xid*": "Unhealthy"},
-            [140, 145, 13],
-            [("Degraded", "Xid140"), ("Healthy", ""), ("Unhealthy", "Xid13")],
-        ),
-    ],
+    ({"Xid62": "Unhealthy", "Xid*": "Ignored"}, [62, 79], [("Unhealthy", "Xid62"), ("Healthy", "")]),
+    ({"Xid109": "Degraded"}, [109], [("Degraded", "Xid109")]),
+    ({"Xid48": "Degraded", "Xid74": "Unhealthy"}, [48, 74], [("Degraded", "Xid48"), ("Unhealthy", "Xid74")]),
+    (
+        {"Xid14[0-4]": "Degraded", "Xid14*": "Ignored", "Xid*": "Unhealthy"},
+        [140, 145, 13],
+        [("Degraded", "Xid140"), ("Healthy", ""), ("Unhealthy", "Xid13")],
+    ),
     ids=[
         "only these XIDs",
         "a fatal one degrades, and the GPU stays offered",
@@ -577,14 +567,12 @@ def test_what_is_degraded_by_a_policy_ends_as_what_is_degraded_by_the_catalogue(
 
 @cases(
     ("reason", "readings", "state", "says"),
-    [
-        ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Ignored", ("Healthy", "")),
-        ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Degraded", ("Degraded", "EccUncorrectable")),
-        ("ThermalSlowdown", Readings(thermal_slowdown=True), "Unhealthy", ("Unhealthy", "ThermalSlowdown")),
-        ("RecoveryAction", Readings(recovery_action="ResetDevice"), "Ignored", ("Healthy", "")),
-        ("*", Readings(lost=True), "Ignored", ("Unhealthy", "FallenOffBus")),
-        ("*", Readings(error="no answer"), "Degraded", ("Unhealthy", "ProbeError")),
-    ],
+    ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Ignored", ("Healthy", "")),
+    ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Degraded", ("Degraded", "EccUncorrectable")),
+    ("ThermalSlowdown", Readings(thermal_slowdown=True), "Unhealthy", ("Unhealthy", "ThermalSlowdown")),
+    ("RecoveryAction", Readings(recovery_action="ResetDevice"), "Ignored", ("Healthy", "")),
+    ("*", Readings(lost=True), "Ignored", ("Unhealthy", "FallenOffBus")),
+    ("*", Readings(error="no answer"), "Degraded", ("Unhealthy", "ProbeError")),
 )
 def test_a_rule_says_what_a_reading_means_but_never_that_an_unusable_device_can_be_used(
     reason: str, readings: Readings, state: Literal["Ignored", "Degraded", "Unhealthy"], says: tuple[str, str]
@@ -625,7 +613,9 @@ def test_a_rule_that_comes_later_judges_what_is_remembered_and_one_that_goes_let
 
 @cases(
     ("state", "says"),
-    [("Unhealthy", ("Unhealthy", "Xid48")), ("Degraded", ("Degraded", "Xid48")), ("Ignored", ("Healthy", ""))],
+    ("Unhealthy", ("Unhealthy", "Xid48")),
+    ("Degraded", ("Degraded", "Xid48")),
+    ("Ignored", ("Healthy", "")),
 )
 def test_a_rule_that_comes_while_an_xid_is_undecided_decides_it(
     state: Literal["Ignored", "Degraded", "Unhealthy"], says: tuple[str, str]
@@ -678,14 +668,12 @@ def test_an_error_that_an_instance_contained_stays_in_it() -> None:
 # --- other edges, and bounds ----------------------------------------------------------------------------------------
 @cases(
     ("kind", "expected"),
-    [
-        ("gpu-unavailable", ("Unhealthy", "GpuUnavailable")),
-        ("poison", ("Degraded", "Poison")),
-        ("ecc-storm", ("Degraded", "EccStorm")),
-        ("recovery-action", ("Healthy", "")),
-        ("mig-config", ("Healthy", "")),
-        ("something-new", ("Healthy", "")),
-    ],
+    ("gpu-unavailable", ("Unhealthy", "GpuUnavailable")),
+    ("poison", ("Degraded", "Poison")),
+    ("ecc-storm", ("Degraded", "EccStorm")),
+    ("recovery-action", ("Healthy", "")),
+    ("mig-config", ("Healthy", "")),
+    ("something-new", ("Healthy", "")),
 )
 def test_other_events(kind: str, expected: tuple[str, str]) -> None:
     event = ProbeEvent(sequence=1, time=START, kind=kind, device_id=gpu_id(0))

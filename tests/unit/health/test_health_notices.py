@@ -34,7 +34,7 @@ def shown(found: Mapping[str, Sequence[Notice]]) -> dict[str, list[tuple[str, in
     return {own: [(each.code, each.count) for each in listed] for own, listed in found.items()}
 
 
-@cases("number", [13, 31, 43, 45, 94])
+@cases("number", 13, 31, 43, 45, 94)
 def test_an_error_of_a_program_is_noticed_on_its_device_and_on_no_other(number: int) -> None:
     found = after(0, xid(number, 1))
     assert shown(found) == {gpu_id(1): [(f"Xid{number}", 1)]}
@@ -48,12 +48,12 @@ def test_a_notice_says_what_it_means_and_without_a_device_is_nobodys() -> None:
     assert after(0, xid(31, 7)) == {}
 
 
-@cases("number", [48, 62, 63, 74, 79, 154])
+@cases("number", 48, 62, 63, 74, 79, 154)
 def test_what_changes_a_state_or_is_only_counted_is_no_notice(number: int) -> None:
     assert after(0, xid(number)) == {}
 
 
-@cases("state", ["Ignored", "Degraded", "Unhealthy"])
+@cases("state", "Ignored", "Degraded", "Unhealthy")
 def test_what_a_policys_rules_decide_is_no_notice(state: str) -> None:
     assert after(0, xid(31), rules=ruled({"Xid31": state})) == {}  # type: ignore[dict-item]  # one of the literals
 

@@ -143,7 +143,7 @@ def test_a_counter_that_was_set_back_begins_anew_and_what_came_before_is_over() 
     assert lasts(told, 5, errors=93).verdict().message == "more than 2 errors"
 
 
-@cases("away", ["no counter", "no answer", "not listed", "silence", "not loaded", "restart"])
+@cases("away", "no counter", "no answer", "not listed", "silence", "not loaded", "restart")
 def test_what_a_counter_rose_by_while_it_was_not_seen_is_no_fault(away: str) -> None:
     told = lasts(story(), 10, errors=0)
     match away:

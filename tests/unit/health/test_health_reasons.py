@@ -17,7 +17,7 @@ def notes(*reasons: str, state: State = "Ignored") -> list[str]:
     return [each.text for each in unmatched((HealthRule(reasons=reasons, state=state),), REGISTERED)]
 
 
-@cases("reason", ["Xid109", "Xid14*", "Xid1023", "Xid[0-9]", "Ecc*", "RowRemapPending", "Poison", "*"])
+@cases("reason", "Xid109", "Xid14*", "Xid1023", "Xid[0-9]", "Ecc*", "RowRemapPending", "Poison", "*")
 def test_a_rule_about_a_reason_that_there_is_decides_something(reason: str) -> None:
     assert notes(reason) == []
 
@@ -79,7 +79,10 @@ def test_a_rule_behind_one_that_decides_all_of_its_reasons_on_every_device_is_na
 
 @cases(
     ("first", "second", "named"),
-    [((3, 60), (5, 60), True), ((3, 60), (3, 30), True), ((5, 60), (3, 60), False), ((3, 30), (5, 60), False)],
+    ((3, 60), (5, 60), True),
+    ((3, 60), (3, 30), True),
+    ((5, 60), (3, 60), False),
+    ((3, 30), (5, 60), False),
 )
 def test_a_rule_that_counts_further_than_one_before_it_is_named_where_that_one_always_applies_first(
     first: tuple[int, int], second: tuple[int, int], named: bool
@@ -115,12 +118,10 @@ def test_nvidias_variables_all_have_an_effect_and_a_rule_may_count_what_a_later_
 
 @cases(
     ("later", "noted"),
-    [
-        ({"reasons": ["ThermalSlowdown"], "state": "Ignored"}, True),
-        ({"reasons": ["*Slowdown", "SymbolErrors"], "state": "Ignored"}, True),
-        ({"reasons": ["ThermalSlowdown"], "state": "Degraded"}, False),
-        ({"reasons": ["ThermalSlowdown"], "state": "Ignored", "match": {"type": "gpu"}}, False),
-    ],
+    ({"reasons": ["ThermalSlowdown"], "state": "Ignored"}, True),
+    ({"reasons": ["*Slowdown", "SymbolErrors"], "state": "Ignored"}, True),
+    ({"reasons": ["ThermalSlowdown"], "state": "Degraded"}, False),
+    ({"reasons": ["ThermalSlowdown"], "state": "Ignored", "match": {"type": "gpu"}}, False),
 )
 def test_a_rule_that_counts_readings_that_a_later_one_ignores_is_named(later: dict[str, object], noted: bool) -> None:
     counts = {"reasons": ["ThermalSlowdown"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 60}}

@@ -47,19 +47,17 @@ def state(rules: HealthRules, fact: DeviceFact, reason: str = "Xid31") -> str | 
 
 @cases(
     ("match", "fact", "hit"),
-    [
-        ({}, gpu(0), True),
-        ({"type": "gpu", "vendor": "nvidia", "productName": "NVIDIA H100*"}, gpu(0), True),
-        ({"productName": "NVIDIA H100*"}, L4, False),
-        ({"productName": "nvidia h100*"}, gpu(0), False),
-        ({"productName": "*"}, silent_gpu(0), True),
-        ({"productName": "NVIDIA*"}, silent_gpu(0), False),
-        ({"type": "nic"}, gpu(0), False),
-        ({"type": "nic"}, hca(0), True),
-        ({"ids": [gpu_id(0)]}, gpu(0), True),
-        ({"ids": [gpu_id(0)]}, L4, False),
-        ({"ids": ["gpu-0"]}, gpu(0), False),  # its name in NodeDevices, which is no id
-    ],
+    ({}, gpu(0), True),
+    ({"type": "gpu", "vendor": "nvidia", "productName": "NVIDIA H100*"}, gpu(0), True),
+    ({"productName": "NVIDIA H100*"}, L4, False),
+    ({"productName": "nvidia h100*"}, gpu(0), False),
+    ({"productName": "*"}, silent_gpu(0), True),
+    ({"productName": "NVIDIA*"}, silent_gpu(0), False),
+    ({"type": "nic"}, gpu(0), False),
+    ({"type": "nic"}, hca(0), True),
+    ({"ids": [gpu_id(0)]}, gpu(0), True),
+    ({"ids": [gpu_id(0)]}, L4, False),
+    ({"ids": ["gpu-0"]}, gpu(0), False),  # its name in NodeDevices, which is no id
 )
 def test_each_key_of_the_match_counts(match: dict[str, Any], fact: DeviceFact, hit: bool) -> None:
     rules = ruled(XID31 | {"match": match})
@@ -140,10 +138,10 @@ def about(reason: str, state: str) -> dict[str, Any]:
     return {"health": {"rules": [{"reasons": [reason], "state": state}]}}
 
 
-@cases("restarted", [False, True], ids=["same", "restarted"])
-@cases("state", ["Degraded", "Ignored"])
-@cases("before", [False, True], ids=["rule-first", "fault-first"])
-@cases(("number", "action"), [(79, "RebootNode"), (119, "ResetDevice")])
+@cases("restarted", False, True, ids=["same", "restarted"])
+@cases("state", "Degraded", "Ignored")
+@cases("before", False, True, ids=["rule-first", "fault-first"])
+@cases(("number", "action"), (79, "RebootNode"), (119, "ResetDevice"))
 def test_without_the_rule_that_made_less_of_a_fault_the_catalogue_decides(
     number: int, action: str, state: str, *, before: bool, restarted: bool
 ) -> None:

@@ -35,7 +35,7 @@ def lines(story: Story, celsius: int | None, *, until: float) -> Story:
 HOT, WELL = ("Degraded", "TemperatureCelsius"), ("Healthy", "")
 
 
-@cases("signal", levels.SIGNALS)
+@cases("signal", *levels.SIGNALS)
 def test_every_signal_is_a_reading_and_a_reason_that_rules_may_name(signal: Signal) -> None:
     story = ruled_by(rule(7, signal=signal))
     field = levels._FIELDS[signal]

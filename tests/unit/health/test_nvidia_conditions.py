@@ -110,7 +110,7 @@ def test_every_row_is_tested() -> None:
     assert names == [each.reason for each in read(Readings())]
 
 
-@cases(("reason", "fine", "bad"), ROWS, ids=names)
+@cases(("reason", "fine", "bad"), *ROWS, ids=names)
 def test_a_row_is_evident_beyond_its_threshold_and_unknown_where_nothing_is_said(
     reason: str, fine: dict[str, Any], bad: dict[str, Any]
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_row_is_evident_beyond_its_threshold_and_unknown_where_nothing_is_said
     assert evident(Readings(), reason) is None
 
 
-@cases(("reason", "fine", "bad"), ROWS, ids=names)
+@cases(("reason", "fine", "bad"), *ROWS, ids=names)
 def test_a_row_is_a_fault_once_it_has_lasted_and_only_memory_takes_a_gpu_out(
     reason: str, fine: dict[str, Any], bad: dict[str, Any]
 ) -> None:
@@ -146,18 +146,18 @@ def test_how_long_a_row_has_to_last_and_what_to_do_are_as_documented() -> None:
         assert (each.reason, each.action) == (each.reason, action)
 
 
-@cases(("reason", "fine", "bad"), ROWS, ids=names)
+@cases(("reason", "fine", "bad"), *ROWS, ids=names)
 def test_a_rule_makes_nothing_of_a_row(reason: str, fine: dict[str, Any], bad: dict[str, Any]) -> None:
     assert shown_for(Story(ruled({reason: "Ignored"})), 700, **bad).says() == WELL
 
 
-@cases("reason", sorted(OPT_IN))
+@cases("reason", *sorted(OPT_IN))
 def test_how_a_node_is_set_up_is_no_fault_of_its_own(reason: str) -> None:
     [bad] = [bad for each, _, bad in ROWS if each == reason]
     assert shown_for(Story(), 700, **bad).says() == WELL
 
 
-@cases("model", sorted(BOARDS))
+@cases("model", *sorted(BOARDS))
 def test_a_machine_in_good_order_is_silent(model: str) -> None:
     story = Story()
     for at in range(0, 700, 10):
@@ -167,11 +167,9 @@ def test_a_machine_in_good_order_is_silent(model: str) -> None:
 
 @cases(
     ("slowed", "unexplained"),
-    [
-        (Readings(hw_slowdown=True), True),
-        (Readings(hw_slowdown=True, thermal_slowdown=True), False),
-        (Readings(hw_slowdown=True, power_brake=True), False),
-    ],
+    (Readings(hw_slowdown=True), True),
+    (Readings(hw_slowdown=True, thermal_slowdown=True), False),
+    (Readings(hw_slowdown=True, power_brake=True), False),
 )
 def test_a_slowdown_that_the_hardware_gives_a_reason_for_is_reported_by_that_reason_alone(
     slowed: Readings, unexplained: bool
@@ -198,7 +196,7 @@ def test_a_rack_that_boots_slowly_is_no_fault_and_an_nvlink_is_slow_below_its_ge
     assert evident(Readings(nvlink_generation=4, nvlink_megabytes_per_second=26_561), "NvlinkSlow") is True
 
 
-@cases(("generation", "speed"), [(3, 1), (None, 1), (6, 1), (4, None)])
+@cases(("generation", "speed"), (3, 1), (None, 1), (6, 1), (4, None))
 def test_the_speed_of_an_nvlink_is_judged_only_where_it_is_known_what_is_right(
     generation: int | None, speed: int | None
 ) -> None:

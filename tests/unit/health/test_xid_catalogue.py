@@ -33,37 +33,35 @@ def test_an_xid_has_the_name_by_which_people_search_for_it() -> None:
 
 @cases(
     ("number", "kind", "action", "domain"),
-    [
-        (13, Effect.NOTICE, "RestartApp", "Application"),
-        (31, Effect.NOTICE, "RestartApp", "Application"),
-        (43, Effect.NOTICE, "RestartApp", "Application"),
-        (45, Effect.UNDECIDED, "None", "Device"),
-        (48, Effect.UNDECIDED, "ResetDevice", "Device"),
-        (54, Effect.UNHEALTHY, "Inspect", "Device"),
-        (62, Effect.UNHEALTHY, "ResetDevice", "Device"),
-        (63, Effect.COUNTED, "None", "Device"),
-        (64, Effect.UNHEALTHY, "ResetDevice", "Device"),
-        (74, Effect.UNDECIDED, "ResetDevice", "Device"),
-        (79, Effect.UNHEALTHY, "RebootNode", "Device"),
-        (94, Effect.NOTICE, "RestartApp", "Application"),
-        (95, Effect.UNHEALTHY, "ResetDevice", "Device"),
-        (99, Effect.NOTICE, "RestartApp", "Application"),
-        (109, Effect.UNHEALTHY, "ResetDevice", "Device"),
-        (119, Effect.UNHEALTHY, "ResetDevice", "Device"),
-        (135, Effect.NOTICE, "RestartApp", "Application"),
-        (142, Effect.DEGRADED, "Inspect", "Device"),
-        (147, Effect.UNDECIDED, "Inspect", "Device"),
-        (151, Effect.UNHEALTHY, "RebootNode", "Node"),
-        (154, Effect.COUNTED, "None", "Device"),
-        (172, Effect.DEGRADED, "None", "Device"),
-    ],
+    (13, Effect.NOTICE, "RestartApp", "Application"),
+    (31, Effect.NOTICE, "RestartApp", "Application"),
+    (43, Effect.NOTICE, "RestartApp", "Application"),
+    (45, Effect.UNDECIDED, "None", "Device"),
+    (48, Effect.UNDECIDED, "ResetDevice", "Device"),
+    (54, Effect.UNHEALTHY, "Inspect", "Device"),
+    (62, Effect.UNHEALTHY, "ResetDevice", "Device"),
+    (63, Effect.COUNTED, "None", "Device"),
+    (64, Effect.UNHEALTHY, "ResetDevice", "Device"),
+    (74, Effect.UNDECIDED, "ResetDevice", "Device"),
+    (79, Effect.UNHEALTHY, "RebootNode", "Device"),
+    (94, Effect.NOTICE, "RestartApp", "Application"),
+    (95, Effect.UNHEALTHY, "ResetDevice", "Device"),
+    (99, Effect.NOTICE, "RestartApp", "Application"),
+    (109, Effect.UNHEALTHY, "ResetDevice", "Device"),
+    (119, Effect.UNHEALTHY, "ResetDevice", "Device"),
+    (135, Effect.NOTICE, "RestartApp", "Application"),
+    (142, Effect.DEGRADED, "Inspect", "Device"),
+    (147, Effect.UNDECIDED, "Inspect", "Device"),
+    (151, Effect.UNHEALTHY, "RebootNode", "Node"),
+    (154, Effect.COUNTED, "None", "Device"),
+    (172, Effect.DEGRADED, "None", "Device"),
 )
 def test_an_xid_is_judged_as_researched(number: int, kind: Effect, action: str, domain: str) -> None:
     row = look_up(number)
     assert (row.effect, row.action, row.domain) == (kind, action, domain)
 
 
-@cases("number", [0, 1, 61, 123, 173, 999])
+@cases("number", 0, 1, 61, 123, 173, 999)
 def test_an_unlisted_xid_is_reported_and_not_taken_for_harmless(number: int) -> None:
     assert number not in CATALOGUE
     assert look_up(number).effect is Effect.DEGRADED

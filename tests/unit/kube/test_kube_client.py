@@ -100,7 +100,7 @@ def test_a_proxy_of_the_environment_is_asked_for_the_server() -> None:
     assert "Proxy-Authorization: Basic bWU6d29yZA==" in proxy.heads[0]
 
 
-@cases("server", ["https://", "https://n1:port", "https://n1:65536", "https://[n1"])
+@cases("server", "https://", "https://n1:port", "https://n1:65536", "https://[n1")
 def test_an_address_that_is_none_is_refused_before_anything_is_sent(server: str) -> None:
     with pytest.raises(KubeconfigError, match="give SCHEME://HOST:PORT"):
         client_of(server)

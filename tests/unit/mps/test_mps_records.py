@@ -47,31 +47,29 @@ def entry(**changed: Any) -> dict[str, Any]:
 
 @cases(
     ("daemons", "says"),
-    [
-        ([entry(resource="nvidia.com/../../etc")], "resource"),
-        ([entry(resource="../gpu")], "resource"),
-        ([entry(resource="nvidia.com/..")], "resource"),
-        ([entry(resource="/gpu")], "resource"),
-        ([entry(resource="shm/gpu")], r"resource: .*inside the clients' /dev/shm; give another domain than shm"),
-        ([entry(resource="nvidia.com/gpu\n")], "resource"),
-        ([entry(gpus=[{"id": "--reset", "index": 0}])], "id"),
-        ([entry(gpus=[{"id": "GPU-1; rm", "index": 0}])], "id"),
-        ([entry(gpus=[{"id": "GPU-1", "index": -1}])], "index"),
-        ([entry(percentage=0)], "percentage"),
-        ([entry(percentage="25")], "percentage"),
-        ([entry(command="quit")], "command"),
-        ([entry(waits="yes")], "waits"),
-        ([entry(), entry()], "listed twice"),
-        ([entry()] * 40, "daemons"),
-        ("all", "daemons"),
-    ],
+    ([entry(resource="nvidia.com/../../etc")], "resource"),
+    ([entry(resource="../gpu")], "resource"),
+    ([entry(resource="nvidia.com/..")], "resource"),
+    ([entry(resource="/gpu")], "resource"),
+    ([entry(resource="shm/gpu")], r"resource: .*inside the clients' /dev/shm; give another domain than shm"),
+    ([entry(resource="nvidia.com/gpu\n")], "resource"),
+    ([entry(gpus=[{"id": "--reset", "index": 0}])], "id"),
+    ([entry(gpus=[{"id": "GPU-1; rm", "index": 0}])], "id"),
+    ([entry(gpus=[{"id": "GPU-1", "index": -1}])], "index"),
+    ([entry(percentage=0)], "percentage"),
+    ([entry(percentage="25")], "percentage"),
+    ([entry(command="quit")], "command"),
+    ([entry(waits="yes")], "waits"),
+    ([entry(), entry()], "listed twice"),
+    ([entry()] * 40, "daemons"),
+    ("all", "daemons"),
 )
 def test_what_is_none_of_ours_is_refused_by_its_place(daemons: object, says: str) -> None:
     with pytest.raises(RecordError, match=says):
         wanted(json.dumps({"version": 1, "daemons": daemons}).encode())
 
 
-@cases("raw", [b"", b"{", b"[]", b"\xff", b'{"version": 2, "daemons": []}', b" " * (MAX_BYTES + 1)])
+@cases("raw", b"", b"{", b"[]", b"\xff", b'{"version": 2, "daemons": []}', b" " * (MAX_BYTES + 1))
 def test_other_files_are_refused(raw: bytes) -> None:
     with pytest.raises(RecordError):
         wanted(raw)

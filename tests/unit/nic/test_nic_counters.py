@@ -77,7 +77,7 @@ def test_a_counter_at_its_limit_is_no_fault_and_one_above_it_is_one_of_this_nic_
         assert (port(0) in node.offers["example.com/nic"]) == (limit.state is HealthState.DEGRADED), which
 
 
-@cases("state", [HealthState.UNHEALTHY, HealthState.DEGRADED])
+@cases("state", HealthState.UNHEALTHY, HealthState.DEGRADED)
 def test_it_is_degraded_where_nobody_offers_the_nic_and_a_rule_for_its_reason_ends_it(state: HealthState) -> None:
     limit = next(each for each in LIMITS if each.state is state)
     node = Counted(offers=False).rises(limit, limit.limit + 1)

@@ -142,7 +142,7 @@ def test_what_it_needs_of_the_host_is_looked_for_and_without_its_file_no_card_is
 # --- what is offered --------------------------------------------------------------------------------------------------
 
 
-@cases(("pods", "counts"), [(100, (50, 50)), (5, (3, 2)), (1, (1, 0))])
+@cases(("pods", "counts"), (100, (50, 50)), (5, (3, 2)), (1, (1, 0)))
 def test_so_many_pods_may_have_it_on_all_cards_together(pods: int, counts: tuple[int, int]) -> None:
     node = Onloaded(card(0), card(1), file={"maxPodsPerNode": pods}).now()
     expected = [f"{id_}::{n}" for id_, count in zip(CARDS, counts, strict=True) for n in range(count)]
@@ -161,11 +161,9 @@ def test_a_pod_holds_all_cards_and_none_is_taken_out_under_it() -> None:
 
 @cases(
     "other",
-    [
-        card(1, maker="mellanox"),
-        card(1, driver="vfio-pci"),
-        card(1, type="vf", extra={"driver": Attribute(string="sfc")}),
-    ],
+    card(1, maker="mellanox"),
+    card(1, driver="vfio-pci"),
+    card(1, type="vf", extra={"driver": Attribute(string="sfc")}),
 )
 def test_other_cards_and_functions_are_not_offered_by_it(other: DeviceFact) -> None:
     node = Onloaded(card(0), other, file={"maxPodsPerNode": 1}).now()
@@ -206,21 +204,19 @@ def test_a_card_without_a_driver_keeps_its_id_and_the_probe_is_told_that_onload_
 # --- the file ---------------------------------------------------------------------------------------------------------
 @cases(
     ("raw", "problem"),
-    [
-        (b"[]", "is not an object with"),
-        (b"{", "not JSON"),
-        (b'{"maxPods": 3}', "unknown key; did you mean maxPodsPerNode?"),
-        (b'{"maxPodsPerNode": 0}', "give a number from 1 to 4096"),
-        (b'{"maxPodsPerNode": "100"}', "give a number from 1 to 4096"),
-        (b'{"setPreload": "yes"}', "give true or false"),
-        (b'{"mountOnload": true}', "mountOnload: true goes with setPreload false"),
-        (b'{"hostOnloadPath": "opt/onload"}', "give an absolute path"),
-        (b'{"hostOnloadPath": "/opt/../etc"}', "give an absolute path"),
-        (b'{"hostOnloadPath": "/opt/*"}', "give an absolute path"),
-        (b'{"baseMountPath": "/a b"}', "give an absolute path"),
-        (b'{"resourceName": "amd.com/sfc"}', "choose amd.com/onload or solarflare/smartNIC"),
-        (b'{"setPreload": true, "setPreload": false}', "given twice"),
-    ],
+    (b"[]", "is not an object with"),
+    (b"{", "not JSON"),
+    (b'{"maxPods": 3}', "unknown key; did you mean maxPodsPerNode?"),
+    (b'{"maxPodsPerNode": 0}', "give a number from 1 to 4096"),
+    (b'{"maxPodsPerNode": "100"}', "give a number from 1 to 4096"),
+    (b'{"setPreload": "yes"}', "give true or false"),
+    (b'{"mountOnload": true}', "mountOnload: true goes with setPreload false"),
+    (b'{"hostOnloadPath": "opt/onload"}', "give an absolute path"),
+    (b'{"hostOnloadPath": "/opt/../etc"}', "give an absolute path"),
+    (b'{"hostOnloadPath": "/opt/*"}', "give an absolute path"),
+    (b'{"baseMountPath": "/a b"}', "give an absolute path"),
+    (b'{"resourceName": "amd.com/sfc"}', "choose amd.com/onload or solarflare/smartNIC"),
+    (b'{"setPreload": true, "setPreload": false}', "given twice"),
 )
 def test_a_file_that_is_wrong_is_refused_with_key_and_value(raw: bytes, problem: str) -> None:
     with pytest.raises(InputError) as refused:

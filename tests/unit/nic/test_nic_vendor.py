@@ -117,7 +117,7 @@ def test_a_rule_gives_whatever_nodes_somebody_elses_probe_lists_of_a_nic_and_of_
     assert node.container("example.com/vf", "vf-0").devices == rw("/dev/special1")
 
 
-@cases("match", [{"vendor": "intel"}, {"productName": "*"}, {"minMemory": "0"}])
+@cases("match", {"vendor": "intel"}, {"productName": "*"}, {"minMemory": "0"})
 def test_a_rule_for_products_of_a_maker_does_not_offer_its_nics_by_the_way(match: dict[str, Any]) -> None:
     rules = {"resources": {"devices": [{"match": match, "name": "example.com/gpu"}]}}
     node = Nics(dataclasses.replace(hca(0), vendor="intel"), gpu(0, readings=old())).now(rules)
@@ -152,7 +152,7 @@ def test_every_container_gets_all_hcas_with_that_plugins_permissions_and_no_vari
     assert edits.envs == {}
 
 
-@cases(("total", "each"), [(1000, [500, 500]), (5, [3, 2]), (1, [1, 0])])
+@cases(("total", "each"), (1000, [500, 500]), (5, [3, 2]), (1, [1, 0]))
 def test_rdma_hca_max_is_the_number_of_all_together(total: int, each: list[int]) -> None:
     entry = {"resourceName": "hca_a", "rdmaHcaMax": total, "selectors": {"vendors": ["15b3"]}}
     ids = Nics(hca(0), hca(1), rdma={"configList": [entry]}).now().offers["rdma/hca_a"]
@@ -203,52 +203,50 @@ GENERIC = {"generic": {"deviceID": function(0)}}
 
 @cases(
     ("selector", "own", "nodes", "told"),
-    [
-        ({}, {}, (), {}),
+    ({}, {}, (), {}),
+    (
+        {"drivers": ["vfio-pci"]},
+        {"driver": "vfio-pci", "nodes": ["/dev/vfio/42"]},
+        rw("/dev/vfio/vfio", "/dev/vfio/42"),
+        {"vfio": {"mount": "/dev/vfio/vfio", "dev-mount": "/dev/vfio/42"}},
+    ),
+    (
+        {},
+        {"driver": "vfio-pci", "nodes": ["/dev/vfio/noiommu-3"]},
         (
-            {"drivers": ["vfio-pci"]},
-            {"driver": "vfio-pci", "nodes": ["/dev/vfio/42"]},
-            rw("/dev/vfio/vfio", "/dev/vfio/42"),
-            {"vfio": {"mount": "/dev/vfio/vfio", "dev-mount": "/dev/vfio/42"}},
+            *rw("/dev/vfio/vfio"),
+            DeviceNode(container_path="/dev/vfio/3", host_path="/dev/vfio/noiommu-3", permissions="rw"),
         ),
-        (
-            {},
-            {"driver": "vfio-pci", "nodes": ["/dev/vfio/noiommu-3"]},
-            (
-                *rw("/dev/vfio/vfio"),
-                DeviceNode(container_path="/dev/vfio/3", host_path="/dev/vfio/noiommu-3", permissions="rw"),
-            ),
-            {"vfio": {"mount": "/dev/vfio/vfio", "dev-mount": "/dev/vfio/3"}},
-        ),
-        ({}, {"driver": "igb_uio", "nodes": ["/dev/uio3"]}, rw("/dev/uio3"), {"uio": {"mount": "/dev/uio3"}}),
-        (
-            {"isRdma": True},
-            {"rdmaDevice": "mlx5_2", "nodes": ["/dev/infiniband/uverbs2", "/dev/infiniband/umad2"]},
-            rw("/dev/infiniband/uverbs2", "/dev/infiniband/umad2", "/dev/infiniband/rdma_cm"),
-            {
-                "rdma": {
-                    "rdma_dev": "mlx5_2",
-                    "uverbs": "/dev/infiniband/uverbs2",
-                    "umad": "/dev/infiniband/umad2",
-                    "rdma_cm": "/dev/infiniband/rdma_cm",
-                }
-            },
-        ),
-        ({}, {"rdmaDevice": "mlx5_2", "nodes": ["/dev/infiniband/uverbs2"]}, (), {}),
-        (
-            {"needVhostNet": True},
-            {},
-            rw("/dev/vhost-net", "/dev/net/tun"),
-            {"vhost": {"net-mount": "/dev/vhost-net", "tun-mount": "/dev/net/tun"}},
-        ),
-        (
-            {"vdpaType": "vhost"},
-            {"vdpaType": "vhost", "nodes": ["/dev/vhost-vdpa-1"]},
-            rw("/dev/vhost-vdpa-1"),
-            {"vdpa": {"mount": "/dev/vhost-vdpa-1"}},
-        ),
-        ({"vdpaType": "virtio"}, {"vdpaType": "virtio"}, (), {"vdpa": {}}),
-    ],
+        {"vfio": {"mount": "/dev/vfio/vfio", "dev-mount": "/dev/vfio/3"}},
+    ),
+    ({}, {"driver": "igb_uio", "nodes": ["/dev/uio3"]}, rw("/dev/uio3"), {"uio": {"mount": "/dev/uio3"}}),
+    (
+        {"isRdma": True},
+        {"rdmaDevice": "mlx5_2", "nodes": ["/dev/infiniband/uverbs2", "/dev/infiniband/umad2"]},
+        rw("/dev/infiniband/uverbs2", "/dev/infiniband/umad2", "/dev/infiniband/rdma_cm"),
+        {
+            "rdma": {
+                "rdma_dev": "mlx5_2",
+                "uverbs": "/dev/infiniband/uverbs2",
+                "umad": "/dev/infiniband/umad2",
+                "rdma_cm": "/dev/infiniband/rdma_cm",
+            }
+        },
+    ),
+    ({}, {"rdmaDevice": "mlx5_2", "nodes": ["/dev/infiniband/uverbs2"]}, (), {}),
+    (
+        {"needVhostNet": True},
+        {},
+        rw("/dev/vhost-net", "/dev/net/tun"),
+        {"vhost": {"net-mount": "/dev/vhost-net", "tun-mount": "/dev/net/tun"}},
+    ),
+    (
+        {"vdpaType": "vhost"},
+        {"vdpaType": "vhost", "nodes": ["/dev/vhost-vdpa-1"]},
+        rw("/dev/vhost-vdpa-1"),
+        {"vdpa": {"mount": "/dev/vhost-vdpa-1"}},
+    ),
+    ({"vdpaType": "virtio"}, {"vdpaType": "virtio"}, (), {"vdpa": {}}),
 )
 def test_what_a_container_gets_of_a_function(
     selector: dict[str, Any], own: dict[str, Any], nodes: tuple[DeviceNode, ...], told: Mapping[str, Any]
@@ -307,14 +305,14 @@ CONDITIONS = (
 )
 
 
-@cases(("condition", "reason"), CONDITIONS)
+@cases(("condition", "reason"), *CONDITIONS)
 def test_what_is_wrong_with_a_nic_that_is_offered_takes_it_out_of_service(condition: str, reason: str) -> None:
     node = Nics(vf(0, conditions=[condition]), vf(1), sriov=sriov({})).now()
     assert node.states == {function(0): ("Unhealthy", reason), function(1): ("Healthy", "")}
     assert node.offers == {"intel.com/net_a": [function(1)]}
 
 
-@cases(("condition", "reason"), [*CONDITIONS, (attributes.NO_LINK, "NoLink"), (attributes.FEWER_PORTS, "FewerPorts")])
+@cases(("condition", "reason"), *CONDITIONS, (attributes.NO_LINK, "NoLink"), (attributes.FEWER_PORTS, "FewerPorts"))
 def test_it_is_no_fault_of_the_node_while_nobody_offers_the_nic(condition: str, reason: str) -> None:
     node = Nics(hca(0, conditions=[condition])).now()
     assert node.states == {port(0): ("Degraded", reason)}

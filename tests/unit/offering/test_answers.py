@@ -80,13 +80,11 @@ def test_a_plan_that_was_dropped_leaves_nothing_withdrawn() -> None:
 
 @cases(
     ("after", "may"),
-    [
-        ((allocate("GPU-0"),), False),
-        ((allocate("GPU-1"), allocate("GPU-1", "GPU-0")), False),
-        ((allocate("GPU-0"), allocate("GPU-1")), False),
-        ((allocate("GPU-1"), allocate("GPU-0", name=NIC)), True),
-        ((), True),
-    ],
+    ((allocate("GPU-0"),), False),
+    ((allocate("GPU-1"), allocate("GPU-1", "GPU-0")), False),
+    ((allocate("GPU-0"), allocate("GPU-1")), False),
+    ((allocate("GPU-1"), allocate("GPU-0", name=NIC)), True),
+    ((), True),
 )
 def test_a_plan_is_decided_again_where_an_id_that_it_takes_away_was_granted_meanwhile(
     after: tuple[RecentAllocate, ...], may: bool
@@ -140,7 +138,7 @@ def in_shares(*devices: str) -> OfferedResource:
     return OfferedResource(name=GPU, ids=(*ids, SchedulableId(id=whole, device_id=whole)), sharing=windows)
 
 
-@cases(("packed", "preferred"), [({}, "GPU-1::0"), ({"packed": False}, "GPU-1::0"), ({"packed": True}, "GPU-0::1")])
+@cases(("packed", "preferred"), ({}, "GPU-1::0"), ({"packed": False}, "GPU-1::0"), ({"packed": True}, "GPU-0::1"))
 def test_shares_are_preferred_of_the_least_shared_device_unless_the_node_packs_them(
     packed: dict[str, bool], preferred: str
 ) -> None:
@@ -152,11 +150,9 @@ def test_shares_are_preferred_of_the_least_shared_device_unless_the_node_packs_t
 
 @cases(
     ("ids", "windows"),
-    [
-        (["GPU-0::1"], {"EXCLUSIVE_WINDOW": "1 of 2"}),
-        (["GPU-1", "GPU-0::1"], {"EXCLUSIVE_WINDOW": "1 of 2"}),
-        (["GPU-1"], {}),
-    ],
+    (["GPU-0::1"], {"EXCLUSIVE_WINDOW": "1 of 2"}),
+    (["GPU-1", "GPU-0::1"], {"EXCLUSIVE_WINDOW": "1 of 2"}),
+    (["GPU-1"], {}),
 )
 def test_what_shares_need_is_decided_by_the_shares_and_not_by_whole_devices_beside_them(
     ids: list[str], windows: dict[str, str]

@@ -47,7 +47,10 @@ def paths(spec: CdiSpec, name: str) -> list[str]:
 
 @cases(
     ("edits", "is_whole"),
-    [({}, False), ({"mounts": [LIBRARY]}, True), ({"hooks": [HOOK]}, True), ({"env": ["A=b"]}, False)],
+    ({}, False),
+    ({"mounts": [LIBRARY]}, True),
+    ({"hooks": [HOOK]}, True),
+    ({"env": ["A=b"]}, False),
 )
 def test_whole_is_what_brings_more_than_device_nodes(edits: dict[str, Any], is_whole: bool) -> None:
     assert whole(document(device("GPU-a", "/dev/nvidia0"), **edits)) is is_whole
@@ -104,15 +107,13 @@ def test_without_libraries_it_says_what_was_searched_for_and_three_ways() -> Non
 
 @cases(
     ("here", "active", "is_missing"),
-    [
-        (CdiEnvironment(), False, True),
-        (CdiEnvironment(), True, True),
-        (CdiEnvironment(made=frozenset({"GPU-a"})), False, True),
-        (CdiEnvironment(made=frozenset({"GPU-a", "GPU-b"})), False, False),
-        (CdiEnvironment(toolkit_libraries=True), False, False),
-        (CdiEnvironment(kept=True), False, True),
-        (CdiEnvironment(kept=True), True, False),
-    ],
+    (CdiEnvironment(), False, True),
+    (CdiEnvironment(), True, True),
+    (CdiEnvironment(made=frozenset({"GPU-a"})), False, True),
+    (CdiEnvironment(made=frozenset({"GPU-a", "GPU-b"})), False, False),
+    (CdiEnvironment(toolkit_libraries=True), False, False),
+    (CdiEnvironment(kept=True), False, True),
+    (CdiEnvironment(kept=True), True, False),
 )
 def test_the_last_good_one_counts_for_what_is_in_effect_and_for_nothing_new(
     here: CdiEnvironment, active: bool, is_missing: bool

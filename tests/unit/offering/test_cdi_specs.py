@@ -136,9 +136,7 @@ def test_a_mig_device_needs_all_three_nodes() -> None:
         assert cdi.toolkit_names(inventory_of(cut), devices_of(toolkit(("0:0", paths)), "nvidia.com/gpu")) == expected
 
 
-@cases(
-    "document", [None, [], {}, {"kind": "nvidia.com/gpu"}, toolkit(("0", []), kind="other.com/gpu"), "nvidia.com/gpu"]
-)
+@cases("document", None, [], {}, {"kind": "nvidia.com/gpu"}, toolkit(("0", []), kind="other.com/gpu"), "nvidia.com/gpu")
 def test_what_is_not_the_toolkits_has_no_devices(document: object) -> None:
     assert devices_of(document, "nvidia.com/gpu") == ()
 
@@ -226,32 +224,30 @@ def changed(change: dict[str, Any]) -> dict[str, Any]:
 
 @cases(
     ("change", "problem"),
-    [
-        ({"cdiVersion": None}, "cdiVersion: missing"),
-        ({"cdiVersion": "2.0.0"}, 'cdiVersion: "2.0.0" is not allowed'),
-        ({"cdiVersion": "0.5.0"}, "cdiVersion: 0.5.0 is too old for annotations; 0.6.0 is needed"),
-        ({"cdiVersion": "0.4.0", "annotations": None}, "0.4.0 is too old for hostPath; 0.5.0 is needed"),
-        ({"containerEdits.additionalGids": [44]}, "0.6.0 is too old for additionalGids; 0.7.0 is needed"),
-        ({"kind": "gpu"}, 'kind: "gpu" is not allowed'),
-        ({"kind": "vendor.com/"}, 'kind: "vendor.com/" is not allowed'),
-        ({"devices": []}, "devices: none; a spec has one at least"),
-        ({"devices.0.name": "a/b"}, 'devices[0].name: "a/b" is not allowed'),
-        ({"devices.0.name": "-a"}, 'devices[0].name: "-a" is not allowed'),
-        ({"devices.0.containerEdits": {}}, "devices[0].containerEdits: empty"),
-        ({"devices": [*GOOD["devices"], *GOOD["devices"]]}, "devices: 0:1 is listed twice"),
-        ({"devices.0.containerEdits.deviceNodes.0.path": "dev/a"}, 'deviceNodes[0].path: "dev/a" is not allowed'),
-        ({"devices.0.containerEdits.deviceNodes.0.permissions": "x"}, 'deviceNodes[0].permissions: "x" is not allowed'),
-        ({"devices.0.containerEdits.deviceNodes.0.containerPath": "/a"}, "containerPath: unknown key"),
-        ({"devices.0.containerEdits.env": ["A"]}, 'env[0]: "A" is not allowed'),
-        ({"devices.0.containerEdits.hooks.0.hookName": "later"}, 'hookName: "later" is not allowed'),
-        ({"extra": 1}, "extra: unknown key"),
-    ],
+    ({"cdiVersion": None}, "cdiVersion: missing"),
+    ({"cdiVersion": "2.0.0"}, 'cdiVersion: "2.0.0" is not allowed'),
+    ({"cdiVersion": "0.5.0"}, "cdiVersion: 0.5.0 is too old for annotations; 0.6.0 is needed"),
+    ({"cdiVersion": "0.4.0", "annotations": None}, "0.4.0 is too old for hostPath; 0.5.0 is needed"),
+    ({"containerEdits.additionalGids": [44]}, "0.6.0 is too old for additionalGids; 0.7.0 is needed"),
+    ({"kind": "gpu"}, 'kind: "gpu" is not allowed'),
+    ({"kind": "vendor.com/"}, 'kind: "vendor.com/" is not allowed'),
+    ({"devices": []}, "devices: none; a spec has one at least"),
+    ({"devices.0.name": "a/b"}, 'devices[0].name: "a/b" is not allowed'),
+    ({"devices.0.name": "-a"}, 'devices[0].name: "-a" is not allowed'),
+    ({"devices.0.containerEdits": {}}, "devices[0].containerEdits: empty"),
+    ({"devices": [*GOOD["devices"], *GOOD["devices"]]}, "devices: 0:1 is listed twice"),
+    ({"devices.0.containerEdits.deviceNodes.0.path": "dev/a"}, 'deviceNodes[0].path: "dev/a" is not allowed'),
+    ({"devices.0.containerEdits.deviceNodes.0.permissions": "x"}, 'deviceNodes[0].permissions: "x" is not allowed'),
+    ({"devices.0.containerEdits.deviceNodes.0.containerPath": "/a"}, "containerPath: unknown key"),
+    ({"devices.0.containerEdits.env": ["A"]}, 'env[0]: "A" is not allowed'),
+    ({"devices.0.containerEdits.hooks.0.hookName": "later"}, 'hookName: "later" is not allowed'),
+    ({"extra": 1}, "extra: unknown key"),
 )
 def test_what_a_runtime_would_refuse_is_reported(change: dict[str, Any], problem: str) -> None:
     found = cdi_schema.problems(changed(change))
     assert any(problem in each for each in found), found
 
 
-@cases("document", [None, [], "", 7, {}])
+@cases("document", None, [], "", 7, {})
 def test_what_is_no_spec_at_all_is_reported(document: Any) -> None:
     assert cdi_schema.problems(document)

@@ -128,11 +128,9 @@ def test_a_gpu_that_comes_has_all_of_its_computing_power(books: Books) -> None:
 # --- from when on it is known what is held ----------------------------------------------------------------------------
 @cases(
     ("taken", "state", "left"),
-    [
-        (BEGUN + 0.5, HoldersState.SYNCED, 0),
-        (BEGUN + 0.6, HoldersState.SYNCED, 100),
-        (BEGUN + 60.0, HoldersState.INCOMPLETE, 0),
-    ],
+    (BEGUN + 0.5, HoldersState.SYNCED, 0),
+    (BEGUN + 0.6, HoldersState.SYNCED, 100),
+    (BEGUN + 60.0, HoldersState.INCOMPLETE, 0),
 )
 def test_after_a_start_a_gpu_is_full_until_a_complete_list_could_show_every_earlier_allocate(
     taken: float, state: HoldersState, left: int
@@ -368,12 +366,10 @@ def test_one_that_was_recorded_and_is_listed_starts_with_what_is_written_and_mor
 
 @cases(
     ("listed", "stays"),
-    [
-        ((), True),
-        ((holder("other", ids(B, 0, 1)),), True),
-        ((holder("a", ids(A, 0, 1)),), True),
-        ((holder("b", ids(A, 0, 1)),), False),
-    ],
+    ((), True),
+    ((holder("other", ids(B, 0, 1)),), True),
+    ((holder("a", ids(A, 0, 1)),), True),
+    ((holder("b", ids(A, 0, 1)),), False),
 )
 def test_without_the_api_server_a_record_stays_unless_the_kubelet_shows_another_container(
     listed: tuple[Holder, ...], stays: bool

@@ -123,18 +123,16 @@ def test_several_whole_gpus_are_those_that_are_connected_best() -> None:
 
 @cases(
     ("free", "size", "must", "says"),
-    [
-        ([*of(1), *of(2)], 150, (), "150 requested; request 1 to 99 with an amount of GPU memory to share a GPU, or a"),
-        (of(1)[:99], 100, (), "100 requested, whole GPUs: 1, but only 0 of the 2 that this node gives whole are free"),
-        ([*of(1), *of(2)], 300, (), "2 of the 2 that this node gives whole are free. The others are shared: request"),
-        ([*of(1), *counted(1)], 30, (), "30 requested of shared GPUs, but only 1 of 100 on this node are free. Delete"),
-        ([*of(1), *counted(1)], 100, tuple(counted(1)), "request the same in init containers and containers"),
-        ([*of(1), *counted(1)], 30, (of(1)[0],), "request the same in init containers and containers"),
-        ([*of(1), *of(2)], 100, (of(1)[0], of(2)[0]), "request the same in init containers and containers"),
-        ([*of(1), *of(2)[1:]], 200, (of(1)[0], of(2)[1]), "request the same in init containers and containers"),
-        ([*of(1), *counted(1)], 30, (of(1)[0], *counted(1)), "request the same in init containers and containers"),
-        (of(1), 200, (), "whole GPUs: 2, but only 1 of the 2 that this node gives whole are free. Delete the pod"),
-    ],
+    ([*of(1), *of(2)], 150, (), "150 requested; request 1 to 99 with an amount of GPU memory to share a GPU, or a"),
+    (of(1)[:99], 100, (), "100 requested, whole GPUs: 1, but only 0 of the 2 that this node gives whole are free"),
+    ([*of(1), *of(2)], 300, (), "2 of the 2 that this node gives whole are free. The others are shared: request"),
+    ([*of(1), *counted(1)], 30, (), "30 requested of shared GPUs, but only 1 of 100 on this node are free. Delete"),
+    ([*of(1), *counted(1)], 100, tuple(counted(1)), "request the same in init containers and containers"),
+    ([*of(1), *counted(1)], 30, (of(1)[0],), "request the same in init containers and containers"),
+    ([*of(1), *of(2)], 100, (of(1)[0], of(2)[0]), "request the same in init containers and containers"),
+    ([*of(1), *of(2)[1:]], 200, (of(1)[0], of(2)[1]), "request the same in init containers and containers"),
+    ([*of(1), *counted(1)], 30, (of(1)[0], *counted(1)), "request the same in init containers and containers"),
+    (of(1), 200, (), "whole GPUs: 2, but only 1 of the 2 that this node gives whole are free. Delete the pod"),
 )
 def test_what_cannot_be_is_refused_in_words(free: list[str], size: int, must: tuple[str, ...], says: str) -> None:
     assert says in refused(cores(*cards(3)), free, size, must)
@@ -148,14 +146,12 @@ def test_where_no_gpu_is_shared_a_request_for_a_part_of_one_is_told_so() -> None
 # --- what the kubelet chose without asking ----------------------------------------------------------------------------
 @cases(
     ("ids", "says"),
-    [
-        (counted(*range(100)), "100 requested, whole GPUs: 1, but only 0 of the 2"),
-        ([*of(1)[:70], *counted(*range(30))], "whole GPUs: 1, but only 0 of the 2"),
-        ([*of(1)[:70], *of(2)[:30]], "whole GPUs: 1, but only 0 of the 2"),
-        ([*of(1), *counted(*range(100))], "whole GPUs: 2, but only 1 of the 2"),
-        ([*of(1)[:10], *counted(*range(20))], "30 requested of shared GPUs, but only 20 of 100"),
-        ([*of(1), *counted(1)], "101 requested; request 1 to 99"),
-    ],
+    (counted(*range(100)), "100 requested, whole GPUs: 1, but only 0 of the 2"),
+    ([*of(1)[:70], *counted(*range(30))], "whole GPUs: 1, but only 0 of the 2"),
+    ([*of(1)[:70], *of(2)[:30]], "whole GPUs: 1, but only 0 of the 2"),
+    ([*of(1), *counted(*range(100))], "whole GPUs: 2, but only 1 of the 2"),
+    ([*of(1)[:10], *counted(*range(20))], "30 requested of shared GPUs, but only 20 of 100"),
+    ([*of(1), *counted(1)], "101 requested; request 1 to 99"),
 )
 def test_allocate_refuses_ids_that_are_neither_whole_gpus_nor_a_count(ids: list[str], says: str) -> None:
     with pytest.raises(AllocationError) as caught:
@@ -190,7 +186,7 @@ def test_whole_gpus_are_given_as_ever_and_a_count_gives_nothing() -> None:
     assert not is_counted(())
 
 
-@cases("seed", range(20))
+@cases("seed", *range(20))
 def test_no_gpu_is_given_to_two_and_nothing_is_lost_over_many_pods(seed: int) -> None:
     """By the kubelet's rules: it asks unless exactly as many ids are free as are requested."""
     draw = random.Random(seed)

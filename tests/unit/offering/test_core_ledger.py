@@ -240,7 +240,7 @@ def test_a_list_that_is_not_younger_than_the_allocate_shows_who_had_the_ids_befo
     assert shown(booked, ("a", ids(A, 0, 1)), pods=pods, taken=taken) == booked
 
 
-@cases(("taken", "booked"), [(9.0, False), (10.0, False), (10.1, True)])
+@cases(("taken", "booked"), (9.0, False), (10.0, False), (10.1, True))
 def test_a_holder_that_is_not_booked_counts_by_a_list_younger_than_what_the_kubelet_called_free(
     taken: float, booked: bool
 ) -> None:
@@ -304,7 +304,7 @@ def test_one_container_has_one_booking() -> None:
     assert owners(found)[ids(B, 0, 1)] == (None, ALL)
 
 
-@cases(("seen", "known"), [(9.0, False), (10.0, False), (10.1, True)])
+@cases(("seen", "known"), (9.0, False), (10.0, False), (10.1, True))
 def test_one_that_was_no_candidate_is_known_by_its_name_only_if_it_was_seen_after_the_allocate(
     seen: float, known: bool
 ) -> None:
@@ -325,11 +325,9 @@ def test_a_known_container_whose_request_cannot_be_met_has_all_of_its_gpu() -> N
 
 @cases(
     ("known", "booked"),
-    [
-        ({"acknowledged": True}, (owner("a"), Demand(percent=90))),
-        ({"started": True}, (owner("a"), Demand(percent=90))),
-        ({}, (None, ALL)),
-    ],
+    ({"acknowledged": True}, (owner("a"), Demand(percent=90))),
+    ({"started": True}, (owner("a"), Demand(percent=90))),
+    ({}, (None, ALL)),
 )
 def test_before_this_agent_a_container_had_its_shares_if_the_kubelet_has_admitted_its_pod(
     known: dict[str, bool], booked: tuple[Owner | None, Demand]
@@ -340,11 +338,9 @@ def test_before_this_agent_a_container_had_its_shares_if_the_kubelet_has_admitte
 
 @cases(
     ("uid", "container", "booked"),
-    [
-        ("uid-a", "main", (owner("a"), Demand(percent=30))),
-        ("uid-earlier", "main", (None, ALL)),
-        ("uid-a", "side", (None, ALL)),
-    ],
+    ("uid-a", "main", (owner("a"), Demand(percent=30))),
+    ("uid-earlier", "main", (None, ALL)),
+    ("uid-a", "side", (None, ALL)),
 )
 def test_what_was_recorded_of_the_same_container_counts_and_of_another_not(
     uid: str, container: str, booked: tuple[Owner | None, Demand]

@@ -298,8 +298,8 @@ def test_a_container_that_ran_starts_again_whatever_is_not_known_of_its_neighbou
 # --- a start of the agent ---------------------------------------------------------------------------------------------
 
 
-@cases("seed", range(2))
-@cases(("packing", "numa"), [("binpack", 0), ("spread", 0), ("binpack", 0.5)])
+@cases("seed", *range(2))
+@cases(("packing", "numa"), ("binpack", 0), ("spread", 0), ("binpack", 0.5))
 def test_whatever_comes_and_goes_in_any_order_no_gpu_is_booked_over(seed: int, packing: str, numa: float) -> None:
     """Two thousand events: pods of equal sizes and different demands, seen late or not at all, admitted in another
     order than they were bound, Lists that come late, agents that start anew in between."""

@@ -150,13 +150,13 @@ def test_the_folder_is_a_flag_with_googles_name_as_alias(dashes: str) -> None:
     )
 
 
-@cases("text", ["", "nvidia", "/", "//", "/.", "/a\nb"])
+@cases("text", "", "nvidia", "/", "//", "/.", "/a\nb")
 def test_a_folder_that_is_none_is_refused_by_its_flag(text: str) -> None:
     with pytest.raises(PlanError, match=r"--driver-directory: .*: give the absolute path of a directory other than /"):
         driver_directory.at(text)
 
 
-@cases("other", ["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"])
+@cases("other", "envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 def test_beside_another_strategy_it_is_refused_since_a_container_would_get_two_drivers(other: str) -> None:
     with pytest.raises(
         InputError, match=r"driver-directory brings the driver by itself.*give it alone, or leave it out"
@@ -192,7 +192,7 @@ def test_a_node_without_its_control_nodes_offers_nothing_yet_and_says_which_are_
         Nvidia().check(_node(set(), gpu(0)))
 
 
-@cases("node", [_node(set()), _node(set(CONTROL), gpu(0)), _node(set(), gpu(0), injection=Injection())])
+@cases("node", _node(set()), _node(set(CONTROL), gpu(0)), _node(set(), gpu(0), injection=Injection()))
 def test_nothing_is_missing_where_there_is_no_gpu_or_the_nodes_are_not_needed(node: NodeView) -> None:
     Nvidia().check(node)
 

@@ -34,12 +34,10 @@ def effective(document: Any, *arguments: str, config_file: str = "", spec: dict[
 
 @cases(
     "document",
-    [
-        {},
-        {"GPUPartitionSize": "", "MaxTimeSharedClientsPerGPU": 0, "GPUSharingConfig": shared("", 0)},
-        {"GPUSharingConfig": None, "GPUPartitionSize": None, "HealthCriticalXid": None},
-        {"GPUSharingConfig": shared("time-sharing", 1)},
-    ],
+    {},
+    {"GPUPartitionSize": "", "MaxTimeSharedClientsPerGPU": 0, "GPUSharingConfig": shared("", 0)},
+    {"GPUSharingConfig": None, "GPUPartitionSize": None, "HealthCriticalXid": None},
+    {"GPUSharingConfig": shared("time-sharing", 1)},
 )
 def test_a_file_without_sharing_sets_nothing(document: Any) -> None:
     assert read(document).sections() == {}
@@ -93,7 +91,7 @@ SIZES = (
 )
 
 
-@cases("size", SIZES.split())
+@cases("size", *SIZES.split())
 def test_every_size_that_googles_plugin_knows_is_one(size: str) -> None:
     assert effective({"GPUPartitionSize": size}).sections.partitions.strategy == "single"
 
@@ -114,47 +112,45 @@ def test_every_key_is_read_in_any_case_and_named_where_it_is_wrong() -> None:
 
 @cases(
     ("document", "says"),
-    [
-        ({"GPUFractionDivisor": "8"}, "GPUFractionDivisor: '8' is not allowed; give a number from 0"),
-        ([], r"\[\] is not an object with GPUSharingConfig, .*HealthCriticalXid"),
-        ({"GPUSharing": {}}, "GPUSharing: unknown key; did you mean GPUSharingConfig?"),
-        ({"GPUSharingConfig": {}, "gpuSharingConfig": {}}, "GPUSharingConfig: there twice, written in two ways"),
-        ({"GPUSharingConfig": []}, r"GPUSharingConfig: \[\] is not allowed; give keys and values"),
-        ({"GPUSharingConfig": {"Strategy": "mps"}}, r"GPUSharingConfig\.Strategy: unknown key"),
-        (
-            {"GPUSharingConfig": shared("timeslicing", 2)},
-            r"GPUSharingStrategy: 'timeslicing': it is not known; give time-sh",
-        ),
-        (
-            {"GPUSharingConfig": shared("mps", -1)},
-            r"MaxSharedClientsPerGPU: -1 is not allowed; give a number from 0 to 16384",
-        ),
-        ({"GPUSharingConfig": shared("mps", 16385)}, r"16385 is not allowed; give a number"),
-        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": "4"}}, "'4' is not allowed"),
-        (
-            {"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": True}},
-            "True is not allowed; give a number",
-        ),
-        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}, r"MaxSharedClientsPerGPU: missing, with .*Strategy mps"),
-        (
-            {"GPUSharingConfig": {"MaxSharedClientsPerGPU": 4}},
-            r"GPUSharingStrategy: missing, with .*PerGPU 4; give time",
-        ),
-        (
-            {"MaxTimeSharedClientsPerGPU": 3, "GPUSharingConfig": shared("mps", 3)},
-            r"MaxTimeSharedClientsPerGPU: 3, and GPUSharingConfig has mps, 3; leave this deprecated key out",
-        ),
-        (
-            {"GPUPartitionSize": "1g.5gb", "GPUSharingConfig": shared("mps", 3)},
-            r"GPUSharingStrategy: mps, with GPUPartitionSize 1g\.5gb: MPS cannot share MIG devices",
-        ),
-        ({"GPUPartitionSize": "seven"}, r"GPUPartitionSize: 'seven': it is not the size of a MIG device; .*1g\.10gb"),
-        ({"GPUPartitionSize": 1}, "GPUPartitionSize: 1 is not allowed; give text"),
-        ({"HealthCriticalXid": "48,63"}, 'HealthCriticalXid: "48,63" is not allowed; give a list'),
-        ({"HealthCriticalXid": [0]}, r"HealthCriticalXid\[0\]: 0 is not allowed; give a number from 1"),
-        ({"HealthCriticalXid": [[48]]}, r"HealthCriticalXid\[0\]: \[48\] is not allowed; give a number from 1"),
-        ({"HealthCriticalXid": list(range(1, 70))}, "give a list of at most 64 XIDs"),
-    ],
+    ({"GPUFractionDivisor": "8"}, "GPUFractionDivisor: '8' is not allowed; give a number from 0"),
+    ([], r"\[\] is not an object with GPUSharingConfig, .*HealthCriticalXid"),
+    ({"GPUSharing": {}}, "GPUSharing: unknown key; did you mean GPUSharingConfig?"),
+    ({"GPUSharingConfig": {}, "gpuSharingConfig": {}}, "GPUSharingConfig: there twice, written in two ways"),
+    ({"GPUSharingConfig": []}, r"GPUSharingConfig: \[\] is not allowed; give keys and values"),
+    ({"GPUSharingConfig": {"Strategy": "mps"}}, r"GPUSharingConfig\.Strategy: unknown key"),
+    (
+        {"GPUSharingConfig": shared("timeslicing", 2)},
+        r"GPUSharingStrategy: 'timeslicing': it is not known; give time-sh",
+    ),
+    (
+        {"GPUSharingConfig": shared("mps", -1)},
+        r"MaxSharedClientsPerGPU: -1 is not allowed; give a number from 0 to 16384",
+    ),
+    ({"GPUSharingConfig": shared("mps", 16385)}, r"16385 is not allowed; give a number"),
+    ({"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": "4"}}, "'4' is not allowed"),
+    (
+        {"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": True}},
+        "True is not allowed; give a number",
+    ),
+    ({"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}, r"MaxSharedClientsPerGPU: missing, with .*Strategy mps"),
+    (
+        {"GPUSharingConfig": {"MaxSharedClientsPerGPU": 4}},
+        r"GPUSharingStrategy: missing, with .*PerGPU 4; give time",
+    ),
+    (
+        {"MaxTimeSharedClientsPerGPU": 3, "GPUSharingConfig": shared("mps", 3)},
+        r"MaxTimeSharedClientsPerGPU: 3, and GPUSharingConfig has mps, 3; leave this deprecated key out",
+    ),
+    (
+        {"GPUPartitionSize": "1g.5gb", "GPUSharingConfig": shared("mps", 3)},
+        r"GPUSharingStrategy: mps, with GPUPartitionSize 1g\.5gb: MPS cannot share MIG devices",
+    ),
+    ({"GPUPartitionSize": "seven"}, r"GPUPartitionSize: 'seven': it is not the size of a MIG device; .*1g\.10gb"),
+    ({"GPUPartitionSize": 1}, "GPUPartitionSize: 1 is not allowed; give text"),
+    ({"HealthCriticalXid": "48,63"}, 'HealthCriticalXid: "48,63" is not allowed; give a list'),
+    ({"HealthCriticalXid": [0]}, r"HealthCriticalXid\[0\]: 0 is not allowed; give a number from 1"),
+    ({"HealthCriticalXid": [[48]]}, r"HealthCriticalXid\[0\]: \[48\] is not allowed; give a number from 1"),
+    ({"HealthCriticalXid": list(range(1, 70))}, "give a list of at most 64 XIDs"),
 )
 def test_what_is_wrong_is_refused_with_the_key_the_value_and_what_would_be_right(document: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
@@ -163,18 +159,16 @@ def test_what_is_wrong_is_refused_with_the_key_the_value_and_what_would_be_right
 
 @cases(
     ("raw", "says"),
-    [
-        (b"", "not JSON: Expecting value"),
-        (b"GPUPartitionSize: 1g.5gb", "not JSON"),
-        (b"\xff{}", "not UTF-8"),
-        (b"[" * 10_000, "not JSON"),
-        (b'{"HealthCriticalXid": [' + b"9" * 5000 + b"]}", "not JSON|give a list"),
-        (
-            b'{"GPUPartitionSize": "1g.5gb", "GPUPartitionSize": ""}',
-            "the key 'GPUPartitionSize' is given twice in one object; leave one out",
-        ),
-        (b" " * 70_000 + b"{}", "70002 bytes; 65536 are the most"),
-    ],
+    (b"", "not JSON: Expecting value"),
+    (b"GPUPartitionSize: 1g.5gb", "not JSON"),
+    (b"\xff{}", "not UTF-8"),
+    (b"[" * 10_000, "not JSON"),
+    (b'{"HealthCriticalXid": [' + b"9" * 5000 + b"]}", "not JSON|give a list"),
+    (
+        b'{"GPUPartitionSize": "1g.5gb", "GPUPartitionSize": ""}',
+        "the key 'GPUPartitionSize' is given twice in one object; leave one out",
+    ),
+    (b" " * 70_000 + b"{}", "70002 bytes; 65536 are the most"),
 )
 def test_a_hostile_file_is_refused_with_one_sentence(raw: bytes, says: str) -> None:
     with pytest.raises(InputError, match=says) as refused:

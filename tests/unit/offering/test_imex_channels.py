@@ -8,12 +8,12 @@ from support.cases import cases
 NODE = "/dev/nvidia-caps-imex-channels/channel0"
 
 
-@cases("values", [[], ["0"], [0], ["0", "0"], [" 0 "]])
+@cases("values", [], ["0"], [0], ["0", "0"], [" 0 "])
 def test_no_channel_or_channel_0_may_be_selected(values: list[str | int]) -> None:
     assert nodes.imex_channel_ids(values) == ((0,) if values else ())
 
 
-@cases("values", [[1], ["1"], [0, 1], ["x"], ["-1"], [""], ["00"]])
+@cases("values", [1], ["1"], [0, 1], ["x"], ["-1"], [""], ["00"])
 def test_another_channel_is_refused(values: list[str | int]) -> None:
     with pytest.raises(PlanError, match=r"imex\.channelIDs: .*: only channel 0 can be requested; give \[0\] or \[\]"):
         nodes.imex_channel_ids(values)

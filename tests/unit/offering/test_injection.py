@@ -202,14 +202,12 @@ def test_control_nodes_are_passed_only_where_they_exist() -> None:
 
 @cases(
     ("roots", "expected"),
-    [
-        ({}, "/dev/nvidia0"),
-        ({"driver_root": "/run/nvidia/driver"}, "/run/nvidia/driver/dev/nvidia0"),
-        ({"driver_root": "/run/nvidia/driver", "dev_root": "/host"}, "/host/dev/nvidia0"),
-        ({"driver_root": "/run/nvidia/driver", "dev_root": "/"}, "/dev/nvidia0"),
-        ({"dev_root": "/host/dev"}, "/host/dev/nvidia0"),
-        ({"dev_root": "/dev/"}, "/dev/nvidia0"),
-    ],
+    ({}, "/dev/nvidia0"),
+    ({"driver_root": "/run/nvidia/driver"}, "/run/nvidia/driver/dev/nvidia0"),
+    ({"driver_root": "/run/nvidia/driver", "dev_root": "/host"}, "/host/dev/nvidia0"),
+    ({"driver_root": "/run/nvidia/driver", "dev_root": "/"}, "/dev/nvidia0"),
+    ({"dev_root": "/host/dev"}, "/host/dev/nvidia0"),
+    ({"dev_root": "/dev/"}, "/dev/nvidia0"),
 )
 def test_nodes_are_under_the_dev_root_of_the_host(roots: dict[str, Any], expected: str) -> None:
     answer = answered(gpu_id(0), specs=True, existing=frozenset(), **roots)
@@ -221,8 +219,8 @@ ALL_FEATURES = ("gdrcopy", "gds", "mofed")
 ENABLED = {"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"}
 
 
-@cases("strategy", ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"])
-@cases("features", [(), *((each,) for each in ALL_FEATURES), ALL_FEATURES])
+@cases("strategy", "envvar", "volume-mounts", "cdi-cri", "cdi-annotations")
+@cases("features", (), *((each,) for each in ALL_FEATURES), ALL_FEATURES)
 def test_features_are_variables_whatever_the_strategy(strategy: str, features: tuple[str, ...]) -> None:
     envs = dict(answered(gpu_id(0), strategies=(strategy,), features=features).envs)
     envs.pop("NVIDIA_VISIBLE_DEVICES", None)

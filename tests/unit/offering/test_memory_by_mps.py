@@ -79,7 +79,7 @@ def test_without_enforcement_nobody_is_a_client_and_shares_wait_for_the_daemon_t
     assert len(offered(gpu(0, memory_bytes=141 * GIB)).ids) == 141
 
 
-@cases(("units", "of", "percent"), [(22, 22, "100"), (1, 22, "4"), (1, 141, "1"), (7, 8, "87")])
+@cases(("units", "of", "percent"), (22, 22, "100"), (1, 22, "4"), (1, 141, "1"), (7, 8, "87"))
 def test_threads_go_with_memory_and_all_together_have_no_more_than_all(units: int, of: int, percent: str) -> None:
     card = gpu(0, memory_bytes=of * GIB)
     envs = allocate(offered(card), ids(0, units), InjectionContext(), modes=ROOT).envs
@@ -100,19 +100,17 @@ def test_where_computing_power_is_shared_threads_go_with_that_and_are_not_limite
 
 @cases(
     ("gpus", "settings", "why"),
-    [
-        ((L4,), {"modes": {}}, r"\.enforcement: mps: needs .*--mps-root"),
-        (
-            (L4,),
-            {"mig": "mixed"},
-            r"\.enforcement: mps: not possible with partitions\.strategy mixed; use enforcement none",
-        ),
-        (
-            (gpu(0, mig_enabled=True, partitions=(partition(0, 0),)),),
-            {"mig": "single"},
-            r"\.enforcement: MIG-.*: MPS cannot share MIG devices; use enforcement none",
-        ),
-    ],
+    ((L4,), {"modes": {}}, r"\.enforcement: mps: needs .*--mps-root"),
+    (
+        (L4,),
+        {"mig": "mixed"},
+        r"\.enforcement: mps: not possible with partitions\.strategy mixed; use enforcement none",
+    ),
+    (
+        (gpu(0, mig_enabled=True, partitions=(partition(0, 0),)),),
+        {"mig": "single"},
+        r"\.enforcement: MIG-.*: MPS cannot share MIG devices; use enforcement none",
+    ),
 )
 def test_what_mps_cannot_do_is_refused(gpus: tuple[DeviceFact, ...], settings: dict[str, Any], why: str) -> None:
     with pytest.raises(PlanError, match=rf"sharing\.resources\[{GPU}\]{why}"):

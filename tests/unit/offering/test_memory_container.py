@@ -74,15 +74,13 @@ def test_it_goes_with_limits_by_mps() -> None:
 
 @cases(
     ("allowed", "possible"),
-    [
-        (("/opt/limiter",), True),
-        (("/opt/limiter/lib/libvgpu.so",), True),
-        (("/opt",), True),
-        ((), False),
-        (("/opt/limit",), False),
-        (("/opt/limiter/lib/libvgpu",), False),
-        (("/usr",), False),
-    ],
+    (("/opt/limiter",), True),
+    (("/opt/limiter/lib/libvgpu.so",), True),
+    (("/opt",), True),
+    ((), False),
+    (("/opt/limit",), False),
+    (("/opt/limiter/lib/libvgpu",), False),
+    (("/usr",), False),
 )
 def test_a_path_is_mounted_only_at_or_below_a_directory_that_the_node_allows(
     allowed: tuple[str, ...], possible: bool

@@ -104,13 +104,11 @@ def test_one_entry_shares_the_l4s_of_a_mixed_node_under_a_name_that_is_not_that_
 
 @cases(
     ("given", "shared"),
-    [
-        ({"match": {"min_memory": "40Gi"}}, {1, 2}),
-        ({"match": {"min_memory": "40Gi"}, "devices": ("0", "1")}, {1}),
-        ({"match": {"ids": (gpu_id(2),)}}, {2}),
-        ({"match": {"near": "nic"}}, set()),
-        ({"match": {}}, {0, 1, 2}),
-    ],
+    ({"match": {"min_memory": "40Gi"}}, {1, 2}),
+    ({"match": {"min_memory": "40Gi"}, "devices": ("0", "1")}, {1}),
+    ({"match": {"ids": (gpu_id(2),)}}, {2}),
+    ({"match": {"near": "nic"}}, set()),
+    ({"match": {}}, {0, 1, 2}),
 )
 def test_devices_and_match_select_what_both_mean(given: dict[str, Any], shared: set[int]) -> None:
     found = plan(*cards(24, 40, 80), **given)
@@ -127,11 +125,9 @@ def test_a_name_of_another_maker_brings_its_unit(name: str, unit: str) -> None:
 
 @cases(
     ("unit", "says"),
-    [
-        ("100", "give whole MiB, such as 1Gi"),
-        ("1500k", "give whole MiB"),
-        ("48Gi", "has 40Gi of memory: give a smaller unit, or leave the device out"),
-    ],
+    ("100", "give whole MiB, such as 1Gi"),
+    ("1500k", "give whole MiB"),
+    ("48Gi", "has 40Gi of memory: give a smaller unit, or leave the device out"),
 )
 def test_a_unit_that_cannot_be_is_refused_with_what_would_be_right(unit: str, says: str) -> None:
     with pytest.raises(PlanError, match=says):
@@ -263,8 +259,8 @@ def test_a_container_gets_its_device_and_its_limit() -> None:
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-directory")
 
 
-@cases("strategies", [*((each,) for each in STRATEGIES), STRATEGIES[:-1]])
-@cases("enforcement", ["none", "mps"])
+@cases("strategies", *((each,) for each in STRATEGIES), STRATEGIES[:-1])
+@cases("enforcement", "none", "mps")
 def test_a_container_gets_its_device_as_one_with_a_whole_device_whatever_the_strategy(
     strategies: tuple[str, ...], enforcement: str
 ) -> None:
@@ -298,7 +294,7 @@ def test_under_aliyuns_name_it_is_told_so_in_aliyuns_variables_too() -> None:
     }
 
 
-@cases(("limit", "total", "text"), [(1, 1, "1.0000"), (1, 3, "0.3333"), (2, 3, "0.6666")])
+@cases(("limit", "total", "text"), (1, 1, "1.0000"), (1, 3, "0.3333"), (2, 3, "0.6666"))
 def test_a_fraction_is_rounded_down(limit: int, total: int, text: str) -> None:
     assert fraction(limit, total) == text
 

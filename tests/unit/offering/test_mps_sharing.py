@@ -55,7 +55,7 @@ def test_clients_are_ids_like_other_shares_and_mps_needs_its_directory_and_no_mi
         clients(cut, mig="single")
 
 
-@cases(("capability", "most"), [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48)])
+@cases(("capability", "most"), ("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48))
 def test_a_gpu_takes_so_many_clients(capability: str, most: int) -> None:
     """NVIDIA's plugin holds a V100 (7.0) to 16; the daemon takes 48 from Volta on. A lost GPU says nothing."""
     assert mps.max_clients(capability) == most
@@ -159,12 +159,10 @@ def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
 
 @cases(
     ("answers", "only_starting"),
-    [
-        ({}, True),
-        ({("nvidia.com/gpu", 25): "is being started"}, True),
-        ({("nvidia.com/gpu", 25): "does not answer: no such file"}, False),
-        ({("nvidia.com/gpu", 50): "does not answer: of other limits"}, True),
-    ],
+    ({}, True),
+    ({("nvidia.com/gpu", 25): "is being started"}, True),
+    ({("nvidia.com/gpu", 25): "does not answer: no such file"}, False),
+    ({("nvidia.com/gpu", 50): "does not answer: of other limits"}, True),
 )
 def test_a_daemon_that_is_merely_starting_is_distinguished_from_one_that_fails(
     answers: dict[tuple[str, int], str], only_starting: bool
@@ -181,12 +179,10 @@ def test_a_list_of_servers_that_a_client_made_up_is_bounded() -> None:
 
 @cases(
     ("answers", "holdings", "wanted"),
-    [
-        pytest.param({("nvidia.com/gpu", 25): ""}, HELD, True, id="a pod holds a share"),
-        pytest.param({("nvidia.com/gpu", 25): ""}, replace(HELD, holders=()), False, id="no pod does"),
-        pytest.param({("nvidia.com/gpu", 25): ""}, Holdings(state=HoldersState.INCOMPLETE), True, id="not known"),
-        pytest.param({}, HELD, False, id="it does not run"),
-    ],
+    pytest.param({("nvidia.com/gpu", 25): ""}, HELD, True, id="a pod holds a share"),
+    pytest.param({("nvidia.com/gpu", 25): ""}, replace(HELD, holders=()), False, id="no pod does"),
+    pytest.param({("nvidia.com/gpu", 25): ""}, Holdings(state=HoldersState.INCOMPLETE), True, id="not known"),
+    pytest.param({}, HELD, False, id="it does not run"),
 )
 def test_a_daemon_of_a_name_that_another_plugin_serves_stays_while_pods_hold_its_shares(
     answers: dict[tuple[str, int], str], holdings: Holdings, wanted: bool

@@ -121,7 +121,7 @@ def test_what_a_probe_says_of_a_path_counts_more_than_numbers_and_a_missing_nic_
     assert nearest(inventory) == {}
 
 
-@cases("address", ["", "x", "0000:zz:00.0", ":"])
+@cases("address", "", "x", "0000:zz:00.0", ":")
 def test_an_address_that_is_none_is_no_error(address: str) -> None:
     machine = (at(0, "pci0000:16"), nic(0, "pci0000:16", pci_bus_id=address))
     assert nearest(inventory_of(*machine))[gpu_id(0)] == ("NIC-0",)

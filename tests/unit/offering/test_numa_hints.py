@@ -36,8 +36,8 @@ def hints(*devices: DeviceFact, **sections: Any) -> dict[str, list[int]]:
     return {each.ID: [node.ID for node in each.topology.nodes] for listed in lists for each in listed.devices}
 
 
-@cases("model", MODELS)
-@cases(("numa_node", "said"), [(0, [0]), (1, [1]), (None, [])])
+@cases("model", *MODELS)
+@cases(("numa_node", "said"), (0, [0]), (1, [1]), (None, []))
 def test_every_kind_of_device_has_the_numa_node_of_its_probe_or_none(
     model: str, numa_node: int | None, said: list[int]
 ) -> None:

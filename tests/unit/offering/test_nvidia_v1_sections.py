@@ -57,20 +57,18 @@ def test_patterns_are_rules_for_models_and_profiles_in_their_order() -> None:
 
 @cases(
     ("text", "message"),
-    [
-        ("{gpus: [{name: gpu}]}", "resources.gpus[0].pattern: missing; every entry has a pattern and a name"),
-        ("{gpus: [{pattern: '*'}]}", "resources.gpus[0].name: missing; every entry has a pattern and a name"),
-        ("{mig: [{pattern: '', name: x}]}", "resources.mig[0].pattern: missing; every entry has a pattern and a name"),
-        ("{gpus: [{pattern: 'a{b', name: x}]}", "resources.gpus[0].pattern: a{b: letters, digits, spaces, . _ : - and"),
-        (
-            "{gpus: [{pattern: '*', name: GPU_}]}",
-            "resources.gpus[0].name: nvidia.com/GPU_: after the slash only letters",
-        ),
-        ("{gpus: {pattern: '*'}}", "resources.gpus: dict is not a list"),
-        ("{gpu: []}", "resources.gpu: unknown key; did you mean gpus?"),
-        ("[]", "resources: list is not a mapping"),
-        ("{gpus: [7]}", "resources.gpus[0]: 7 is not a mapping"),
-    ],
+    ("{gpus: [{name: gpu}]}", "resources.gpus[0].pattern: missing; every entry has a pattern and a name"),
+    ("{gpus: [{pattern: '*'}]}", "resources.gpus[0].name: missing; every entry has a pattern and a name"),
+    ("{mig: [{pattern: '', name: x}]}", "resources.mig[0].pattern: missing; every entry has a pattern and a name"),
+    ("{gpus: [{pattern: 'a{b', name: x}]}", "resources.gpus[0].pattern: a{b: letters, digits, spaces, . _ : - and"),
+    (
+        "{gpus: [{pattern: '*', name: GPU_}]}",
+        "resources.gpus[0].name: nvidia.com/GPU_: after the slash only letters",
+    ),
+    ("{gpus: {pattern: '*'}}", "resources.gpus: dict is not a list"),
+    ("{gpu: []}", "resources.gpu: unknown key; did you mean gpus?"),
+    ("[]", "resources: list is not a mapping"),
+    ("{gpus: [7]}", "resources.gpus[0]: 7 is not a mapping"),
 )
 def test_resources_that_make_no_sense_are_refused(text: str, message: str) -> None:
     assert any(each.startswith(message) for each in complaints(v1_file.resources, text))
@@ -163,96 +161,94 @@ LONG = "g" * 64
 
 @cases(
     ("text", "message"),
-    [
-        ("{timeSlicing: {}}", "sharing.timeSlicing.resources: missing; list at least one resource with its replicas"),
-        ("{mps: {resources: []}}", "sharing.mps.resources: missing; list at least one resource with its replicas"),
-        ("{timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name: missing;"),
-        ("{timeSlicing: {resources: [{name: gpu}]}}", "sharing.timeSlicing.resources[0].replicas: missing;"),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: 0}]}}",
-            "sharing.timeSlicing.resources[0].replicas: 0 is not allowed; give 2 or more",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: -1}]}}",
-            "sharing.timeSlicing.resources[0].replicas: -1 is not allowed; give 2 or more",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
-            "sharing.timeSlicing.resources[0].replicas: 1 is not allowed; give 2 or more",
-        ),
-        (
-            f"{{timeSlicing: {{resources: [{{name: {LONG}, replicas: 2}}]}}}}",
-            f"sharing.timeSlicing.resources[0].name: nvidia.com/{LONG}: 64 characters after the slash; 63 are the most",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: nvidia.com/-gpu, replicas: 2}]}}",
-            "sharing.timeSlicing.resources[0].name: nvidia.com/-gpu: after the slash only letters",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, rename: a/b/c, replicas: 2}]}}",
-            "sharing.timeSlicing.resources[0].rename: a/b/c: after the slash only letters",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}",
-            "sharing.timeSlicing.resources[0].devices: some: give all, a count, or a list of indices and UUIDs",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}",
-            "sharing.timeSlicing.resources[0].devices: 0: a count of devices must be more than 0",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: true}]}}",
-            "sharing.timeSlicing.resources[0].devices: True: give all, a count, or a list",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0, -1, x, 1.5, {a: b}]}]}}",
-            'sharing.timeSlicing.resources[0].devices: x: give an index (0), a MIG index ("0:1"), GPU-<uuid> or',
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: 2}]}, mps: {resources: [{name: gpu, replicas: 2}]}}",
-            "sharing: timeSlicing and mps are both given, and a device can have one; leave one out",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replica: 2}]}}",
-            "sharing.timeSlicing.resources[0].replica: unknown key; did you mean replicas?",
-        ),
-        (
-            "{memory: {resources: [{name: gpu, memoryUnit: 1Gi}]}, mps: {}, timeSlicing: {}}",
-            "sharing: memory, mps and timeSlicing are all given, and a device can have one; leave one out",
-        ),
-        ("{memory: {}}", "sharing.memory.resources: missing; list at least one resource with its memoryUnit"),
-        (
-            "{memory: {resources: [{name: gpu}]}}",
-            "sharing.memory.resources[0].memoryUnit: missing; give the amount of memory that one share is, such as 1Gi",
-        ),
-        ("{memory: {resources: [{memoryUnit: 1Gi}]}}", "sharing.memory.resources[0].name: missing;"),
-        (
-            "{memory: {resources: [{name: gpu, memoryUnit: lots}]}}",
-            'sharing.memory.resources[0].memoryUnit: "lots" is not allowed; write an amount of memory',
-        ),
-        (
-            "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, match: {model: x}}]}}",
-            "sharing.memory.resources[0].match.model: unknown key; known are ",
-        ),
-        (
-            "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, devices: [-1]}]}}",
-            "sharing.memory.resources[0].devices[0]: -1 is not allowed; give text, in quotes",
-        ),
-        (
-            "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, replicas: 4}]}}",
-            "sharing.memory.resources[0].replicas: unknown key; known: ",
-        ),
-        (
-            "{timeSlicing: {resources: [{name: gpu, replicas: 4, packing: spread}]}}",
-            "sharing.timeSlicing.resources[0].packing: unknown key; it belongs at sharing.memory.resources[].packing",
-        ),
-        (
-            "{memory: {failRequestsGreaterThanOne: true, resources: [{name: gpu, memoryUnit: 1Gi}]}}",
-            "sharing.memory.failRequestsGreaterThanOne: true: a container requests as many shares as it needs memory",
-        ),
-        ("{timeslicing: {}}", "sharing.timeslicing: unknown key; did you mean timeSlicing?"),
-        ("{timeSlicing: [1]}", "sharing.timeSlicing: list is not a mapping"),
-    ],
+    ("{timeSlicing: {}}", "sharing.timeSlicing.resources: missing; list at least one resource with its replicas"),
+    ("{mps: {resources: []}}", "sharing.mps.resources: missing; list at least one resource with its replicas"),
+    ("{timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name: missing;"),
+    ("{timeSlicing: {resources: [{name: gpu}]}}", "sharing.timeSlicing.resources[0].replicas: missing;"),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: 0}]}}",
+        "sharing.timeSlicing.resources[0].replicas: 0 is not allowed; give 2 or more",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: -1}]}}",
+        "sharing.timeSlicing.resources[0].replicas: -1 is not allowed; give 2 or more",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
+        "sharing.timeSlicing.resources[0].replicas: 1 is not allowed; give 2 or more",
+    ),
+    (
+        f"{{timeSlicing: {{resources: [{{name: {LONG}, replicas: 2}}]}}}}",
+        f"sharing.timeSlicing.resources[0].name: nvidia.com/{LONG}: 64 characters after the slash; 63 are the most",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: nvidia.com/-gpu, replicas: 2}]}}",
+        "sharing.timeSlicing.resources[0].name: nvidia.com/-gpu: after the slash only letters",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, rename: a/b/c, replicas: 2}]}}",
+        "sharing.timeSlicing.resources[0].rename: a/b/c: after the slash only letters",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}",
+        "sharing.timeSlicing.resources[0].devices: some: give all, a count, or a list of indices and UUIDs",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}",
+        "sharing.timeSlicing.resources[0].devices: 0: a count of devices must be more than 0",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: true}]}}",
+        "sharing.timeSlicing.resources[0].devices: True: give all, a count, or a list",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0, -1, x, 1.5, {a: b}]}]}}",
+        'sharing.timeSlicing.resources[0].devices: x: give an index (0), a MIG index ("0:1"), GPU-<uuid> or',
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: 2}]}, mps: {resources: [{name: gpu, replicas: 2}]}}",
+        "sharing: timeSlicing and mps are both given, and a device can have one; leave one out",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replica: 2}]}}",
+        "sharing.timeSlicing.resources[0].replica: unknown key; did you mean replicas?",
+    ),
+    (
+        "{memory: {resources: [{name: gpu, memoryUnit: 1Gi}]}, mps: {}, timeSlicing: {}}",
+        "sharing: memory, mps and timeSlicing are all given, and a device can have one; leave one out",
+    ),
+    ("{memory: {}}", "sharing.memory.resources: missing; list at least one resource with its memoryUnit"),
+    (
+        "{memory: {resources: [{name: gpu}]}}",
+        "sharing.memory.resources[0].memoryUnit: missing; give the amount of memory that one share is, such as 1Gi",
+    ),
+    ("{memory: {resources: [{memoryUnit: 1Gi}]}}", "sharing.memory.resources[0].name: missing;"),
+    (
+        "{memory: {resources: [{name: gpu, memoryUnit: lots}]}}",
+        'sharing.memory.resources[0].memoryUnit: "lots" is not allowed; write an amount of memory',
+    ),
+    (
+        "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, match: {model: x}}]}}",
+        "sharing.memory.resources[0].match.model: unknown key; known are ",
+    ),
+    (
+        "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, devices: [-1]}]}}",
+        "sharing.memory.resources[0].devices[0]: -1 is not allowed; give text, in quotes",
+    ),
+    (
+        "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, replicas: 4}]}}",
+        "sharing.memory.resources[0].replicas: unknown key; known: ",
+    ),
+    (
+        "{timeSlicing: {resources: [{name: gpu, replicas: 4, packing: spread}]}}",
+        "sharing.timeSlicing.resources[0].packing: unknown key; it belongs at sharing.memory.resources[].packing",
+    ),
+    (
+        "{memory: {failRequestsGreaterThanOne: true, resources: [{name: gpu, memoryUnit: 1Gi}]}}",
+        "sharing.memory.failRequestsGreaterThanOne: true: a container requests as many shares as it needs memory",
+    ),
+    ("{timeslicing: {}}", "sharing.timeslicing: unknown key; did you mean timeSlicing?"),
+    ("{timeSlicing: [1]}", "sharing.timeSlicing: list is not a mapping"),
 )
 def test_sharing_that_makes_no_sense_is_refused(text: str, message: str) -> None:
     found = complaints(v1_file.sharing, text)
@@ -262,7 +258,7 @@ def test_sharing_that_makes_no_sense_is_refused(text: str, message: str) -> None
 # --- what always holds ------------------------------------------------------------------------------------------------
 
 
-@cases("name", ["nvidia.com/GPU_L4", f"nvidia.com/{'g' * 63}", "example.com/gpu.large"])
+@cases("name", "nvidia.com/GPU_L4", f"nvidia.com/{'g' * 63}", "example.com/gpu.large")
 def test_a_name_that_a_policy_may_give_may_stand_in_a_file(name: str) -> None:
     text = f"{{timeSlicing: {{resources: [{{name: {name}, replicas: 2}}]}}}}"
     problems: list[str] = []

@@ -76,14 +76,12 @@ def test_what_is_held_as_offered_or_is_anothers_changes_nothing() -> None:
 
 @cases(
     ("settings", "resource", "id_"),
-    [
-        (shared(2), GPU, gpu_id(0)),  # whole, and now in shares
-        (WHOLE, GPU, f"{gpu_id(0)}::1"),  # a share, and now whole
-        (shared(2), GPU, f"{gpu_id(0)}::3"),  # a share of more
-        (shared(2, SHARED), GPU, f"{gpu_id(0)}::1"),  # under another name
-        (WHOLE, "vendor.example/gpu", gpu_id(0)),  # of another plugin
-        (WHOLE, None, "gpu.nvidia.com/n1/gpu-0"),  # by a DRA driver
-    ],
+    (shared(2), GPU, gpu_id(0)),  # whole, and now in shares
+    (WHOLE, GPU, f"{gpu_id(0)}::1"),  # a share, and now whole
+    (shared(2), GPU, f"{gpu_id(0)}::3"),  # a share of more
+    (shared(2, SHARED), GPU, f"{gpu_id(0)}::1"),  # under another name
+    (WHOLE, "vendor.example/gpu", gpu_id(0)),  # of another plugin
+    (WHOLE, None, "gpu.nvidia.com/n1/gpu-0"),  # by a DRA driver
 )
 def test_a_device_that_is_held_in_another_shape_is_withheld_and_no_other(
     settings: PlanSettings, resource: str | None, id_: str
@@ -121,18 +119,16 @@ def test_of_a_gpu_partitioned_again_only_what_lies_where_a_held_one_was_is_kept_
 
 @cases(
     ("start", "size", "where", "same"),
-    [
-        (0, 2, (2, 2), False),
-        (2, 2, (0, 2), False),
-        (0, 3, (2, 2), True),
-        (2, 2, (0, 3), True),
-        (0, 8, (2, 2), True),
-        (2, 2, (0, 8), True),
-        (None, 2, (4, 2), True),
-        (0, None, (4, 2), True),
-        (0, 2, (None, 2), True),
-        (0, 2, (4, None), True),
-    ],
+    (0, 2, (2, 2), False),
+    (2, 2, (0, 2), False),
+    (0, 3, (2, 2), True),
+    (2, 2, (0, 3), True),
+    (0, 8, (2, 2), True),
+    (2, 2, (0, 8), True),
+    (None, 2, (4, 2), True),
+    (0, None, (4, 2), True),
+    (0, 2, (None, 2), True),
+    (0, 2, (4, None), True),
 )
 def test_a_partition_that_is_gone_takes_the_place_of_those_that_it_overlaps_or_may(
     start: int | None, size: int | None, where: tuple[int | None, int | None], same: bool

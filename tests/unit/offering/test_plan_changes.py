@@ -150,11 +150,9 @@ def test_an_entry_without_ids_holds_nothing_and_a_message_is_cut_to_what_a_condi
 
 @cases(
     ("pods", "shown"),
-    [
-        (("a", "a", "b"), "ml/a, ml/b"),
-        (("a", "b", "c", "d", "e"), "ml/a, ml/b, ml/c, ml/d, ml/e"),
-        (("a", "b", "c", "d", "e", "f", "g"), "ml/a, ml/b, ml/c, ml/d, ml/e and 2 more"),
-    ],
+    (("a", "a", "b"), "ml/a, ml/b"),
+    (("a", "b", "c", "d", "e"), "ml/a, ml/b, ml/c, ml/d, ml/e"),
+    (("a", "b", "c", "d", "e", "f", "g"), "ml/a, ml/b, ml/c, ml/d, ml/e and 2 more"),
 )
 def test_of_the_pods_that_a_change_waits_for_five_are_named(pods: tuple[str, ...], shown: str) -> None:
     decision = decide_change(WHOLE, SLICED, holdings(*(holder(each) for each in pods)), (), whole=True)
@@ -163,15 +161,13 @@ def test_of_the_pods_that_a_change_waits_for_five_are_named(pods: tuple[str, ...
 
 @cases(
     ("held", "ages", "none"),
-    [
-        (holdings(), (), True),
-        (holdings(), (30.0,), True),
-        (holdings(), (45.0, 29.9), False),
-        (holdings(holder()), (), False),
-        (replace(holdings(), possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0",)),)), (), False),
-        (holdings(state=HoldersState.INCOMPLETE), (), False),
-        (replace(holdings(), unread_because="no permission"), (), False),
-    ],
+    (holdings(), (), True),
+    (holdings(), (30.0,), True),
+    (holdings(), (45.0, 29.9), False),
+    (holdings(holder()), (), False),
+    (replace(holdings(), possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0",)),)), (), False),
+    (holdings(state=HoldersState.INCOMPLETE), (), False),
+    (replace(holdings(), unread_because="no permission"), (), False),
 )
 def test_nothing_is_held_only_if_no_list_no_checkpoint_and_no_young_allocate_says_otherwise(
     held: Holdings, ages: tuple[float, ...], none: bool

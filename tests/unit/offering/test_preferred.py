@@ -112,7 +112,7 @@ def per_gpu(chosen: tuple[str, ...]) -> list[int]:
 
 
 # --- whole GPUs -------------------------------------------------------------------------------------------------------
-@cases(("gpus", "available", "must", "size", "recorded"), RECORDED)
+@cases(("gpus", "available", "must", "size", "recorded"), *RECORDED)
 def test_the_choice_is_as_good_as_nvidias(
     gpus: tuple[DeviceFact, ...],
     available: tuple[int, ...],
@@ -157,7 +157,12 @@ def test_what_is_known_of_a_pair_is_from_links_of_either_end_or_numa_and_not_thr
 
 @cases(
     ("available", "must", "size"),
-    [((0, 1), (), 3), (ALL, (), 0), ((), (), 1), (ALL, (0, 1), 1), ((0, 1, 2), (7,), 2), (ALL, (), -1)],
+    ((0, 1), (), 3),
+    (ALL, (), 0),
+    ((), (), 1),
+    (ALL, (0, 1), 1),
+    ((0, 1, 2), (7,), 2),
+    (ALL, (), -1),
 )
 def test_an_impossible_request_for_whole_gpus_gets_an_empty_list(
     available: tuple[int, ...], must: tuple[int, ...], size: int
@@ -210,7 +215,7 @@ def test_partitions_are_spread_or_taken_of_the_device_with_the_fewest_that_are_f
     assert gathered(of, ((0, 0, 0), (0, 0, 0), (0, 0, 0)), 2) == {"b"}
 
 
-@cases("best", [range(6), range(6, 12), range(0, 12, 2)])
+@cases("best", range(6), range(6, 12), range(0, 12, 2))
 def test_the_best_of_very_many_sets_of_partitions_is_found_wherever_it_is(best: range) -> None:
     """Of 12 devices there are 220 sets of 3, and more of 4: not all are tried."""
     rows = tuple(tuple(100 if {one, other} <= {*best} else 1 for other in range(12)) for one in range(12))
@@ -248,18 +253,16 @@ def linked(count: int, *groups: tuple[int, ...]) -> tuple[OfferedResource, Topol
 
 @cases(
     ("count", "groups", "must", "size", "chosen"),
-    [
-        (20, ((3, 8, 11, 14, 19),), (), 5, (3, 8, 11, 14, 19)),
-        (20, ((3, 8, 11, 14, 19),), (14,), 5, (3, 8, 11, 14, 19)),
-        (20, ((3, 8, 11, 14, 19),), (14,), 6, (0, 3, 8, 11, 14, 19)),
-        (16, ((3, 12), (7, 14)), (), 4, (3, 7, 12, 14)),
-        (20, ((3, 12), (7, 14), (8, 15)), (12,), 5, (0, 3, 7, 12, 14)),
-        (20, ((0, 1), (2, 3), (8, 9, 10, 11)), (), 5, (4, 8, 9, 10, 11)),
-        (20, (), (), 5, (0, 1, 2, 3, 4)),
-        (20, (), (7,), 5, (0, 1, 2, 3, 7)),
-        (16, (), (), 9, (0, 1, 2, 3, 4, 5, 6, 7, 8)),
-        (20, (tuple(range(16)),), (), 5, (0, 1, 2, 3, 4)),
-    ],
+    (20, ((3, 8, 11, 14, 19),), (), 5, (3, 8, 11, 14, 19)),
+    (20, ((3, 8, 11, 14, 19),), (14,), 5, (3, 8, 11, 14, 19)),
+    (20, ((3, 8, 11, 14, 19),), (14,), 6, (0, 3, 8, 11, 14, 19)),
+    (16, ((3, 12), (7, 14)), (), 4, (3, 7, 12, 14)),
+    (20, ((3, 12), (7, 14), (8, 15)), (12,), 5, (0, 3, 7, 12, 14)),
+    (20, ((0, 1), (2, 3), (8, 9, 10, 11)), (), 5, (4, 8, 9, 10, 11)),
+    (20, (), (), 5, (0, 1, 2, 3, 4)),
+    (20, (), (7,), 5, (0, 1, 2, 3, 7)),
+    (16, (), (), 9, (0, 1, 2, 3, 4, 5, 6, 7, 8)),
+    (20, (tuple(range(16)),), (), 5, (0, 1, 2, 3, 4)),
 )
 def test_of_many_devices_those_with_links_go_together_and_no_link_is_broken_without_need(
     count: int, groups: tuple[tuple[int, ...], ...], must: tuple[int, ...], size: int, chosen: tuple[int, ...]
@@ -286,13 +289,11 @@ def test_shares_come_from_the_least_shared_gpu_first_and_packed_from_the_most() 
 
 @cases(
     ("available", "must", "size", "recorded"),
-    [
-        ([share(g, r) for g in (0, 1) for r in range(4)], [], 2, [2]),
-        ([share(g, r) for g in (0, 1) for r in range(4)], [], 4, [4]),
-        ([share(g, r) for g in (0, 1) for r in range(4)], [share(0, 1)], 2, [2]),
-        ([share(0, 0), share(0, 1), share(0, 2), share(1, 0)], [], 2, [1, 1]),
-        ([share(0, 0), share(0, 1), share(1, 0)], [], 1, [1]),
-    ],
+    ([share(g, r) for g in (0, 1) for r in range(4)], [], 2, [2]),
+    ([share(g, r) for g in (0, 1) for r in range(4)], [], 4, [4]),
+    ([share(g, r) for g in (0, 1) for r in range(4)], [share(0, 1)], 2, [2]),
+    ([share(0, 0), share(0, 1), share(0, 2), share(1, 0)], [], 2, [1, 1]),
+    ([share(0, 0), share(0, 1), share(1, 0)], [], 1, [1]),
 )
 def test_packed_shares_are_as_nvidias_plugin_packs_them(
     available: list[str], must: list[str], size: int, recorded: list[int]
@@ -378,14 +379,12 @@ def test_shares_are_always_a_valid_answer(data: st.DataObject, count: int, repli
 
 @cases(
     ("path", "score"),
-    [
-        (PciePath.SYSTEM, 10),
-        (PciePath.NODE, 20),
-        (PciePath.HOSTBRIDGE, 30),
-        (PciePath.MULTIPLE, 40),
-        (PciePath.SINGLE, 50),
-        (PciePath.INTERNAL, 60),
-    ],
+    (PciePath.SYSTEM, 10),
+    (PciePath.NODE, 20),
+    (PciePath.HOSTBRIDGE, 30),
+    (PciePath.MULTIPLE, 40),
+    (PciePath.SINGLE, 50),
+    (PciePath.INTERNAL, 60),
 )
 def test_paths_on_pcie_count_as_in_nvidias_allocator(path: PciePath, score: int) -> None:
     one, other = gpu(0, pcie=(PcieNeighbour(to=gpu_id(1), path=path),)), gpu(1)

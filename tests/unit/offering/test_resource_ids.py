@@ -15,16 +15,14 @@ def test_an_id_of_a_share_is_written_as_nvidias_plugin_writes_it() -> None:
 
 @cases(
     ("text", "parts"),
-    [
-        ("GPU-5c89", ("GPU-5c89", None)),
-        ("GPU-5c89::0", ("GPU-5c89", 0)),
-        ("MIG-5c89::12", ("MIG-5c89", 12)),
-        ("GPU-5c89::", ("GPU-5c89::", None)),
-        ("GPU-5c89::x", ("GPU-5c89::x", None)),
-        ("GPU-5c89::1::2", ("GPU-5c89::1::2", None)),
-        ("GPU-5c89::\u0663", ("GPU-5c89::\u0663", None)),
-        ("", ("", None)),
-    ],
+    ("GPU-5c89", ("GPU-5c89", None)),
+    ("GPU-5c89::0", ("GPU-5c89", 0)),
+    ("MIG-5c89::12", ("MIG-5c89", 12)),
+    ("GPU-5c89::", ("GPU-5c89::", None)),
+    ("GPU-5c89::x", ("GPU-5c89::x", None)),
+    ("GPU-5c89::1::2", ("GPU-5c89::1::2", None)),
+    ("GPU-5c89::\u0663", ("GPU-5c89::\u0663", None)),
+    ("", ("", None)),
 )
 def test_an_id_is_split_at_the_first_separator(text: str, parts: tuple[str, int | None]) -> None:
     assert ids.split(text) == parts

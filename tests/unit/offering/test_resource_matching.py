@@ -48,22 +48,20 @@ def test_two_models_get_two_names_by_the_first_rule_or_keep_their_usual_ones() -
 
 @cases(
     ("match", "found"),
-    [
-        ({"vendor": "nvidia"}, True),
-        ({"vendor": "amd"}, False),
-        ({"type": "gpu"}, True),
-        ({"type": "nic"}, False),
-        ({"product_name": "NVIDIA H100*"}, True),
-        ({"product_name": "nvidia h100*"}, False),
-        ({"product_name": "H100"}, False),
-        ({"min_memory": "80Gi"}, True),
-        ({"min_memory": "81Gi"}, False),
-        ({"ids": (gpu_id(0),)}, True),
-        ({"ids": (gpu_id(1),)}, False),
-        ({"ids": ()}, False),
-        ({"product_name": "*H100*", "min_memory": "81Gi"}, False),
-        ({"profile": "*"}, False),
-    ],
+    ({"vendor": "nvidia"}, True),
+    ({"vendor": "amd"}, False),
+    ({"type": "gpu"}, True),
+    ({"type": "nic"}, False),
+    ({"product_name": "NVIDIA H100*"}, True),
+    ({"product_name": "nvidia h100*"}, False),
+    ({"product_name": "H100"}, False),
+    ({"min_memory": "80Gi"}, True),
+    ({"min_memory": "81Gi"}, False),
+    ({"ids": (gpu_id(0),)}, True),
+    ({"ids": (gpu_id(1),)}, False),
+    ({"ids": ()}, False),
+    ({"product_name": "*H100*", "min_memory": "81Gi"}, False),
+    ({"profile": "*"}, False),
 )
 def test_all_that_a_rule_gives_must_match(match: dict[str, Any], found: bool) -> None:
     name = "nvidia.com/special" if found else "nvidia.com/gpu"
@@ -80,7 +78,7 @@ def test_a_rule_for_a_model_swallows_no_mig_devices_and_those_in_place_of_gpus_a
     assert named(cut(0, "1g.10gb"), rules=rules, mig="single") == {"nvidia.com/h100": [mig_id(0, 0)]}
 
 
-@cases("profile", ["1g.*", "1g.10gb.me", "1g.10gb?me"])
+@cases("profile", "1g.*", "1g.10gb.me", "1g.10gb?me")
 def test_mig_devices_are_named_by_profile(profile: str) -> None:
     rules = (rule("nvidia.com/small", profile=profile),)
     assert named(cut(0, "1g.10gb+me", "3g.40gb"), rules=rules, mig="mixed") == {
@@ -138,12 +136,10 @@ def test_a_name_that_the_kubelet_or_the_nodes_status_could_not_take_is_refused_w
 
 @cases(
     "name",
-    [
-        "kubernetes.io/gpu",
-        "x.kubernetes.io/gpu",
-        "mykubernetes.io/gpu",  # as IsPrefixedNativeResource has it: anywhere in the name
-        "requests.nvidia.com/gpu",
-    ],
+    "kubernetes.io/gpu",
+    "x.kubernetes.io/gpu",
+    "mykubernetes.io/gpu",  # as IsPrefixedNativeResource has it: anywhere in the name
+    "requests.nvidia.com/gpu",
 )
 def test_a_name_that_kubernetes_keeps_to_itself_is_refused_where_it_stands(name: str) -> None:
     with pytest.raises(PlanError, match=rf"resources\.devices\[0\]\.name: {name}: no kubelet takes a name"):

@@ -107,7 +107,7 @@ def test_shares_may_have_a_name_of_their_own_and_be_refused_beyond_one() -> None
     assert resource.fail_requests_greater_than_one
 
 
-@cases("devices", [("1",), (gpu_id(1),), ("GPU-*1",)])
+@cases("devices", ("1",), (gpu_id(1),), ("GPU-*1",))
 def test_some_devices_may_be_shared_and_the_others_whole(devices: tuple[str, ...]) -> None:
     found = plan(gpu(0), gpu(1), sharing=slices(2, devices=devices, rename_by_default=True))
     assert {resource.name: ids(resource) for resource in found.resources} == {
@@ -120,11 +120,9 @@ def test_some_devices_may_be_shared_and_the_others_whole(devices: tuple[str, ...
 
 @cases(
     ("own", "replicas"),
-    [
-        (VendorShares(counts=(3, 3)), 3),
-        (VendorShares(counts=(3, 2)), None),
-        (VendorShares(counts=(3, 3), together=True), None),
-    ],
+    (VendorShares(counts=(3, 3)), 3),
+    (VendorShares(counts=(3, 2)), None),
+    (VendorShares(counts=(3, 3), together=True), None),
 )
 def test_devices_that_are_shared_by_nature_are_requested_in_any_number(own: VendorShares, replicas: int | None) -> None:
     units = tuple(Unit(each) for each in inventory_of(gpu(0), gpu(1)).devices)
@@ -141,7 +139,7 @@ def test_the_first_so_many_devices_may_be_shared() -> None:
     }
 
 
-@cases("device", ["0:1", mig_id(0, 1), f"MIG-{gpu_id(0)}/8/0"])
+@cases("device", "0:1", mig_id(0, 1), f"MIG-{gpu_id(0)}/8/0")
 def test_some_mig_devices_may_be_shared(device: str) -> None:
     found = plan(
         cut(0, "1g.10gb", "1g.10gb"),
@@ -234,11 +232,9 @@ def test_single_offers_mig_devices_as_gpus_of_all_but_lost_or_excluded_ones() ->
 
 @cases(
     ("devices", "hint"),
-    [
-        ((cut(0, "3g.40gb"), gpu(1)), "GPU 1 is not in MIG mode and others are"),
-        ((cut(0, "3g.40gb"), cut(1)), "GPU 1 is in MIG mode and has no MIG devices"),
-        ((cut(0, "3g.40gb", "1g.10gb"),), r"several MIG profiles \(1g\.10gb, 3g\.40gb\)"),
-    ],
+    ((cut(0, "3g.40gb"), gpu(1)), "GPU 1 is not in MIG mode and others are"),
+    ((cut(0, "3g.40gb"), cut(1)), "GPU 1 is in MIG mode and has no MIG devices"),
+    ((cut(0, "3g.40gb", "1g.10gb"),), r"several MIG profiles \(1g\.10gb, 3g\.40gb\)"),
 )
 def test_single_refuses_what_is_not_alike(devices: tuple[DeviceFact, ...], hint: str) -> None:
     with pytest.raises(PlanError, match=r"partitions\.strategy: single: .*" + hint):

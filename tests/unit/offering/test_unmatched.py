@@ -169,11 +169,9 @@ def test_an_amount_of_memory_is_reported_with_what_the_devices_have() -> None:
 
 @cases(
     ("match", "near"),
-    [
-        ({"productName": "nvidia h100*"}, H100),
-        ({"vendor": "NVIDIA", "minMemory": "1Gi"}, f"{H100} with 81920Mi"),
-        ({"ids": [gpu_id(0).lower()]}, f"{H100} {gpu_id(0)}"),
-    ],
+    ({"productName": "nvidia h100*"}, H100),
+    ({"vendor": "NVIDIA", "minMemory": "1Gi"}, f"{H100} with 81920Mi"),
+    ({"ids": [gpu_id(0).lower()]}, f"{H100} {gpu_id(0)}"),
 )
 def test_a_match_that_differs_in_case_only_is_named(match: dict[str, Any], near: str) -> None:
     found = notes(resources={"devices": [{"match": match, "name": "nvidia.com/x"}]})
@@ -203,14 +201,12 @@ def test_the_file_counts_its_two_lists_of_patterns_apart() -> None:
 
 @cases(
     "sections",
-    [
-        {},
-        {"sharing": {"strategy": "none"}},
-        {"sharing": shared({"name": "nvidia.com/gpu", "replicas": 2})},
-        {"resources": {"exclude": [gpu_id(0), "GPU-*"]}},
-        {"serving": {"mode": "Observe"}, "resources": {"exclude": ["GPU-nope"]}},
-        {"serving": {"mode": "Observe"}, "sharing": shared({"name": "nvidia.com/gpuu", "replicas": 2})},
-    ],
+    {},
+    {"sharing": {"strategy": "none"}},
+    {"sharing": shared({"name": "nvidia.com/gpu", "replicas": 2})},
+    {"resources": {"exclude": [gpu_id(0), "GPU-*"]}},
+    {"serving": {"mode": "Observe"}, "resources": {"exclude": ["GPU-nope"]}},
+    {"serving": {"mode": "Observe"}, "sharing": shared({"name": "nvidia.com/gpuu", "replicas": 2})},
 )
 def test_what_matches_or_has_no_effect_is_not_reported(sections: dict[str, Any]) -> None:
     assert notes(**sections) == []
@@ -230,12 +226,10 @@ def test_an_excluded_id_that_no_device_has_is_named_and_a_name_or_index_answered
 
 @cases(
     ("name", "meant"),
-    [
-        ("nvidia3", gpu_id(0)),
-        ("nvidia3/vgpu2", gpu_id(0)),
-        ("nvidia3/gi8", mig_id(0, 1)),
-        ("nvidia3/gi8/vgpu0", mig_id(0, 1)),
-    ],
+    ("nvidia3", gpu_id(0)),
+    ("nvidia3/vgpu2", gpu_id(0)),
+    ("nvidia3/gi8", mig_id(0, 1)),
+    ("nvidia3/gi8/vgpu0", mig_id(0, 1)),
 )
 def test_googles_ids_in_exclude_and_cordons_are_answered_with_the_id_that_outlives_a_reboot(
     name: str, meant: str

@@ -54,7 +54,7 @@ def test_devices_count_by_a_product_that_kubernetes_takes_by_type_or_as_other() 
     assert name == f"gpu.t-sla-v100-{'x' * 51}.nodedevices.io"
 
 
-@cases(("served", "found"), [(("v1beta1", "v1alpha1"), "v1beta1"), (("v1alpha1",), "v1alpha1"), ((), "")])
+@cases(("served", "found"), (("v1beta1", "v1alpha1"), "v1beta1"), (("v1alpha1",), "v1alpha1"), ((), ""))
 async def test_the_newest_version_of_the_api_that_the_cluster_serves_is_used(
     served: tuple[str, ...], found: str
 ) -> None:

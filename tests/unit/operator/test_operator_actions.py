@@ -130,7 +130,7 @@ def stale(kube: FakeKube) -> None:
     kube.put(NODE, with_status(kube, NODE, conditions=conditions))
 
 
-@cases("reason", ["InSync", "Conflict"])
+@cases("reason", "InSync", "Conflict")
 async def test_an_action_about_which_nothing_is_decided_stays_also_in_a_new_process(reason: str) -> None:
     kube = rig()
     await settle(await started(kube))

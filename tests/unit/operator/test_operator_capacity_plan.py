@@ -54,8 +54,8 @@ def test_out_of_service_or_excluded_a_device_counts_only_where_all_do_and_away_n
         assert plan(entry, item, node()).values == {"aliyun.com/gpu-count": count}
 
 
-@cases("served", ["aliyun.com/gpu-mem", "tencent.com/vcuda-memory", BY_MEMORY])
-@cases("name", ["aliyun.com/gpu-count", "tencent.com/gpu-count"])
+@cases("served", "aliyun.com/gpu-mem", "tencent.com/vcuda-memory", BY_MEMORY)
+@cases("name", "aliyun.com/gpu-count", "tencent.com/gpu-count")
 def test_where_gpus_are_shared_by_memory_their_number_is_a_resource_of_its_own(served: str, name: str) -> None:
     """What peers' extenders and dashboards read beside the memory."""
     by_memory = resource(44, 44, name=served, sharing="memory")
@@ -72,15 +72,13 @@ MIXED = (device(0, **H100), device(1, "Unhealthy", "Xid79", **H100), device(2), 
 
 @cases(
     ("match", "scope", "count"),
-    [
-        ({}, "healthy", 3),
-        ({"type": "nic"}, "healthy", 1),
-        ({"type": "fpga"}, "all", 0),
-        ({"vendor": "nvidia"}, "healthy", 1),
-        ({"vendor": "nvidia"}, "all", 2),
-        ({"productName": "NVIDIA H100*"}, "all", 2),
-        ({"ids": ["GPU-0", "GPU-9"]}, "all", 1),
-    ],
+    ({}, "healthy", 3),
+    ({"type": "nic"}, "healthy", 1),
+    ({"type": "fpga"}, "all", 0),
+    ({"vendor": "nvidia"}, "healthy", 1),
+    ({"vendor": "nvidia"}, "all", 2),
+    ({"productName": "NVIDIA H100*"}, "all", 2),
+    ({"ids": ["GPU-0", "GPU-9"]}, "all", 1),
 )
 def test_a_match_says_which_devices_count(match: dict[str, Any], scope: str, count: int) -> None:
     entry = parse(CapacityEntry, {"name": "example.com/slots", "match": match, "perDevice": 1, "scope": scope})
@@ -105,11 +103,9 @@ def shared(index: int, total: int, *state: str) -> dict[str, Any]:
 
 @cases(
     ("healthy", "counted"),
-    [
-        pytest.param((22, 2), ["GPU-0", "GPU-2", "GPU-3"], id="the large one is withdrawn"),
-        pytest.param((101, 2), ["GPU-0", "GPU-1", "GPU-2", "GPU-3"], id="and the large one is still offered"),
-        pytest.param((101, 1), ["GPU-0", "GPU-1", "GPU-2"], id="or the whole one is withdrawn"),
-    ],
+    pytest.param((22, 2), ["GPU-0", "GPU-2", "GPU-3"], id="the large one is withdrawn"),
+    pytest.param((101, 2), ["GPU-0", "GPU-1", "GPU-2", "GPU-3"], id="and the large one is still offered"),
+    pytest.param((101, 1), ["GPU-0", "GPU-1", "GPU-2"], id="or the whole one is withdrawn"),
 )
 def test_silent_devices_are_told_apart_by_their_resources_however_many_shares_each_has(
     healthy: tuple[int, int], counted: list[str]

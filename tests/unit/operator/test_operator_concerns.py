@@ -199,7 +199,10 @@ async def test_a_policy_has_not_applied_where_the_concern_of_its_section_fails(
 
 @cases(
     ("verb", "path"),
-    [("patch", NODE), ("create", f"{POD}/eviction"), ("apply", f"{POD}/status"), ("apply", f"{NODE}/status")],
+    ("patch", NODE),
+    ("create", f"{POD}/eviction"),
+    ("apply", f"{POD}/status"),
+    ("apply", f"{NODE}/status"),
     ids=["taint", "eviction", "mark", "node-condition"],
 )
 async def test_a_policy_has_not_applied_while_what_it_leads_to_cannot_be_written(verb: str, path: str) -> None:
@@ -227,7 +230,7 @@ async def test_a_policy_has_not_applied_while_what_it_leads_to_cannot_be_written
 
 
 # --- each alone ------------------------------------------------------------------------------------------------------
-@cases("make", CONCERNS, ids=lambda make: make.info.name)
+@cases("make", *CONCERNS, ids=lambda make: make.info.name)
 async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: Any) -> None:
     kube = acting_rig()
     await settle(await synced(kube))  # what the broken one would have to decide first stands on the objects

@@ -133,16 +133,14 @@ def test_two_devices_with_the_same_fault_at_the_same_time_are_judged_each_by_its
 
 @cases(
     ("match", "hit"),
-    [
-        ({}, True),
-        ({"type": "nic"}, True),
-        ({"type": "gpu"}, False),
-        ({"vendor": "mellanox", "productName": "ConnectX-*"}, True),
-        ({"vendor": "mellanox", "productName": "ConnectX-6*"}, False),
-        ({"vendor": "Mellanox"}, False),
-        ({"ids": ["0000:1b:00.1"]}, True),
-        ({"ids": ["nic-1"]}, False),  # its name here, which is no id
-    ],
+    ({}, True),
+    ({"type": "nic"}, True),
+    ({"type": "gpu"}, False),
+    ({"vendor": "mellanox", "productName": "ConnectX-*"}, True),
+    ({"vendor": "mellanox", "productName": "ConnectX-6*"}, False),
+    ({"vendor": "Mellanox"}, False),
+    ({"ids": ["0000:1b:00.1"]}, True),
+    ({"ids": ["nic-1"]}, False),  # its name here, which is no id
 )
 def test_each_key_of_a_rules_match_counts(match: dict[str, Any], hit: bool) -> None:
     rule = {"match": match, "taintEffect": "NoSchedule"}
@@ -203,14 +201,14 @@ def test_the_strongest_effect_wins_and_its_reason_stays_while_that_fault_lasts()
     assert wanted(lost(0), lost(1, "Xid95", since=LATER), faults=section(**NO_SCHEDULE), shown=shown) == shown[0]
 
 
-@cases(("state", "reason"), [("Unknown", "ProbeSilent"), ("Unknown", "Missing"), ("Degraded", "Correlating")])
+@cases(("state", "reason"), ("Unknown", "ProbeSilent"), ("Unknown", "Missing"), ("Degraded", "Correlating"))
 def test_a_taint_stays_while_health_is_unknown_and_none_is_put(state: str, reason: str) -> None:
     faults, shown = section(**NO_SCHEDULE), (TaintRecord("NoSchedule", "Xid79"),)
     assert wanted(device(0, state, reason), faults=faults, shown=shown) == shown[0]
     assert wanted(device(0, state, reason), faults=faults) is None
 
 
-@cases(("acted_on", "stays"), [({"GPU-0"}, False), ({"GPU-0", "GPU-1"}, True), ((), False), (None, True)])
+@cases(("acted_on", "stays"), ({"GPU-0"}, False), ({"GPU-0", "GPU-1"}, True), ((), False), (None, True))
 def test_a_taint_stays_for_a_device_that_it_is_for_and_for_no_other(
     acted_on: Collection[str] | None, stays: bool
 ) -> None:
@@ -246,20 +244,18 @@ TESTS = [
 
 @cases(
     ("before", "wish", "operations"),
-    [
-        ([], TaintRecord("NoSchedule", "Xid79"), [{"op": "add", "path": "/spec/taints", "value": [OURS]}]),
-        ([OTHER], TaintRecord("NoSchedule", "Xid79"), [{"op": "add", "path": "/spec/taints/-", "value": OURS}]),
-        ([OURS, OTHER], None, [{"op": "remove", "path": "/spec/taints/0"}]),
-        (
-            [OURS, OTHER, OURS | {"effect": "NoExecute"}],
-            TaintRecord("NoSchedule"),
-            [
-                {"op": "remove", "path": "/spec/taints/2"},
-                {"op": "remove", "path": "/spec/taints/0"},
-                {"op": "add", "path": "/spec/taints/-", "value": {"key": TAINT, "effect": "NoSchedule"}},
-            ],
-        ),
-    ],
+    ([], TaintRecord("NoSchedule", "Xid79"), [{"op": "add", "path": "/spec/taints", "value": [OURS]}]),
+    ([OTHER], TaintRecord("NoSchedule", "Xid79"), [{"op": "add", "path": "/spec/taints/-", "value": OURS}]),
+    ([OURS, OTHER], None, [{"op": "remove", "path": "/spec/taints/0"}]),
+    (
+        [OURS, OTHER, OURS | {"effect": "NoExecute"}],
+        TaintRecord("NoSchedule"),
+        [
+            {"op": "remove", "path": "/spec/taints/2"},
+            {"op": "remove", "path": "/spec/taints/0"},
+            {"op": "add", "path": "/spec/taints/-", "value": {"key": TAINT, "effect": "NoSchedule"}},
+        ],
+    ),
     ids=["first", "beside another", "gone", "two of ours"],
 )
 def test_only_the_taint_of_our_key_is_changed_and_only_on_the_node_that_was_read(
@@ -268,7 +264,7 @@ def test_only_the_taint_of_our_key_is_changed_and_only_on_the_node_that_was_read
     assert taint_patch(tainted(*before), TAINT, wish) == TESTS + operations
 
 
-@cases(("before", "wish"), [([OTHER], None), ([OURS], TaintRecord("NoSchedule", "Xid79")), ([], None)])
+@cases(("before", "wish"), ([OTHER], None), ([OURS], TaintRecord("NoSchedule", "Xid79")), ([], None))
 def test_a_node_that_has_the_taint_already_is_not_written(
     before: list[dict[str, Any]], wish: TaintRecord | None
 ) -> None:
@@ -286,7 +282,7 @@ def test_pods_of_excluded_namespaces_are_not_evicted_not_even_by_a_rule() -> Non
     assert [it.holding.holder.pod for it in consequences.evictions(record(lost(0), elsewhere), faults)] == ["b"]
 
 
-@cases("resource", ["", "cpu", "memory"])
+@cases("resource", "", "cpu", "memory")
 def test_an_agents_claim_evicts_no_pod_that_requested_no_device(resource: str) -> None:
     held = device(0, "Unhealthy", "Xid79", holders=[holder(resource=resource)])
     assert consequences.evictions(record(held), section(**IMMEDIATE)) == []
@@ -305,11 +301,9 @@ def test_a_pod_of_several_bad_devices_is_evicted_once_and_for_what_is_due_first(
 
 @cases(
     ("conditions", "at"),
-    [
-        ([], "2026-11-21T12:00:00+00:00"),
-        ([{"status": "False", "lastTransitionTime": "2026-11-21T12:10:00Z"}], "2026-11-21T12:11:00+00:00"),
-        ([{"status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}], "2026-11-21T12:00:00+00:00"),
-    ],
+    ([], "2026-11-21T12:00:00+00:00"),
+    ([{"status": "False", "lastTransitionTime": "2026-11-21T12:10:00Z"}], "2026-11-21T12:11:00+00:00"),
+    ([{"status": "True", "lastTransitionTime": "2026-11-21T12:10:00Z"}], "2026-11-21T12:00:00+00:00"),
     ids=["not marked", "marked", "not yet"],
 )
 def test_the_grace_begins_with_the_mark(conditions: list[dict[str, Any]], at: str) -> None:
@@ -343,14 +337,12 @@ def test_a_holder_whose_container_has_restarted_is_not_evicted_for_what_that_end
 
 @cases(
     ("metadata", "why"),
-    [
-        ({}, ""),
-        ({"annotations": {KEEP: "true"}}, ""),
-        ({"annotations": {KEEP: "false"}}, "its annotation"),
-        ({"annotations": {MIRROR: "x"}}, "a static pod"),
-        ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, "a DaemonSet"),
-        ({"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}, ""),
-    ],
+    ({}, ""),
+    ({"annotations": {KEEP: "true"}}, ""),
+    ({"annotations": {KEEP: "false"}}, "its annotation"),
+    ({"annotations": {MIRROR: "x"}}, "a static pod"),
+    ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, "a DaemonSet"),
+    ({"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}, ""),
 )
 def test_some_pods_are_never_evicted(metadata: dict[str, Any], why: str) -> None:
     pod = raw_pod()
@@ -360,12 +352,10 @@ def test_some_pods_are_never_evicted(metadata: dict[str, Any], why: str) -> None
 
 @cases(
     ("shown", "effect", "more"),
-    [
-        ((), "NoSchedule", True),
-        (("NoSchedule",), "NoSchedule", False),
-        (("NoSchedule",), "NoExecute", True),
-        (("NoExecute",), "NoSchedule", False),
-    ],
+    ((), "NoSchedule", True),
+    (("NoSchedule",), "NoSchedule", False),
+    (("NoSchedule",), "NoExecute", True),
+    (("NoExecute",), "NoSchedule", False),
 )
 def test_a_taint_that_takes_no_more_than_the_one_shown_is_no_new_action(
     shown: tuple[str, ...], effect: str, more: bool
@@ -404,13 +394,11 @@ def hit(pod: str, since: str = SINCE, **more: Any) -> dict[str, Any]:
 
 @cases(
     ("holders", "at_fault"),
-    [
-        ([hit("a")], {"GPU-0": SINCE}),
-        ([hit("a"), hit("b", LATER), holder("c")], {"GPU-0": LATER}),
-        ([hit("a", faultDomain="Application")], {}),
-        ([hit("a", reason="Correlating")], {}),
-        ([holder("c")], {}),
-    ],
+    ([hit("a")], {"GPU-0": SINCE}),
+    ([hit("a"), hit("b", LATER), holder("c")], {"GPU-0": LATER}),
+    ([hit("a", faultDomain="Application")], {}),
+    ([hit("a", reason="Correlating")], {}),
+    ([holder("c")], {}),
 )
 def test_what_happened_to_holders_alone_is_a_fault_of_their_device(
     holders: list[dict[str, Any]], at_fault: dict[str, str]
@@ -495,7 +483,7 @@ def test_a_policy_that_does_not_react_or_is_not_in_effect_takes_no_node_and_limi
     assert (pool.policy, set(pool.nodes), pool.limits.per_hour) == ("p", {"a"}, 1)
 
 
-@cases(("given", "nodes", "most"), [(3, 100, 3), ("10%", 39, 3), ("10%", 9, 0), ("100%", 7, 7), (None, 9, None)])
+@cases(("given", "nodes", "most"), (3, 100, 3), ("10%", 39, 3), ("10%", 9, 0), ("100%", 7, 7), (None, 9, None))
 def test_a_share_of_the_nodes_is_rounded_down(given: object, nodes: int, most: int | None) -> None:
     budget = {"perHour": 1} if given is None else {"maxUnavailable": given}
     assert limits({"budget": budget}, nodes).max_unavailable == most

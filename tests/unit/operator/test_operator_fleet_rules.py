@@ -85,11 +85,9 @@ def granted(*ago: timedelta, node: str = "n00") -> Fleet:
 # --- budgets ----------------------------------------------------------------------------------------------------------
 @cases(
     ("ago", "may"),
-    [
-        ((timedelta(minutes=59), timedelta(minutes=60)), True),
-        ((timedelta(minutes=59), timedelta(minutes=59)), False),
-        ((timedelta(minutes=59), timedelta(minutes=-5)), False),
-    ],
+    ((timedelta(minutes=59), timedelta(minutes=60)), True),
+    ((timedelta(minutes=59), timedelta(minutes=59)), False),
+    ((timedelta(minutes=59), timedelta(minutes=-5)), False),
 )
 def test_an_action_counts_for_an_hour_and_one_from_the_future_too(ago: tuple[timedelta, ...], may: bool) -> None:
     new = action("n05")
@@ -252,13 +250,11 @@ def test_what_an_earlier_version_has_written_is_read_and_coming_nodes_are_some_o
 # --- the breaker ------------------------------------------------------------------------------------------------------
 @cases(
     ("limits", "failing", "total", "opens"),
-    [
-        (PolicyLimits(percent=50), 5, 10, False),
-        (PolicyLimits(percent=50), 6, 10, True),
-        (PolicyLimits(percent=0), 1, 10, False),
-        (PolicyLimits(percent=0), 2, 10, True),
-        (PolicyLimits(percent=50), 1, 1, False),
-    ],
+    (PolicyLimits(percent=50), 5, 10, False),
+    (PolicyLimits(percent=50), 6, 10, True),
+    (PolicyLimits(percent=0), 1, 10, False),
+    (PolicyLimits(percent=0), 2, 10, True),
+    (PolicyLimits(percent=50), 1, 1, False),
 )
 def test_more_than_its_share_of_a_policys_nodes_and_two_at_least_are_a_mass_fault(
     limits: PolicyLimits, failing: int, total: int, opens: bool
@@ -364,7 +360,7 @@ def test_a_breaker_opens_before_what_is_proposed_with_it_and_each_answer_says_so
     assert why_stopped(timed, "it is late").endswith("; it is late")
 
 
-@cases(("minutes", "closed"), [(-1, False), (0, True), (1, True)])
+@cases(("minutes", "closed"), (-1, False), (0, True), (1, True))
 def test_a_breaker_with_a_time_closes_at_that_time(minutes: int, closed: bool) -> None:
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW, reset_seconds=600)
     found = decided(fleet, [], Survey([pool()]), now=NOW + timedelta(minutes=10 + minutes)).fleet
@@ -392,18 +388,16 @@ GIVE = "give actions=resumed@<RFC 3339 time with a zone>"
 
 @cases(
     ("annotation", "why"),
-    [
-        ("actions=resumed@2026-11-21T12:00:00Z", ""),
-        ("actions=resumed@2026-11-21T12:11:00Z", ""),
-        ("", ""),
-        ("actions=resumed@2026-11-21T12:11:01Z", "it is in the future by the operator's clock"),
-        ("actions=resumed@2026-11-21T11:59:59Z", "it is before 2026-11-21T12:00:00Z, when actions were stopped"),
-        ("actions=resumed@2026-11-21T12:00:00", GIVE),
-        ("actions=resumed@yes", GIVE),
-        ("actions=resumed", GIVE),
-        ("2026-11-21T12:00:00Z", GIVE),
-        ("rollout=resumed@3", GIVE),
-    ],
+    ("actions=resumed@2026-11-21T12:00:00Z", ""),
+    ("actions=resumed@2026-11-21T12:11:00Z", ""),
+    ("", ""),
+    ("actions=resumed@2026-11-21T12:11:01Z", "it is in the future by the operator's clock"),
+    ("actions=resumed@2026-11-21T11:59:59Z", "it is before 2026-11-21T12:00:00Z, when actions were stopped"),
+    ("actions=resumed@2026-11-21T12:00:00", GIVE),
+    ("actions=resumed@yes", GIVE),
+    ("actions=resumed", GIVE),
+    ("2026-11-21T12:00:00Z", GIVE),
+    ("rollout=resumed@3", GIVE),
 )
 def test_what_resumes_is_a_time_since_the_breaker_opened_and_a_minute_from_now_at_most(
     annotation: str, why: str
@@ -436,14 +430,12 @@ def test_of_what_is_refused_the_first_entries_are_named_and_not_whole() -> None:
 
 @cases(
     ("claims", "lost", "open_"),
-    [
-        (Claims(), False, False),
-        (Claims(elsewhere="ours/actions"), False, False),
-        (Claims(elsewhere="theirs/actions"), False, True),
-        (Claims(stopped=True), False, False),
-        (Claims(stopped=True), True, True),
-        (Claims(), True, False),
-    ],
+    (Claims(), False, False),
+    (Claims(elsewhere="ours/actions"), False, False),
+    (Claims(elsewhere="theirs/actions"), False, True),
+    (Claims(stopped=True), False, False),
+    (Claims(stopped=True), True, True),
+    (Claims(), True, False),
 )
 def test_a_record_that_cannot_be_all_that_was_done_stops_actions(claims: Claims, lost: bool, open_: bool) -> None:
     fleet = Fleet(place="ours/actions")

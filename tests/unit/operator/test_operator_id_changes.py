@@ -28,25 +28,23 @@ def of_memory(**rule: Any) -> dict[str, Any]:
 
 @cases(
     ("then", "names"),
-    [
-        ({"sharing": sharing(4)}, "nvidia.com/gpu"),
-        ({"sharing": {**sharing(2), "renameByDefault": True}}, "nvidia.com/gpu, nvidia.com/gpu.shared"),
-        ({"sharing": of_memory()}, "nodedevices.io/gpu-memory, nvidia.com/gpu"),
-        (
-            {"sharing": of_memory(coreResource="tencent.com/vcuda-core", rename="a.io/mem")},
-            "a.io/mem, nvidia.com/gpu, tencent.com/vcuda-core",
-        ),
-        ({"resources": {"exclude": ["GPU-3"]}}, "nvidia.com/gpu"),
-        ({"resources": RENAMED}, "example.com/h100, nvidia.com/gpu"),
-        ({"partitions": {"strategy": "mixed"}}, "nvidia.com/gpu"),
-        (
-            {
-                "resources": RENAMED,
-                "sharing": {"strategy": "timeSlicing", "resources": [{"name": "example.com/h100", "replicas": 2}]},
-            },
-            "example.com/h100, nvidia.com/gpu",
-        ),
-    ],
+    ({"sharing": sharing(4)}, "nvidia.com/gpu"),
+    ({"sharing": {**sharing(2), "renameByDefault": True}}, "nvidia.com/gpu, nvidia.com/gpu.shared"),
+    ({"sharing": of_memory()}, "nodedevices.io/gpu-memory, nvidia.com/gpu"),
+    (
+        {"sharing": of_memory(coreResource="tencent.com/vcuda-core", rename="a.io/mem")},
+        "a.io/mem, nvidia.com/gpu, tencent.com/vcuda-core",
+    ),
+    ({"resources": {"exclude": ["GPU-3"]}}, "nvidia.com/gpu"),
+    ({"resources": RENAMED}, "example.com/h100, nvidia.com/gpu"),
+    ({"partitions": {"strategy": "mixed"}}, "nvidia.com/gpu"),
+    (
+        {
+            "resources": RENAMED,
+            "sharing": {"strategy": "timeSlicing", "resources": [{"name": "example.com/h100", "replicas": 2}]},
+        },
+        "example.com/h100, nvidia.com/gpu",
+    ),
 )
 def test_every_name_that_may_come_or_change_is_said(then: dict[str, Any], names: str) -> None:
     assert said(node(), then) == f"ids of {names}"

@@ -293,7 +293,7 @@ def test_a_pod_with_several_devices_has_one_condition_by_the_longest() -> None:
     assert [(each.word, each.holding.device_name) for each in held] == [("NeverUsed", "gpu-2"), ("Idle", "gpu-1")]
 
 
-@cases("word", ["Unknown", "", "Invented"])
+@cases("word", "Unknown", "", "Invented")
 def test_a_word_that_does_not_say_that_it_is_unused_marks_nothing(word: str) -> None:
     assert idle_pods(record(idle(word))) == {}
 

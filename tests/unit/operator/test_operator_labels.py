@@ -130,38 +130,36 @@ def test_eight_gpus_have_their_labels_and_a_node_without_devices_none() -> None:
 
 @cases(
     ("offers", "changed"),
-    [
-        (
-            [offer("nvidia.com/gpu", 32, "timeSlicing", 4)],
-            {
-                "gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
-                "gpu.replicas": "4",
-                "gpu.sharing-strategy": "time-slicing",
-            },
-        ),
-        (
-            [offer("nvidia.com/gpu.shared", 32, "timeSlicing", 4)],
-            {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
-        ),
-        (
-            [offer("nvidia.com/gpu", 6), offer("nvidia.com/gpu.shared", 8, "timeSlicing", 4)],
-            {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
-        ),
-        (
-            [offer("example.com/quarter", 32, "timeSlicing", 4), offer("example.com/whole", 2)],
-            {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
-        ),
-        (
-            [offer("nvidia.com/gpu", 80, "mps", 10)],
-            {
-                "gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
-                "gpu.replicas": "10",
-                "gpu.sharing-strategy": "mps",
-                "mps.capable": "true",
-            },
-        ),
-        ([], {}),
-    ],
+    (
+        [offer("nvidia.com/gpu", 32, "timeSlicing", 4)],
+        {
+            "gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+            "gpu.replicas": "4",
+            "gpu.sharing-strategy": "time-slicing",
+        },
+    ),
+    (
+        [offer("nvidia.com/gpu.shared", 32, "timeSlicing", 4)],
+        {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
+    ),
+    (
+        [offer("nvidia.com/gpu", 6), offer("nvidia.com/gpu.shared", 8, "timeSlicing", 4)],
+        {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
+    ),
+    (
+        [offer("example.com/quarter", 32, "timeSlicing", 4), offer("example.com/whole", 2)],
+        {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
+    ),
+    (
+        [offer("nvidia.com/gpu", 80, "mps", 10)],
+        {
+            "gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+            "gpu.replicas": "10",
+            "gpu.sharing-strategy": "mps",
+            "mps.capable": "true",
+        },
+    ),
+    ([], {}),
 )
 def test_sharing_is_read_from_what_is_offered(offers: list[dict[str, Any]], changed: dict[str, str]) -> None:
     found = differs(feature_labels(eight(*offers)), WHOLE)
@@ -241,11 +239,9 @@ def test_mig_devices_take_the_gpus_labels_where_the_strategy_is_single() -> None
 
 @cases(
     "devices",
-    [
-        (gpu(0, profiles=("1g.10gb",)), gpu(1)),
-        (gpu(0, profiles=("1g.10gb",)), gpu(1, mig=True)),
-        (gpu(0, profiles=("1g.10gb", "2g.20gb")),),
-    ],
+    (gpu(0, profiles=("1g.10gb",)), gpu(1)),
+    (gpu(0, profiles=("1g.10gb",)), gpu(1, mig=True)),
+    (gpu(0, profiles=("1g.10gb", "2g.20gb")),),
 )
 def test_what_single_does_not_allow_is_called_invalid(devices: tuple[dict[str, Any], ...]) -> None:
     found = mig("single", *devices)
@@ -258,17 +254,15 @@ RTX = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
 
 @cases(
     ("product", "profile", "replicas", "shown"),
-    [
-        (RTX, "1g.24gb", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gb"),
-        (RTX, "1g.24gb-me", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gb-me"),
-        (RTX, "1g.24gb+gfx", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gbgfx"),
-        (RTX, "1g.24gb", 4, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-MIG-1g.24gb-SHARED"),
-        (f"{RTX} II", "", 4, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-SHARED"),
-        (f"{RTX} Limited", "", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-Limited"),
-        ("x" * 70, "1g.24gb", 1, f"{'x' * 51}-MIG-1g.24gb"),
-    ],
+    (RTX, "1g.24gb", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gb"),
+    (RTX, "1g.24gb-me", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gb-me"),
+    (RTX, "1g.24gb+gfx", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gbgfx"),
+    (RTX, "1g.24gb", 4, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-MIG-1g.24gb-SHARED"),
+    (f"{RTX} II", "", 4, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-SHARED"),
+    (f"{RTX} Limited", "", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-Limited"),
+    ("x" * 70, "1g.24gb", 1, f"{'x' * 51}-MIG-1g.24gb"),
 )
-@cases("strategy", ["single", "mixed"])
+@cases("strategy", "single", "mixed")
 def test_a_long_models_name_is_shortened_and_keeps_its_profile_and_that_it_is_shared(
     strategy: str, product: str, profile: str, replicas: int, shown: str
 ) -> None:
@@ -337,23 +331,21 @@ def test_mig_devices_of_a_missing_gpu_are_not_counted_and_do_not_make_the_node_i
 
 @cases(
     ("capability", "family"),
-    [
-        ("1.3.0", "tesla"),
-        ("2.1.0", "fermi"),
-        ("3.7.0", "kepler"),
-        ("5.2.0", "maxwell"),
-        ("6.1.0", "pascal"),
-        ("7.0.0", "volta"),
-        ("7.5.0", "turing"),
-        ("8.6.0", "ampere"),
-        ("8.9.0", "ada-lovelace"),
-        ("9.0.0", "hopper"),
-        ("10.0.0", "blackwell"),
-        ("12.0.0", "blackwell"),
-        ("13.0.0", "rubin"),
-        ("99.0.0", "undefined"),
-        ("", None),
-    ],
+    ("1.3.0", "tesla"),
+    ("2.1.0", "fermi"),
+    ("3.7.0", "kepler"),
+    ("5.2.0", "maxwell"),
+    ("6.1.0", "pascal"),
+    ("7.0.0", "volta"),
+    ("7.5.0", "turing"),
+    ("8.6.0", "ampere"),
+    ("8.9.0", "ada-lovelace"),
+    ("9.0.0", "hopper"),
+    ("10.0.0", "blackwell"),
+    ("12.0.0", "blackwell"),
+    ("13.0.0", "rubin"),
+    ("99.0.0", "undefined"),
+    ("", None),
 )
 def test_families(capability: str, family: str | None) -> None:
     one = gpu(0)
@@ -377,7 +369,7 @@ def test_what_the_machine_says() -> None:
     assert feature_labels(record(gpu(0)))["nvidia.com/gpu.machine"] == "unknown"
 
 
-@cases("version", ["570", "570.open", "570.1.2.3"])
+@cases("version", "570", "570.open", "570.1.2.3")
 def test_a_driver_whose_version_is_none_of_nvidias_has_no_labels(version: str) -> None:
     labels = feature_labels(record(gpu(0), drivers=[{"name": "nvidia", "version": version}]))
     assert not any("cuda.driver" in key for key in labels)

@@ -120,7 +120,7 @@ def lost(index: int, *holders: Raw) -> Raw:
 NAMELESS = ("on-liar/status", "on-liar\n", "on-liar?force=true", "..", ".", "%2e%2e", "x" * 300, "\u202egpj", "X", "")
 
 
-@cases(("namespace", "pod"), [*(("ml", name) for name in NAMELESS), ("..", "on-liar"), ("ml/pods/x", "y"), ("", "y")])
+@cases(("namespace", "pod"), *(("ml", name) for name in NAMELESS), ("..", "on-liar"), ("ml/pods/x", "y"), ("", "y"))
 async def test_a_name_that_no_pod_can_have_is_requested_nowhere(namespace: str, pod: str) -> None:
     world = await World().begin()
     await world.report(LIAR, lost(0, holder(pod, namespace=namespace), holder("on-liar")))
@@ -187,7 +187,7 @@ async def test_a_report_that_comes_after_a_newer_one_is_not_acted_on() -> None:
     assert (world.condition(LIAR), world.kube.writes) == (("True", "Healthy"), [])
 
 
-@cases("name", ["cpu", "memory", MEMORY, "example.com/x", ""])
+@cases("name", "cpu", "memory", MEMORY, "example.com/x", "")
 async def test_a_pod_is_not_marked_by_a_resource_that_its_node_is_not_granted(name: str) -> None:
     """The agent says that the pod holds a lost GPU by its CPU request, and even that it offers that name."""
     world = await World().begin()

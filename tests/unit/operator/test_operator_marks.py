@@ -229,7 +229,7 @@ async def test_a_namesake_and_a_pod_of_another_node_get_nothing_and_nobody_where
     assert notices(quiet) == []
 
 
-@cases("error", [KubeError("no", status=503), KubeError("no", status=403), KubeError("no answer")])
+@cases("error", KubeError("no", status=503), KubeError("no", status=403), KubeError("no answer"))
 async def test_an_event_that_could_not_be_written_is_counted_and_dropped(error: KubeError) -> None:
     cluster = Cluster()
     cluster.pod("train", "n1")
@@ -310,9 +310,9 @@ async def test_an_entry_that_names_another_nodes_pod_takes_no_mark_from_it() -> 
 
 
 # --- pods that have ended --------------------------------------------------------------------------------------------
-@cases("condition", ["OnFault", "Always"])
+@cases("condition", "OnFault", "Always")
 @cases(
-    "then", [well(0, "trainer"), silent(0, "trainer"), device(0, "Degraded", "NvlinkDown", holders=[holder()]), well(0)]
+    "then", well(0, "trainer"), silent(0, "trainer"), device(0, "Degraded", "NvlinkDown", holders=[holder()]), well(0)
 )
 async def test_a_pod_that_has_ended_keeps_its_condition_and_its_entry_goes(condition: str, then: Raw) -> None:
     cluster = Cluster()
@@ -342,8 +342,8 @@ async def test_a_pod_that_has_ended_unmarked_is_not_marked() -> None:
 
 
 # --- health unknown --------------------------------------------------------------------------------------------------
-@cases("condition", ["OnFault", "Always"])
-@cases("before", [well(0, "web"), lost(0, "web")])
+@cases("condition", "OnFault", "Always")
+@cases("before", well(0, "web"), lost(0, "web"))
 async def test_a_silent_probe_changes_reason_and_message_and_never_the_status(condition: str, before: Raw) -> None:
     cluster = Cluster()
     cluster.policy(faults={"podCondition": condition})

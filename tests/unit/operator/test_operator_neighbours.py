@@ -94,7 +94,11 @@ def test_a_maintenance_has_its_time_or_none_and_a_label_that_says_none_is_none()
 
 @cases(
     ("seconds", "reason", "change"),
-    [(-90, "Scheduled", 90), (0, "Due", DAY), (DAY - 60, "Due", 60), (DAY, None, None), (DAY * 700, None, None)],
+    (-90, "Scheduled", 90),
+    (0, "Due", DAY),
+    (DAY - 60, "Due", 60),
+    (DAY, None, None),
+    (DAY * 700, None, None),
 )
 def test_maintenance_is_due_for_a_day_after_its_time_and_forgotten_then(
     seconds: int, reason: str | None, change: float | None
@@ -115,7 +119,7 @@ def test_what_has_begun_and_what_has_no_time_stay_beside_a_time_that_is_forgotte
     assert due[1] == "Due"
 
 
-@cases("value", ["soon", "-1", "1.7e9", "1796155200000", "2026-12-01", "0x6b0f", "\u0661"])
+@cases("value", "soon", "-1", "1.7e9", "1796155200000", "2026-12-01", "0x6b0f", "\u0661")
 def test_a_time_that_cannot_be_read_is_shown_as_it_is_written(value: str) -> None:
     assert maintenance(labels={TIME: value}) == ("True", "Scheduled", f"Google Cloud: label {TIME}={value}")
     assert next_change(node(labels={TIME: value}).reports, LATER) is None
@@ -168,7 +172,7 @@ def test_whatever_a_label_or_a_reason_holds_the_message_is_short_and_printable(v
         assert len(report[2]) <= NAMED * 256
 
 
-@cases("value", [None, 7, ["ONGOING"], {"a": "b"}])
+@cases("value", None, 7, ["ONGOING"], {"a": "b"})
 def test_an_odd_label_is_no_report(value: object) -> None:
     assert node(labels={each.key: value for each in SIGNS if each.place is Place.LABEL}).reports == ()
 

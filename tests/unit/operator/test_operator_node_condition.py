@@ -48,14 +48,12 @@ def ready(said: tuple[str, str], stale: Staleness = FRESH, shown: tuple[str, str
 
 @cases(
     ("devices", "expected", "shown"),
-    [
-        pytest.param(WELL, None, WELL, id="nothing is expected"),
-        pytest.param(WELL, ALL, WELL, id="all are there"),
-        pytest.param(WELL, STARTING, WELL, id="not counted yet"),
-        pytest.param(WELL, FEW, WELL, id="one is missing"),
-        pytest.param(FAULT, FEW, FAULT, id="one of those that are there has a fault"),
-        pytest.param(SILENT, FEW, SILENT, id="nothing is known of those that are there"),
-    ],
+    pytest.param(WELL, None, WELL, id="nothing is expected"),
+    pytest.param(WELL, ALL, WELL, id="all are there"),
+    pytest.param(WELL, STARTING, WELL, id="not counted yet"),
+    pytest.param(WELL, FEW, WELL, id="one is missing"),
+    pytest.param(FAULT, FEW, FAULT, id="one of those that are there has a fault"),
+    pytest.param(SILENT, FEW, SILENT, id="nothing is known of those that are there"),
 )
 def test_devices_that_are_expected_and_missing_are_no_fault_of_the_node(
     devices: tuple[str, str], expected: tuple[str, str] | None, shown: tuple[str, str]
@@ -80,7 +78,7 @@ def test_no_condition_where_nobody_wants_one_and_a_node_with_a_failed_gpu_is_rea
     assert {kind: (it["status"], it["reason"]) for kind, it in made.items()} == {READY: RUNNING, HEALTHY: FAULT}
 
 
-@cases("said", [STARTING, ("False", "ProbeUnavailable"), ("False", "KubeletUnreachable"), STOPPED])
+@cases("said", STARTING, ("False", "ProbeUnavailable"), ("False", "KubeletUnreachable"), STOPPED)
 def test_a_node_whose_devices_are_not_known_yet_is_not_ready(said: tuple[str, str]) -> None:
     assert ready(said) == said
 

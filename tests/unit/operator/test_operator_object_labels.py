@@ -35,17 +35,15 @@ def shown(labels: dict[str, str], **owners: list[str]) -> Any:
 
 @cases(
     "key",
-    [
-        "pool",
-        "kubernetes.io/hostname",
-        "topology.kubernetes.io/zone",
-        "node.kubernetes.io/instance-type",
-        "node-role.kubernetes.io/gpu",
-        "cloud.google.com/gke-nodepool",
-        "eks.amazonaws.com/nodegroup",
-        "agentpool",
-        "notnvidia.com/x",
-    ],
+    "pool",
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "node.kubernetes.io/instance-type",
+    "node-role.kubernetes.io/gpu",
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "agentpool",
+    "notnvidia.com/x",
 )
 def test_what_people_select_nodes_by_is_copied(key: str) -> None:
     assert plan_object_labels({key: "x"}, NOTHING).values == {key: "x"}
@@ -53,15 +51,13 @@ def test_what_people_select_nodes_by_is_copied(key: str) -> None:
 
 @cases(
     "key",
-    [
-        "nvidia.com/gpu.product",
-        "amd.com/gpu.family",
-        "beta.amd.com/gpu.family.AI",
-        "gpu.intel.com/family",
-        "feature.node.kubernetes.io/cpu-model.id",
-        "nodedevices.io/config",
-        "app.kubernetes.io/instance",
-    ],
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.family",
+    "beta.amd.com/gpu.family.AI",
+    "gpu.intel.com/family",
+    "feature.node.kubernetes.io/cpu-model.id",
+    "nodedevices.io/config",
+    "app.kubernetes.io/instance",
 )
 def test_what_says_which_hardware_a_node_has_or_what_deployed_it_is_left_out(key: str) -> None:
     assert plan_object_labels({key: "x"}, NOTHING).values == {}

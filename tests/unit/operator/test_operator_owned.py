@@ -153,15 +153,13 @@ def action(name: str, reason: str, generation: int = 1) -> dict[str, Any]:
 
 @cases(
     ("reason", "generation", "expected"),
-    [
-        ("InSync", 1, {MEMORY}),
-        ("Pending", 1, {MEMORY}),
-        ("NotWritten", 1, set()),
-        ("Forbidden", 1, set()),
-        ("Conflict", 1, set()),
-        ("InSync", 0, set()),
-        ("Pending", 0, set()),
-    ],
+    ("InSync", 1, {MEMORY}),
+    ("Pending", 1, {MEMORY}),
+    ("NotWritten", 1, set()),
+    ("Forbidden", 1, set()),
+    ("Conflict", 1, set()),
+    ("InSync", 0, set()),
+    ("Pending", 0, set()),
 )
 @pytest.mark.parametrize("other", ["InSync", "NotWritten", "Conflict", "Refused", None])
 def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_set_for(
@@ -176,14 +174,12 @@ def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_tha
 
 @cases(
     ("spec", "actions"),
-    [
-        pytest.param(OURS, [], id="nothing was decided"),
-        pytest.param(OURS, [action("labels", "InSync")], id="of another action alone"),
-        pytest.param(OURS, [action("labels", "Conflict")], id="of another action's failure"),
-        pytest.param({}, [action("capacity", "InSync")], id="nothing is configured"),
-        pytest.param({"config": {}}, [action("capacity", "InSync")], id="not of the configuration"),
-        pytest.param({"config": {"capacity": []}}, [action("capacity", "InSync")], id="of no entry"),
-    ],
+    pytest.param(OURS, [], id="nothing was decided"),
+    pytest.param(OURS, [action("labels", "InSync")], id="of another action alone"),
+    pytest.param(OURS, [action("labels", "Conflict")], id="of another action's failure"),
+    pytest.param({}, [action("capacity", "InSync")], id="nothing is configured"),
+    pytest.param({"config": {}}, [action("capacity", "InSync")], id="not of the configuration"),
+    pytest.param({"config": {"capacity": []}}, [action("capacity", "InSync")], id="of no entry"),
 )
 def test_the_object_claims_no_name_for_us_that_it_does_not_say_was_written(spec: Any, actions: Any) -> None:
     assert claimed_names(record(spec=spec, actions=actions)) == frozenset()

@@ -42,29 +42,27 @@ def allocated(identity: str, name: str = GPU) -> dict[str, Any]:
 
 @cases(
     ("seen", "held", "answer"),
-    [
-        (pod(), {}, HolderMatch.YES),
-        (pod(spec={"nodeName": "n2"}), {}, HolderMatch.NO),
-        (pod(status={"phase": "Failed"}), {}, HolderMatch.NO),
-        (pod(spec={"containers": [{"name": "main"}]}), {}, HolderMatch.NO),
-        (pod(spec={"containers": [{"name": "side", "resources": {"limits": {GPU: "1"}}}]}), {}, HolderMatch.NO),
-        (pod(), {"podUID": "pod-uid"}, HolderMatch.YES),
-        (pod(), {"podUID": "other"}, HolderMatch.NO),
-        (pod(status=allocated("GPU-3")), {}, HolderMatch.YES),
-        (pod(status=allocated("GPU-3::7")), {"ids": ["GPU-3::7"]}, HolderMatch.YES),
-        (pod(status=allocated("GPU-4")), {}, HolderMatch.NO),
-        (pod(status=allocated("GPU-4") | {"startTime": "2026-11-21T08:00:00Z"}), {}, HolderMatch.NO),
-        (pod(status={"startTime": "2026-11-21T11:59:30Z"}), {}, HolderMatch.YES),
-        (pod(status={"startTime": "2026-11-21T11:59:31Z"}), {}, HolderMatch.NO),
-        (pod(status={"startTime": None}), {}, HolderMatch.NOT_YET),
-        (pod(status={"startTime": "2026-11-21T11:00:00Z"}), {"since": ""}, HolderMatch.NOT_YET),
-    ],
+    (pod(), {}, HolderMatch.YES),
+    (pod(spec={"nodeName": "n2"}), {}, HolderMatch.NO),
+    (pod(status={"phase": "Failed"}), {}, HolderMatch.NO),
+    (pod(spec={"containers": [{"name": "main"}]}), {}, HolderMatch.NO),
+    (pod(spec={"containers": [{"name": "side", "resources": {"limits": {GPU: "1"}}}]}), {}, HolderMatch.NO),
+    (pod(), {"podUID": "pod-uid"}, HolderMatch.YES),
+    (pod(), {"podUID": "other"}, HolderMatch.NO),
+    (pod(status=allocated("GPU-3")), {}, HolderMatch.YES),
+    (pod(status=allocated("GPU-3::7")), {"ids": ["GPU-3::7"]}, HolderMatch.YES),
+    (pod(status=allocated("GPU-4")), {}, HolderMatch.NO),
+    (pod(status=allocated("GPU-4") | {"startTime": "2026-11-21T08:00:00Z"}), {}, HolderMatch.NO),
+    (pod(status={"startTime": "2026-11-21T11:59:30Z"}), {}, HolderMatch.YES),
+    (pod(status={"startTime": "2026-11-21T11:59:31Z"}), {}, HolderMatch.NO),
+    (pod(status={"startTime": None}), {}, HolderMatch.NOT_YET),
+    (pod(status={"startTime": "2026-11-21T11:00:00Z"}), {"since": ""}, HolderMatch.NOT_YET),
 )
 def test_whose_pod(seen: dict[str, Any], held: dict[str, Any], answer: HolderMatch) -> None:
     assert pods.match_holder(seen, concern(**held), SCOPE) is answer
 
 
-@cases("resource", ["cpu", "memory", MEMORY, "example.com/nobodys", "", None])
+@cases("resource", "cpu", "memory", MEMORY, "example.com/nobodys", "", None)
 def test_a_holder_of_what_its_node_is_not_granted_is_nobody(resource: str | None) -> None:
     """Whatever its pod requests, and though its container is there: an agent may not have pods marked by their CPU."""
     limits = {"cpu": "1", "memory": "1Gi", MEMORY: "1", "example.com/nobodys": "1", GPU: "1"}
@@ -101,12 +99,10 @@ def test_a_refused_capacity_takes_no_fault_from_holders_and_an_unknown_node_is_g
 
 @cases(
     ("claim", "answer"),
-    [
-        ("gpus", HolderMatch.YES),
-        ("trainer-two-x7k2p", HolderMatch.YES),
-        ("trainer-ext-9q", HolderMatch.YES),
-        ("other", HolderMatch.NO),
-    ],
+    ("gpus", HolderMatch.YES),
+    ("trainer-two-x7k2p", HolderMatch.YES),
+    ("trainer-ext-9q", HolderMatch.YES),
+    ("other", HolderMatch.NO),
 )
 def test_whose_pod_by_claim(claim: str, answer: HolderMatch) -> None:
     claims = [{"name": "one", "resourceClaimName": "gpus"}, {"name": "two", "resourceClaimTemplateName": "template"}]
@@ -156,13 +152,11 @@ def test_the_worst_device_comes_first() -> None:
 
 @cases(
     ("state", "reason", "expected"),
-    [
-        ("Unhealthy", "Xid79", ("False", "Xid79")),
-        ("Unknown", "ProbeSilent", ("Unknown", "ProbeSilent")),
-        ("Degraded", "NvlinkDown", ("True", "Degraded")),
-        ("Healthy", "", ("True", "Healthy")),
-        ("Unhealthy", "", ("False", "Unhealthy")),
-    ],
+    ("Unhealthy", "Xid79", ("False", "Xid79")),
+    ("Unknown", "ProbeSilent", ("Unknown", "ProbeSilent")),
+    ("Degraded", "NvlinkDown", ("True", "Degraded")),
+    ("Healthy", "", ("True", "Healthy")),
+    ("Unhealthy", "", ("False", "Unhealthy")),
 )
 def test_what_the_condition_says(state: str, reason: str, expected: tuple[str, str]) -> None:
     said = pods.pod_condition(concern(state, reason), None, NOW)

@@ -285,15 +285,13 @@ def test_a_capacity_that_is_refused_fails_its_policy_and_one_that_waits_is_not_i
 
 @cases(
     ("name", "reason", "section", "passing"),
-    [
-        ("capacity", "Conflict", "capacity", False),
-        ("capacity", "Forbidden", "capacity", False),
-        ("capacity", "Pending", "capacity", True),
-        ("capacity", "NotWritten", "capacity", True),
-        ("labels", "Conflict", "labels", False),
-        ("labels", "Forbidden", "labels", False),
-        ("taint", "Forbidden", "faults", False),
-    ],
+    ("capacity", "Conflict", "capacity", False),
+    ("capacity", "Forbidden", "capacity", False),
+    ("capacity", "Pending", "capacity", True),
+    ("capacity", "NotWritten", "capacity", True),
+    ("labels", "Conflict", "labels", False),
+    ("labels", "Forbidden", "labels", False),
+    ("taint", "Forbidden", "faults", False),
 )
 def test_the_actions_of_a_node_say_which_sections_are_not_in_effect(
     name: str, reason: str, section: str, passing: bool
@@ -307,19 +305,17 @@ def test_the_actions_of_a_node_say_which_sections_are_not_in_effect(
     assert hindrances(on_object, {name: None}, sections) == {}
 
 
-@cases("reason", ["Pending", "Refused", "Stopped", "Blocked"])
+@cases("reason", "Pending", "Refused", "Stopped", "Blocked")
 def test_a_policy_whose_evictions_are_held_back_by_its_own_limits_is_in_effect(reason: str) -> None:
     assert hindrances(record(), {"evictions": ("False", reason, "why")}, {"evictions": "faults"}) == {}
 
 
 @cases(
     "section",
-    [
-        {"resources": {"exclude": ["GPU-0"]}},
-        {"sharing": sharing(2)},
-        {"partitions": {"strategy": "mixed"}},
-        {"injection": {"deviceIDStrategy": "index"}},
-    ],
+    {"resources": {"exclude": ["GPU-0"]}},
+    {"sharing": sharing(2)},
+    {"partitions": {"strategy": "mixed"}},
+    {"injection": {"deviceIDStrategy": "index"}},
 )
 def test_each_section_that_says_what_is_served_is_idle_then(section: dict[str, Any]) -> None:
     idle = f"{next(iter(section))}.* has no effect while serving.mode is Observe"
@@ -341,12 +337,10 @@ def test_a_node_that_observes_by_its_own_flag_says_the_same() -> None:
 
 @cases(
     ("faults", "said"),
-    [
-        ({"evict": {"mode": "Immediate"}}, NO_TAINT),
-        ({"rules": [{"reasons": ["Xid79"], "evictMode": "AfterGrace"}]}, NO_TAINT),
-        ({"evict": {"mode": "Immediate"}, "taintEffect": "NoSchedule"}, ""),
-        ({"taintEffect": "NoSchedule"}, ""),
-    ],
+    ({"evict": {"mode": "Immediate"}}, NO_TAINT),
+    ({"rules": [{"reasons": ["Xid79"], "evictMode": "AfterGrace"}]}, NO_TAINT),
+    ({"evict": {"mode": "Immediate"}, "taintEffect": "NoSchedule"}, ""),
+    ({"taintEffect": "NoSchedule"}, ""),
 )
 def test_a_policy_that_evicts_without_a_taint_says_what_it_does_not_do_there(faults: dict[str, Any], said: str) -> None:
     assert observed(policy("p", faults={"budget": {"perHour": 9}, **faults})) == said
@@ -485,14 +479,12 @@ def test_a_status_that_is_shown_already_is_not_written_again() -> None:
 
 @cases(
     "other",
-    [
-        {"observedGeneration": 7},
-        {"actionsRecord": "ns/other"},
-        {"resumeRecord": "ns/other"},
-        {"nodes": {"selected": 9}},
-        {"conditions": policy_status(P, tally(P, {"a": FORCE}), NOW)["conditions"]},
-        {"conditions": policy_status(P, tally(P, {"a": WAITING}), NOW, stopped=STOPPED)["conditions"]},
-    ],
+    {"observedGeneration": 7},
+    {"actionsRecord": "ns/other"},
+    {"resumeRecord": "ns/other"},
+    {"nodes": {"selected": 9}},
+    {"conditions": policy_status(P, tally(P, {"a": FORCE}), NOW)["conditions"]},
+    {"conditions": policy_status(P, tally(P, {"a": WAITING}), NOW, stopped=STOPPED)["conditions"]},
 )
 def test_each_difference_of_a_status_is_written(other: dict[str, Any]) -> None:
     status = policy_status(P, tally(P, {"a": FORCE}), NOW, stopped=STOPPED, record="ns/fleet")

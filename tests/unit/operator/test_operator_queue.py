@@ -254,7 +254,7 @@ async def test_workers_work_wait_and_go_on_after_a_failure() -> None:
     assert failures == [("bad", "busy")]
 
 
-@cases("ticks", range(4))
+@cases("ticks", *range(4))
 async def test_a_worker_ends_on_request_at_the_moment_a_key_comes(ticks: int) -> None:
     """Python 3.11's asyncio.wait_for forgets a cancellation that comes as what it waits for is done."""
     queue = KeyQueue()

@@ -213,16 +213,14 @@ async def test_nodes_that_wait_for_the_same_budget_come_by_turns(one: Bench) -> 
 
 @cases(
     ("message", "found"),
-    [
-        ("example.com/gpu-mem: no device", "example.com/gpu-mem"),
-        ("unavailable for example.com/gpu-mem. Requested: 2", "example.com/gpu-mem"),
-        ('"example.com/gpu-mem"', "example.com/gpu-mem"),
-        ("example.com/gpu-mem.large", None),
-        ("example.com/gpu-memory", None),
-        ("my.example.com/gpu-mem", None),
-        ("x/example.com/gpu-mem", None),
-        ("examplescom/gpu-mem", None),
-    ],
+    ("example.com/gpu-mem: no device", "example.com/gpu-mem"),
+    ("unavailable for example.com/gpu-mem. Requested: 2", "example.com/gpu-mem"),
+    ('"example.com/gpu-mem"', "example.com/gpu-mem"),
+    ("example.com/gpu-mem.large", None),
+    ("example.com/gpu-memory", None),
+    ("my.example.com/gpu-mem", None),
+    ("x/example.com/gpu-mem", None),
+    ("examplescom/gpu-mem", None),
 )
 def test_a_resource_is_named_in_full_or_not_at_all(message: str, found: str | None) -> None:
     assert named(message, ["example.com/gpu-mem"]) == found
@@ -230,11 +228,9 @@ def test_a_resource_is_named_in_full_or_not_at_all(message: str, found: str | No
 
 @cases(
     "odd",
-    [
-        {},
-        {"metadata": None, "spec": None, "status": None},
-        {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "metadata": {"ownerReferences": None}},
-    ],
+    {},
+    {"metadata": None, "spec": None, "status": None},
+    {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "metadata": {"ownerReferences": None}},
 )
 def test_a_pod_without_these_fields_is_none(odd: dict[str, Any]) -> None:
     assert records.rejected_pod(odd) is None
@@ -285,7 +281,7 @@ async def test_only_failed_pods_are_watched_and_of_these_only_rejected_ones_are_
     assert nodes == ["n1", "n1", "n1", "n1"]
 
 
-@cases("line", [b"{", b"[]", b"{}", orjson.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}})])
+@cases("line", b"{", b"[]", b"{}", orjson.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}))
 async def test_what_is_no_event_ends_the_watch_and_nothing_else(line: bytes) -> None:
     pods = RejectedPods(Stream([("ADDED", rejected_pod("a")), line]))
     with pytest.raises(KubeError):

@@ -157,11 +157,9 @@ async def test_about_a_pod_of_long_ago_nothing_is_said() -> None:
 
 @cases(
     "raw",
-    [
-        pytest.param(pod() | {"status": {"phase": "Failed", "reason": "Evicted", "startTime": SINCE}}, id="otherwise"),
-        pytest.param(pod({"example.com/other": "1"}), id="of another's resource"),
-        pytest.param(pod() | {"status": {**pod()["status"], "startTime": "soon"}}, id="at no time"),
-    ],
+    pytest.param(pod() | {"status": {"phase": "Failed", "reason": "Evicted", "startTime": SINCE}}, id="otherwise"),
+    pytest.param(pod({"example.com/other": "1"}), id="of another's resource"),
+    pytest.param(pod() | {"status": {**pod()["status"], "startTime": "soon"}}, id="at no time"),
 )
 async def test_of_another_pod_that_failed_nothing_is_said(raw: dict[str, Any]) -> None:
     one = bench()

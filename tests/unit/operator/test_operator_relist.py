@@ -335,7 +335,7 @@ async def test_a_node_that_is_well_again_leaves_no_series(manager: Manager) -> N
     assert "nodedevices_operator_node_problem{" not in manager.metrics.render().decode()
 
 
-@cases("reason", ["Expected8Found7.", "Expected8", "Expected{expected}Found{found}"])
+@cases("reason", "Expected8Found7.", "Expected8", "Expected{expected}Found{found}")
 async def test_only_numbers_make_a_reason_one_of_too_few_devices(reason: str) -> None:
     shown = operator({"ExpectedDevices": ("False", reason)})
     assert [dict(labels)["reason"] for labels in shown["nodedevices_operator_node_problem"]] == ["Other"]
@@ -358,7 +358,7 @@ async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:
     assert await next_node(manager) == "n1"
 
 
-@cases("seconds", [0.5, 1.0, 7.0])
+@cases("seconds", 0.5, 1.0, 7.0)
 def test_a_list_for_what_is_gone_comes_however_often_it_is_asked_for(seconds: float) -> None:
     """Many nodes that went while the watch stalled keep meeting a 404 by turns."""
 

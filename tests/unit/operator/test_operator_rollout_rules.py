@@ -153,12 +153,10 @@ def test_devices_that_pods_hold_in_their_old_shape_are_not_lost_while_the_change
 
 @cases(
     "one",
-    [
-        record(said("Ready", "True")),
-        record(observed_generation=2),
-        record(applied_hash="old"),
-        record(said(names.CONFIG_APPLIED, "False", "Other")),
-    ],
+    record(said("Ready", "True")),
+    record(observed_generation=2),
+    record(applied_hash="old"),
+    record(said(names.CONFIG_APPLIED, "False", "Other")),
 )
 def test_a_node_whose_agent_has_not_applied_the_change_is_waited_for(one: NodeDevicesRecord) -> None:
     found = stands(one, pause=0)
@@ -179,16 +177,14 @@ def test_a_node_that_refuses_the_change_or_is_not_ready_is_worse_off_unless_a_pe
 
 @cases(
     ("fields", "free"),
-    [
-        ({}, False),
-        ({"config": None, "policies": ()}, True),
-        ({"summary": SummaryRecord(offered=0)}, True),
-        ({"summary": SummaryRecord()}, True),
-        ({"conditions": (APPLIED, said(names.STALE, "True"))}, True),
-        ({"conditions": (APPLIED, said(names.STALE, "False"))}, False),
-        ({"conditions": (INVALID,)}, True),
-        ({"conditions": ()}, False),
-    ],
+    ({}, False),
+    ({"config": None, "policies": ()}, True),
+    ({"summary": SummaryRecord(offered=0)}, True),
+    ({"summary": SummaryRecord()}, True),
+    ({"conditions": (APPLIED, said(names.STALE, "True"))}, True),
+    ({"conditions": (APPLIED, said(names.STALE, "False"))}, False),
+    ({"conditions": (INVALID,)}, True),
+    ({"conditions": ()}, False),
 )
 def test_a_node_that_can_lose_nothing_gets_its_configuration_at_once(fields: dict[str, Any], free: bool) -> None:
     assert stands(record(**({"change": None} | fields))).free is free
@@ -266,28 +262,26 @@ def test_of_too_many_policies_the_last_are_left_out_and_one_that_says_nothing_ha
 
 
 # --- a policy's own words ---------------------------------------------------------------------------------------------
-@cases(("most", "nodes", "at_once"), [("10%", 1, 1), ("10%", 10, 1), ("10%", 11, 2), ("1%", 0, 1), (4, 9, 4)])
+@cases(("most", "nodes", "at_once"), ("10%", 1, 1), ("10%", 10, 1), ("10%", 11, 2), ("1%", 0, 1), (4, 9, 4))
 def test_a_percentage_of_nodes_is_rounded_up_and_one_at_least(most: Any, nodes: int, at_once: int) -> None:
     assert most_nodes(policy_record(raw_policy("p", partitions={}, rollout={"maxNodes": most})), nodes) == at_once
 
 
 @cases(
     ("word", "goes_on", "wrong"),
-    [
-        ("rollout=resumed@3", True, False),
-        (" rollout=resumed@2 ,rollout=resumed@3", True, False),
-        ("rollout=resumed@2", False, False),
-        ("", False, False),
-        ("rollout=resumed@4", False, True),
-        ("rollout=resumed@03", False, True),
-        ("rollout=resumed@yes", False, True),
-        ("rollout=resumed@٣", False, True),
-        ("rollout=resumed@" + "9" * 5000, False, True),
-        ("rollout=resumed@3@3", False, True),
-        ("rollout=resumed", False, True),
-        ("GPU-1=recovered@2026-11-21T12:00:00Z", False, True),
-        ("3", False, True),
-    ],
+    ("rollout=resumed@3", True, False),
+    (" rollout=resumed@2 ,rollout=resumed@3", True, False),
+    ("rollout=resumed@2", False, False),
+    ("", False, False),
+    ("rollout=resumed@4", False, True),
+    ("rollout=resumed@03", False, True),
+    ("rollout=resumed@yes", False, True),
+    ("rollout=resumed@٣", False, True),
+    ("rollout=resumed@" + "9" * 5000, False, True),
+    ("rollout=resumed@3@3", False, True),
+    ("rollout=resumed", False, True),
+    ("GPU-1=recovered@2026-11-21T12:00:00Z", False, True),
+    ("3", False, True),
 )
 def test_a_roll_out_goes_on_by_its_own_generation_alone(word: str, goes_on: bool, wrong: bool) -> None:
     policy = dataclasses.replace(policy_record(raw_policy("p", partitions={})), generation=3, confirm=word)
@@ -299,14 +293,12 @@ def test_a_roll_out_goes_on_by_its_own_generation_alone(word: str, goes_on: bool
 
 @cases(
     ("state", "is_stopped", "is_done"),
-    [
-        (RolloutState(), False, True),
-        (RolloutState(waiting=1), False, False),
-        (RolloutState(under_way_count=1), False, False),
-        (RolloutState(under_way_count=1, resumed=True), False, True),
-        (RolloutState(worse_off=(("n", "w"),)), True, True),
-        (RolloutState(waiting=1, worse_off=(("n", "w"),), resumed=True), False, False),
-    ],
+    (RolloutState(), False, True),
+    (RolloutState(waiting=1), False, False),
+    (RolloutState(under_way_count=1), False, False),
+    (RolloutState(under_way_count=1, resumed=True), False, True),
+    (RolloutState(worse_off=(("n", "w"),)), True, True),
+    (RolloutState(waiting=1, worse_off=(("n", "w"),), resumed=True), False, False),
 )
 def test_a_roll_out_is_stopped_by_a_node_that_is_worse_off_until_a_person_says_that_it_goes_on(
     state: RolloutState, is_stopped: bool, is_done: bool

@@ -106,7 +106,9 @@ async def test_beside_a_field_that_is_not_known_a_fault_that_is_over_frees_the_n
 
 @cases(
     ("kind", "version"),
-    [("NodeDevices", "nodedevices.io/v1alpha1"), ("DevicePolicy", "nodedevices.io/v1alpha1"), ("Node", "v1")],
+    ("NodeDevices", "nodedevices.io/v1alpha1"),
+    ("DevicePolicy", "nodedevices.io/v1alpha1"),
+    ("Node", "v1"),
 )
 def test_what_is_applied_names_the_version_of_its_kind(kind: str, version: str) -> None:
     assert names.identified(kind, "n1", "u")["apiVersion"] == version

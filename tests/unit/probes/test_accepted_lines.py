@@ -198,15 +198,13 @@ def test_what_the_reader_reads_is_what_the_published_types_say(said: Snapshot) -
 
 @cases(
     ("fact", "complaint"),
-    [
-        (gpu(0, type="gpu-x"), "devices[0].type: 'gpu-x' is not allowed; give 1 to 32 letters and digits"),
-        (gpu(0, type="g" * 33), "devices[0].type: "),
-        (gpu(0, numa_node=1024), "devices[0].numaNode: 1024 is not allowed; give a whole number from 0 to 1023"),
-        (gpu(0, readings=well(recovery_action="reset-gpu")), "devices[0].readings.recoveryAction: 'reset-gpu' is not"),
-        (gpu(0, partitions=(partition(0, 0, profile="1g 10gb/x"),)), "devices[0].partitions[0].profile: '1g 10gb/x'"),
-        (gpu(0, partitions=(partition(0, 0, profile=""),)), "devices[0].partitions[0].profile: '' is not allowed"),
-        (gpu(0, links=(protocol.Link(kind="NV-Link", to="switch", count=1),)), "devices[0].links[0].kind: 'NV-Link'"),
-    ],
+    (gpu(0, type="gpu-x"), "devices[0].type: 'gpu-x' is not allowed; give 1 to 32 letters and digits"),
+    (gpu(0, type="g" * 33), "devices[0].type: "),
+    (gpu(0, numa_node=1024), "devices[0].numaNode: 1024 is not allowed; give a whole number from 0 to 1023"),
+    (gpu(0, readings=well(recovery_action="reset-gpu")), "devices[0].readings.recoveryAction: 'reset-gpu' is not"),
+    (gpu(0, partitions=(partition(0, 0, profile="1g 10gb/x"),)), "devices[0].partitions[0].profile: '1g 10gb/x'"),
+    (gpu(0, partitions=(partition(0, 0, profile=""),)), "devices[0].partitions[0].profile: '' is not allowed"),
+    (gpu(0, links=(protocol.Link(kind="NV-Link", to="switch", count=1),)), "devices[0].links[0].kind: 'NV-Link'"),
 )
 def test_what_the_report_could_not_say_is_refused_by_its_place(fact: DeviceFact, complaint: str) -> None:
     with pytest.raises(ProbeLineError) as refused:

@@ -159,7 +159,7 @@ def test_pcie_paths_and_numa_are_reported(tmp_path: Path) -> None:
     assert paths[amd_bus_id(4)] is PciePath.SYSTEM
 
 
-@cases(("version", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110001, "gfx1101"), (0, "")])
+@cases(("version", "name"), (90402, "gfx942"), (90010, "gfx90a"), (110001, "gfx1101"), (0, ""))
 def test_architectures_are_called_as_compilers_call_them(version: int, name: str) -> None:
     assert gfx_name(version) == name
 

@@ -101,7 +101,7 @@ SQUATS_EXAMPLES = """
 """
 
 
-@cases("flag", SQUATS_EXAMPLES.strip().splitlines())
+@cases("flag", *SQUATS_EXAMPLES.strip().splitlines())
 def test_every_example_of_squats_plugin_is_an_entry_as_it_is_written(flag: str) -> None:
     assert len(config(f"device:\n- {flag}\n").devices) == 1
 
@@ -170,7 +170,7 @@ REFUSED = {
 }
 
 
-@cases("text", REFUSED)
+@cases("text", *REFUSED)
 def test_what_is_wrong_is_named_with_what_would_be_right(text: str) -> None:
     with pytest.raises(InputError) as refused:
         config(text)
@@ -203,15 +203,13 @@ def test_a_shape_is_of_what_is_searched_for_and_of_nothing_else() -> None:
 
 @cases(
     ("path", "pattern", "text"),
-    [
-        ("/dev/ttyUSB0", "/dev/ttyUSB*", "0"),
-        ("/dev/snd/pcmC1D3c", "/dev/snd/pcmC*D*c", "1-3"),
-        ("/dev/tty7", "/dev/tty[0-9]", "7"),
-        ("/dev/ttyS", "/dev/tty[!0-9]", "S"),
-        ("/dev/ab", "/dev/?b", "a"),
-        ("/dev/fuse", "/dev/fuse", ""),
-        ("/dev/z", "/dev/[z-a]", ""),
-    ],
+    ("/dev/ttyUSB0", "/dev/ttyUSB*", "0"),
+    ("/dev/snd/pcmC1D3c", "/dev/snd/pcmC*D*c", "1-3"),
+    ("/dev/tty7", "/dev/tty[0-9]", "7"),
+    ("/dev/ttyS", "/dev/tty[!0-9]", "S"),
+    ("/dev/ab", "/dev/?b", "a"),
+    ("/dev/fuse", "/dev/fuse", ""),
+    ("/dev/z", "/dev/[z-a]", ""),
 )
 def test_what_wildcards_stand_for(path: str, pattern: str, text: str) -> None:
     assert match_text(path, pattern) == text

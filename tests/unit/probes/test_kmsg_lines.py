@@ -142,32 +142,30 @@ def line(text: str, prefix: str = KERNEL) -> bytes:
     return f"{prefix}[  830.456422] {text}\n".encode()
 
 
-@cases(("text", "event"), KNOWN)
+@cases(("text", "event"), *KNOWN)
 def test_a_drivers_line_is_an_event_with_its_address_number_and_details(text: str, event: tuple[object, ...]) -> None:
     [said] = read(line(text)).said
     assert (said.kind, said.pci_bus_id, said.code, said.details) == event
     assert said.seconds == 830.456422
 
 
-@cases("text", HARMLESS)
+@cases("text", *HARMLESS)
 def test_other_lines_are_none(text: str) -> None:
     assert read(line(text)).said == ()
 
 
-@cases("prefix", [USER, DAEMON, "<1023>", "", "<>", "[  830.456422] "])
+@cases("prefix", USER, DAEMON, "<1023>", "", "<>", "[  830.456422] ")
 def test_what_a_program_writes_into_the_log_is_not_the_kernels_word(prefix: str) -> None:
     assert read(line(STALLED, prefix)).said == ()
 
 
 @cases(
     "text",
-    [
-        f"systemd[1]: {STALLED}",
-        f"{STALLED[:20]}\x1b[2K{STALLED[20:]}",
-        "NVRM: Xid (PCI:0000:38:00): 13, pid=1, name=(GPC 1, TPC 2, , no place",
-        "mlx5_core: INFO: synd 0x8: unrecoverable hardware error.",
-        "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 99999999999, Fatal, Link 28 LTSSM Fault Up",
-    ],
+    f"systemd[1]: {STALLED}",
+    f"{STALLED[:20]}\x1b[2K{STALLED[20:]}",
+    "NVRM: Xid (PCI:0000:38:00): 13, pid=1, name=(GPC 1, TPC 2, , no place",
+    "mlx5_core: INFO: synd 0x8: unrecoverable hardware error.",
+    "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 99999999999, Fatal, Link 28 LTSSM Fault Up",
 )
 def test_a_line_that_only_contains_such_words_is_none(text: str) -> None:
     assert read(line(text)).said == ()
@@ -183,12 +181,10 @@ def test_a_kernel_that_names_the_caller_in_each_line_and_one_without_times_are_r
 
 @cases(
     ("said", "address"),
-    [
-        ("0000:c2:00", "0000:c2:00.0"),
-        ("00000000:C2:00", "0000:c2:00.0"),
-        ("00010000:c2:00.1", "10000:c2:00.1"),
-        ("10000:c2:00", "10000:c2:00.0"),
-    ],
+    ("0000:c2:00", "0000:c2:00.0"),
+    ("00000000:C2:00", "0000:c2:00.0"),
+    ("00010000:c2:00.1", "10000:c2:00.1"),
+    ("10000:c2:00", "10000:c2:00.0"),
 )
 def test_an_address_is_reported_as_sysfs_has_it(said: str, address: str) -> None:
     [found] = read(line(f"nvidia-nvswitch0: SXid (PCI:{said}): 20034, Fatal, Link 28 LTSSM Fault Up")).said

@@ -128,7 +128,7 @@ def test_newer_keys_change_nothing_and_another_protocol_is_refused_by_name() -> 
 
 @cases(
     ("path", "value", "complaint"),
-    [
+
         (
             *("devices.0.id", ""),
             "devices[0].id: '' is not allowed; give 1 to 96 of A-Z a-z 0-9 . _ - with single colons between them",
@@ -181,7 +181,7 @@ def test_newer_keys_change_nothing_and_another_protocol_is_refused_by_name() -> 
         ("time", "0001-01-01T00:00:00+23:00", "time: '0001-01-01T00:00:00+23:00' is not allowed; it is not a valid"),
         ("driver.state", "loaded", "driver.state: 'loaded' is not allowed"),
         ("driver", None, "driver: None is not allowed"),
-    ],
+
 )  # fmt: skip
 def test_a_bad_value_is_refused_by_place_and_value(path: Any, value: Any, complaint: str) -> None:
     with pytest.raises(ProbeLineError, match=re.escape(complaint)):
@@ -190,7 +190,15 @@ def test_a_bad_value_is_refused_by_place_and_value(path: Any, value: Any, compla
 
 @cases(
     "raw",
-    [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"protocol":' + b"[" * 5000, b'{"a":1}{"a":1}'],
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"x"',
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"protocol":' + b"[" * 5000,
+    b'{"a":1}{"a":1}',
 )
 def test_what_is_no_line_at_all_is_refused(raw: bytes) -> None:
     with pytest.raises(ProbeLineError):

@@ -295,7 +295,7 @@ REFUSED = {
 }
 
 
-@cases("text", REFUSED)
+@cases("text", *REFUSED)
 def test_what_is_wrong_is_named_with_what_would_be_right(text: str) -> None:
     with pytest.raises(InputError) as refused:
         parse(text.encode())

@@ -45,13 +45,11 @@ def state(text: str, node: str = "node-a") -> SimulatedState:
 
 @cases(
     ("key", "value"),
-    [
-        ("remapPending", True),
-        ("remapFailure", True),
-        ("eccUncorrectableVolatile", 3),
-        ("sramThresholdExceeded", True),
-        ("thermalSlowdown", True),
-    ],
+    ("remapPending", True),
+    ("remapFailure", True),
+    ("eccUncorrectableVolatile", 3),
+    ("sramThresholdExceeded", True),
+    ("thermalSlowdown", True),
 )
 def test_a_fault_ends_when_it_is_taken_out_of_the_file(key: str, value: Any) -> None:
     [_, ill] = state(yaml.safe_dump({"profile": "h100 x 2", "devices": [{"index": 1, key: value}]})).facts.devices
@@ -61,7 +59,7 @@ def test_a_fault_ends_when_it_is_taken_out_of_the_file(key: str, value: Any) -> 
     assert [each.reason for each in read(well.readings) if each.evident is not False] == []
 
 
-@cases("name", sorted(NVIDIA))
+@cases("name", *sorted(NVIDIA))
 def test_every_profile_of_nvidias_is_a_machine_that_is_well(name: str) -> None:
     facts = state(f"profile: {name} x 8").facts
 
@@ -183,54 +181,52 @@ def test_mig_devices_need_only_a_profile() -> None:
 
 @cases(
     ("text", "complaint"),
-    [
-        ("", "is empty; give a profile or devices"),
-        ("# nothing", "is empty"),
-        ("[]", "give a mapping such as {profile: h100 x 8}"),
-        ("profile: [", "not YAML"),
-        ("\t", "not YAML"),
-        ("a: &a [*a]", "a: no such key"),
-        ("{profile: h100, profile: a100}", "line 1: profile: is given twice"),
-        ("{profil: h100}", "profil: no such key; did you mean profile?"),
-        ("{profile: h900 x 8}", "profile: 'h900 x 8' is not a known profile"),
-        ("{profile: h100 x 300}", "profile: 'h100 x 300': 300 devices are not possible; give 1 to 256"),
-        ("{profile: h100 x -1}", "profile: 'h100 x -1': -1 devices are not possible; give 1 to 256"),
-        ("{profile: h100 x 0}", "profile: 'h100 x 0': 0 devices are not possible; give 1 to 256"),
-        ("{profile: h100 x 257}", "257 devices are not possible"),
-        ("{profile: 8}", "profile: 8 is not allowed; give text, in quotes"),
-        ("{devices: {}}", "devices: a mapping is not allowed; give a list"),
-        ("{devices: [3]}", "devices[0]: 3 is not allowed; give a device such as {index: 0, lost: true}"),
-        ("{devices: [{loss: true}]}", "devices[0].loss: no such key; did you mean lost?"),
-        ("{devices: [{lost: yes please}]}", "devices[0].lost: 'yes please' is not allowed; give true or false"),
-        ("{devices: [{lost: 1}]}", "devices[0].lost: 1 is not allowed; give true or false"),
-        ("{devices: [{computeCapability: 9.0}]}", "devices[0].computeCapability: 9.0 is not allowed; give text"),
-        ("{devices: [{index: -1}]}", "devices[0].index: -1 is not allowed; give an integer from 0 to 1023"),
-        ("{devices: [{index: true}]}", "devices[0].index: True is not allowed"),
-        ("{devices: [{index: 1}, {index: 1}]}", "devices[1].index: 1 is given twice"),
-        ("{devices: [{id: a}, {id: a}]}", "devices: the id a is given twice"),
-        ("{devices: [{id: 'a b'}]}", "devices[0].id: 'a b' is not allowed; give A-Z a-z 0-9 . _ - with single colons"),
-        ("{devices: [{productName: \"a\\nb\"}]}", "devices[0].productName: 'a\\nb' is not allowed; give text"),
-        ("{devices: [{pciBusId: x}]}", "devices[0].pciBusId: 'x' is not allowed; give a PCI address"),
-        ("{devices: [{deviceNodes: [/dev/../x]}]}", "devices[0].deviceNodes[0]: '/dev/../x' is not allowed"),
-        ("{devices: [{recoveryAction: Reboot}]}", "devices[0].recoveryAction: 'Reboot' is not allowed; give one of"),
-        ("{devices: [{recoveryAction: null}]}", "devices[0].recoveryAction: None is not allowed"),
-        ("{devices: [{model: h100, mig: [{profile: 9g.10gb}]}]}", "mig[0].profile: '9g.10gb' is not a MIG profile"),
-        ("{devices: [{model: h100, mig: [{}]}]}", "devices[0].mig[0].profile: is missing"),
-        ("{devices: [{model: h100, mig: [{profile: 4g.40gb}, {profile: 4g.40gb}]}]}", "mig[1]: 8 compute slices"),
-        ("{devices: [{model: h100, mig: [{profile: 1g.80gb}, {profile: 1g.10gb}]}]}", "devices[0].mig[1]: no room"),
-        ("{devices: [{mig: [{profile: 1g.5gb, gi: 1}, {profile: 1g.5gb, gi: 1, ci: 0}]}]}", "mig[1].ci: GPU instance"),
-        ("{profile: h100 x 8, devices: [{lost: true}]}", "devices[0].index: is missing; beside a profile"),
-        ("{profile: h100 x 256, devices: [{index: 256}]}", "devices: 257 together with the profile are too many"),
-        ("{driver: {state: Gone}}", "driver.state: 'Gone' is not allowed; give one of Loaded, NotLoaded"),
-        ("{profile: l4 x 2, events: [{id: e, device: 2, xid: 79}]}", "events[0].device: 2 is not allowed"),
-        ("{profile: l4 x 2, events: [{id: e, device: 1}]}", "events[0].xid: is missing"),
-        ("{profile: l4 x 2, events: [{device: 1, xid: 79}]}", "events[0].id: is missing"),
-        ("{profile: l4 x 2, events: [{id: e, xid: 1}, {id: e, xid: 2}]}", "events[1].id: e is given twice"),
-        ("{profile: l4 x 2, links: [{a: 0, b: 7}]}", "links[0].b: 7 is not allowed"),
-        ("{profile: l4 x 2, links: [{a: 1, b: 1}]}", "links[0]: joins device 1 with itself"),
-        ("{profile: l4 x 2, silent: 'no'}", "silent: 'no' is not allowed; give true or false"),
-        ("!!python/object/apply:os.system [x]", "not YAML"),
-    ],
+    ("", "is empty; give a profile or devices"),
+    ("# nothing", "is empty"),
+    ("[]", "give a mapping such as {profile: h100 x 8}"),
+    ("profile: [", "not YAML"),
+    ("\t", "not YAML"),
+    ("a: &a [*a]", "a: no such key"),
+    ("{profile: h100, profile: a100}", "line 1: profile: is given twice"),
+    ("{profil: h100}", "profil: no such key; did you mean profile?"),
+    ("{profile: h900 x 8}", "profile: 'h900 x 8' is not a known profile"),
+    ("{profile: h100 x 300}", "profile: 'h100 x 300': 300 devices are not possible; give 1 to 256"),
+    ("{profile: h100 x -1}", "profile: 'h100 x -1': -1 devices are not possible; give 1 to 256"),
+    ("{profile: h100 x 0}", "profile: 'h100 x 0': 0 devices are not possible; give 1 to 256"),
+    ("{profile: h100 x 257}", "257 devices are not possible"),
+    ("{profile: 8}", "profile: 8 is not allowed; give text, in quotes"),
+    ("{devices: {}}", "devices: a mapping is not allowed; give a list"),
+    ("{devices: [3]}", "devices[0]: 3 is not allowed; give a device such as {index: 0, lost: true}"),
+    ("{devices: [{loss: true}]}", "devices[0].loss: no such key; did you mean lost?"),
+    ("{devices: [{lost: yes please}]}", "devices[0].lost: 'yes please' is not allowed; give true or false"),
+    ("{devices: [{lost: 1}]}", "devices[0].lost: 1 is not allowed; give true or false"),
+    ("{devices: [{computeCapability: 9.0}]}", "devices[0].computeCapability: 9.0 is not allowed; give text"),
+    ("{devices: [{index: -1}]}", "devices[0].index: -1 is not allowed; give an integer from 0 to 1023"),
+    ("{devices: [{index: true}]}", "devices[0].index: True is not allowed"),
+    ("{devices: [{index: 1}, {index: 1}]}", "devices[1].index: 1 is given twice"),
+    ("{devices: [{id: a}, {id: a}]}", "devices: the id a is given twice"),
+    ("{devices: [{id: 'a b'}]}", "devices[0].id: 'a b' is not allowed; give A-Z a-z 0-9 . _ - with single colons"),
+    ("{devices: [{productName: \"a\\nb\"}]}", "devices[0].productName: 'a\\nb' is not allowed; give text"),
+    ("{devices: [{pciBusId: x}]}", "devices[0].pciBusId: 'x' is not allowed; give a PCI address"),
+    ("{devices: [{deviceNodes: [/dev/../x]}]}", "devices[0].deviceNodes[0]: '/dev/../x' is not allowed"),
+    ("{devices: [{recoveryAction: Reboot}]}", "devices[0].recoveryAction: 'Reboot' is not allowed; give one of"),
+    ("{devices: [{recoveryAction: null}]}", "devices[0].recoveryAction: None is not allowed"),
+    ("{devices: [{model: h100, mig: [{profile: 9g.10gb}]}]}", "mig[0].profile: '9g.10gb' is not a MIG profile"),
+    ("{devices: [{model: h100, mig: [{}]}]}", "devices[0].mig[0].profile: is missing"),
+    ("{devices: [{model: h100, mig: [{profile: 4g.40gb}, {profile: 4g.40gb}]}]}", "mig[1]: 8 compute slices"),
+    ("{devices: [{model: h100, mig: [{profile: 1g.80gb}, {profile: 1g.10gb}]}]}", "devices[0].mig[1]: no room"),
+    ("{devices: [{mig: [{profile: 1g.5gb, gi: 1}, {profile: 1g.5gb, gi: 1, ci: 0}]}]}", "mig[1].ci: GPU instance"),
+    ("{profile: h100 x 8, devices: [{lost: true}]}", "devices[0].index: is missing; beside a profile"),
+    ("{profile: h100 x 256, devices: [{index: 256}]}", "devices: 257 together with the profile are too many"),
+    ("{driver: {state: Gone}}", "driver.state: 'Gone' is not allowed; give one of Loaded, NotLoaded"),
+    ("{profile: l4 x 2, events: [{id: e, device: 2, xid: 79}]}", "events[0].device: 2 is not allowed"),
+    ("{profile: l4 x 2, events: [{id: e, device: 1}]}", "events[0].xid: is missing"),
+    ("{profile: l4 x 2, events: [{device: 1, xid: 79}]}", "events[0].id: is missing"),
+    ("{profile: l4 x 2, events: [{id: e, xid: 1}, {id: e, xid: 2}]}", "events[1].id: e is given twice"),
+    ("{profile: l4 x 2, links: [{a: 0, b: 7}]}", "links[0].b: 7 is not allowed"),
+    ("{profile: l4 x 2, links: [{a: 1, b: 1}]}", "links[0]: joins device 1 with itself"),
+    ("{profile: l4 x 2, silent: 'no'}", "silent: 'no' is not allowed; give true or false"),
+    ("!!python/object/apply:os.system [x]", "not YAML"),
 )  # fmt: skip
 def test_a_wrong_file_is_refused_by_place_and_value(text: str, complaint: str) -> None:
     with pytest.raises(CheckError, match=re.escape(complaint)):
@@ -265,7 +261,7 @@ def test_every_model_is_of_a_known_maker() -> None:
     assert set(MODELS) == set(NVIDIA) | set(KINDS)
 
 
-@cases("name", sorted(KINDS))
+@cases("name", *sorted(KINDS))
 def test_every_profile_of_other_makers_is_well_and_known_by_pci_addresses(name: str) -> None:
     facts = state(f"profile: {name} x 6").facts
     own = [device for device in facts.devices if (device.vendor, device.type) == KINDS[name]]
@@ -345,7 +341,7 @@ def test_the_file_says_what_a_nic_has_and_what_is_wrong_with_it() -> None:
     assert (other.id, other.extra, other.device_nodes) == (other.pci_bus_id, {}, ())
 
 
-@cases("reading", ["eccUncorrectableVolatile: 1", "thermalSlowdown: true", "remapPending: true"])
+@cases("reading", "eccUncorrectableVolatile: 1", "thermalSlowdown: true", "remapPending: true")
 def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: str) -> None:
     (ill,) = state(f"{{profile: mi300x, devices: [{{index: 0, {reading}}}]}}").facts.devices
     (well,) = state("profile: mi300x").facts.devices
@@ -356,31 +352,29 @@ def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: st
 
 @cases(
     ("text", "complaint"),
-    [
-        ("{profile: 'h100 x 2, u900'}", "profile: 'h100 x 2, u900' is not a known profile; give a model and a number"),
-        ("{profile: 'h100,'}", "profile: 'h100,' is not a known profile"),
-        ("{profile: 'h100 x 200, u250 x 57'}", "257 devices are not possible; give 1 to 256"),
-        ("{profile: e810 x 52}", "260 devices are not possible"),
-        ("{profile: 'h100, u250 x 0'}", "0 devices are not possible"),
-        ("{profile: u250, devices: [{index: 0, mig: []}]}", "devices[0].mig: only NVIDIA's GPUs have this"),
-        ("{devices: [{vendor: amd, computeCapability: '9.0'}]}", "computeCapability: only NVIDIA's GPUs have this"),
-        ("{devices: [{conditions: linkDown}]}", "devices[0].conditions: 'linkDown' is not allowed; give a list"),
-        ("{devices: [{conditions: ['link down']}]}", "devices[0].conditions[0]: 'link down' is not allowed"),
-        ("{devices: [{counters: [7]}]}", "devices[0].counters: a list is not allowed; give a mapping such as"),
-        ("{devices: [{counters: {symbolError: -1}}]}", "devices[0].counters.symbolError: -1 is not allowed"),
-        ("{devices: [{counters: {symbol_error: 1}}]}", "devices[0].counters: a name: 'symbol_error' is not allowed"),
-        (
-            f"{{devices: [{{counters: {{{', '.join(f'a{n}: 1' for n in range(33))}}}}}]}}",
-            "devices[0].counters: '33 counters' is not allowed; give at most 32",
-        ),
-        ("{devices: [{extra: [1]}]}", "devices[0].extra: a list is not allowed; give a mapping such as"),
-        ("{devices: [{extra: {speed: 1.5}}]}", "devices[0].extra.speed: 1.5 is not allowed; give text"),
-        ("{devices: [{extra: {'a b': 1}}]}", "devices[0].extra: a name: 'a b' is not allowed"),
-        (
-            f"{{profile: connectx-7, devices: [{{index: 0, extra: {{{', '.join(f'a{n}: 1' for n in range(12))}}}}}]}}",
-            "devices[0].extra: 21 attributes and 1 amounts are too many; give at most 18 together",
-        ),
-    ],
+    ("{profile: 'h100 x 2, u900'}", "profile: 'h100 x 2, u900' is not a known profile; give a model and a number"),
+    ("{profile: 'h100,'}", "profile: 'h100,' is not a known profile"),
+    ("{profile: 'h100 x 200, u250 x 57'}", "257 devices are not possible; give 1 to 256"),
+    ("{profile: e810 x 52}", "260 devices are not possible"),
+    ("{profile: 'h100, u250 x 0'}", "0 devices are not possible"),
+    ("{profile: u250, devices: [{index: 0, mig: []}]}", "devices[0].mig: only NVIDIA's GPUs have this"),
+    ("{devices: [{vendor: amd, computeCapability: '9.0'}]}", "computeCapability: only NVIDIA's GPUs have this"),
+    ("{devices: [{conditions: linkDown}]}", "devices[0].conditions: 'linkDown' is not allowed; give a list"),
+    ("{devices: [{conditions: ['link down']}]}", "devices[0].conditions[0]: 'link down' is not allowed"),
+    ("{devices: [{counters: [7]}]}", "devices[0].counters: a list is not allowed; give a mapping such as"),
+    ("{devices: [{counters: {symbolError: -1}}]}", "devices[0].counters.symbolError: -1 is not allowed"),
+    ("{devices: [{counters: {symbol_error: 1}}]}", "devices[0].counters: a name: 'symbol_error' is not allowed"),
+    (
+        f"{{devices: [{{counters: {{{', '.join(f'a{n}: 1' for n in range(33))}}}}}]}}",
+        "devices[0].counters: '33 counters' is not allowed; give at most 32",
+    ),
+    ("{devices: [{extra: [1]}]}", "devices[0].extra: a list is not allowed; give a mapping such as"),
+    ("{devices: [{extra: {speed: 1.5}}]}", "devices[0].extra.speed: 1.5 is not allowed; give text"),
+    ("{devices: [{extra: {'a b': 1}}]}", "devices[0].extra: a name: 'a b' is not allowed"),
+    (
+        f"{{profile: connectx-7, devices: [{{index: 0, extra: {{{', '.join(f'a{n}: 1' for n in range(12))}}}}}]}}",
+        "devices[0].extra: 21 attributes and 1 amounts are too many; give at most 18 together",
+    ),
 )
 def test_what_is_wrong_about_other_makers_devices_is_named(text: str, complaint: str) -> None:
     with pytest.raises(CheckError, match=re.escape(complaint)):

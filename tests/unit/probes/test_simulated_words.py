@@ -20,14 +20,12 @@ PAGE = Path(__file__).parents[3] / "docs" / "simulated-devices.md"
 
 @cases(
     ("profile", "said", "complaint"),
-    [
-        ("connectx-7", "conditions: [linkDwn]", "conditions[0]: 'linkDwn' is not allowed; did you mean linkDown? "),
-        ("connectx-7", "conditions: [linkDown, foo]", "conditions[1]: 'foo' is not allowed; conditions of a nic of "),
-        ("connectx-7", "counters: {linkDownd: 1}", "counters.linkDownd: no such counter; did you mean linkDowned?"),
-        ("u250", "conditions: [linkDown]", "conditions of a fpga of xilinx: firewallTripped, noShell, "),
-        ("mi300x", "counters: {linkDowned: 1}", "counters.linkDowned: no such counter; a gpu of amd has no counters"),
-        ("h100", "conditions: [hot]", "conditions[0]: 'hot' is not allowed; a gpu of nvidia has no conditions: give"),
-    ],
+    ("connectx-7", "conditions: [linkDwn]", "conditions[0]: 'linkDwn' is not allowed; did you mean linkDown? "),
+    ("connectx-7", "conditions: [linkDown, foo]", "conditions[1]: 'foo' is not allowed; conditions of a nic of "),
+    ("connectx-7", "counters: {linkDownd: 1}", "counters.linkDownd: no such counter; did you mean linkDowned?"),
+    ("u250", "conditions: [linkDown]", "conditions of a fpga of xilinx: firewallTripped, noShell, "),
+    ("mi300x", "counters: {linkDowned: 1}", "counters.linkDowned: no such counter; a gpu of amd has no counters"),
+    ("h100", "conditions: [hot]", "conditions[0]: 'hot' is not allowed; a gpu of nvidia has no conditions: give"),
 )
 def test_a_word_that_the_devices_probe_does_not_report_is_refused_with_those_that_it_does(
     profile: str, said: str, complaint: str
@@ -45,7 +43,7 @@ def test_a_device_that_no_built_in_probe_reports_may_have_any_word(device: str) 
 
 @cases(
     ("vendor", "kind", "word"),
-    [(vendor, kind, word) for (vendor, kind), words in KNOWN.items() for word in words.conditions],
+    *[(vendor, kind, word) for (vendor, kind), words in KNOWN.items() for word in words.conditions],
 )
 def test_each_condition_that_is_allowed_is_one_that_the_agent_knows(vendor: str, kind: str, word: str) -> None:
     source = source_of(REGISTERED, gpu(0, vendor=vendor, type=kind))
