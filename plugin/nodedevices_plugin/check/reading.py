@@ -1,5 +1,9 @@
 """Runs the probes until each has written a line, and judges what they say as the agent does.
 
+What is read beside probes' lines: the hardware, the agent's files, a policy, the agent's state file. Files are read as
+the agent reads them, on a worker's thread: one that hangs is a problem like any other. The state file is read alone:
+what cannot be used of it is said, and it stays where it is.
+
 A probe that cannot be started, or that has ended twice without a line, is not waited for; any other one is, until the
 time is up. Whatever happens, no process of a probe is left when `read` returns.
 """
@@ -13,12 +17,21 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+from nodedevices_api.base import to_dict
+from nodedevices_api.devicepolicy import DevicePolicy
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Sections
+from nodedevices_common import safe_yaml
+from nodedevices_common.errors import InputError
+from nodedevices_common.text import show
 
-from nodedevices_plugin.check.sources import Sources
 from nodedevices_plugin.health import reasons
+from nodedevices_plugin.host.machine import FoundHardware, LocalMachine, Machine, ServedMachine
+from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFolder
 from nodedevices_plugin.inputs.probes import Line, Probes
 from nodedevices_plugin.model import HoldersState, Holdings, Unmatched
 from nodedevices_plugin.offering.unmatched import unmatched_rules
@@ -28,12 +41,16 @@ from nodedevices_plugin.pipeline.config_status import ActiveConfig, ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.lost import left_behind, lost_devices
 from nodedevices_plugin.pipeline.requesting import driver_root, request_config
-from nodedevices_plugin.pipeline.state import SeenSpec
+from nodedevices_plugin.pipeline.state import MAX_BYTES, SeenSpec, State, StateError, from_bytes
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
+from nodedevices_plugin.runtime.threads import Worker
+from nodedevices_plugin.settings import file as config_file
+from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import AUTO, lists_devices, missing, name_of
 from nodedevices_plugin.settings.probes import read as probe_specs
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.vendors.settings import DeviceFiles
 
 STARTS = 3  # of a probe that has written no line, with which it is given up
 TICK_SECONDS = 0.1
@@ -41,24 +58,25 @@ NO_HOLDERS = Holdings(state=HoldersState.UNAVAILABLE)
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """`refused`: why the configuration cannot be used; then there is nothing else. `facts`: of the node, with no plan
-    and no holders. `silent`: by probe why it has written no line. `expects`: a policy says how many devices there must
-    be. `auto`: the node's hardware decides which probes run."""
+    """`facts`: of the node, with no plan and no holders. `expects`: a policy says how many devices there must be.
+    `auto`: the node's hardware decides which probes run."""
 
-    refused: tuple[str, ...] = ()
-    facts: NodeFacts | None = None
-    silent: Mapping[str, str] = field(default_factory=dict)
+    facts: NodeFacts
     expects: bool = False
     auto: bool = False
 
+    @property
+    def silent(self) -> dict[str, str]:
+        """By probe why it has written no line."""
+        return {probe.name: probe.error or "" for probe in self.facts.probes if probe.silent}
+
 
 async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, until: float) -> Reading:
-    """`expect`: numbers of devices by type, in the place of a policy's. `until`: time.monotonic()."""
+    """`expect`: numbers of devices by type, in the place of a policy's. `until`: time.monotonic(). Raises InputError
+    where the configuration cannot be used."""
     began = time.monotonic()
     local = _with_probes(local, sources)
-    world, refused = _begin(local, sources, expect, now=datetime.now(UTC), monotonic=began)
-    if refused:
-        return Reading(refused=refused)
+    world = _begin(local, sources, expect, now=datetime.now(UTC), monotonic=began)
     came = asyncio.Event()
     root = Path(driver_root(local, world.requested, sources.file, world.active.effective))
     files = world.requested.files
@@ -84,10 +102,8 @@ async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, unt
     return _judged(assessment, sources, silent)
 
 
-def _begin(
-    local: Local, sources: Sources, expect: Mapping[str, int], *, now: datetime, monotonic: float
-) -> tuple[World, tuple[str, ...]]:
-    """Return the world before the first line, with the requested configuration in effect, and why there is none."""
+def _begin(local: Local, sources: Sources, expect: Mapping[str, int], *, now: datetime, monotonic: float) -> World:
+    """Return the world before the first line, with the requested configuration in effect."""
     state = sources.state
     given = sources.policy if sources.policy is not None else state.spec.config if state.spec is not None else None
     if expect:
@@ -109,8 +125,8 @@ def _begin(
         problem for problem in (requested.error, *(it.message for it in requested.others)) if problem
     )
     if requested.effective is None or problems:
-        return world, tuple(problems)
-    return replace(world, active=ActiveConfig(effective=requested.effective, applied_once=True)), ()
+        raise InputError([*filter(None, [sources.state_problem]), *problems])
+    return replace(world, active=ActiveConfig(effective=requested.effective, applied_once=True))
 
 
 def _with_probes(local: Local, sources: Sources) -> Local:
@@ -189,8 +205,7 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
         most_seen=most,
         now=assessment.now,
     )
-    auto = known.requested.auto
-    return Reading(facts=facts, silent=silent, expects=bool(sections.expect), auto=auto)
+    return Reading(facts=facts, expects=bool(sections.expect), auto=known.requested.auto)
 
 
 def _unmatched(assessment: Assessment, sources: Sources, *, complete: bool) -> tuple[Unmatched, ...]:
@@ -209,3 +224,93 @@ def _unmatched(assessment: Assessment, sources: Sources, *, complete: bool) -> t
 
 async def _keep(_: str, run: Callable[[], Awaitable[None]]) -> None:
     await run()
+
+
+# --- what is read beside probes' lines -------------------------------------------------------------------------------
+_OF_OBJECT = ("apiVersion", "kind", "metadata", "spec")
+
+
+class Sources(Struct, kw_only=True):
+    """`hardware`: as pipeline.world.Inputs has it. `state_problem`: what of the state file could not be used."""
+
+    file: FileOutcome = field(default_factory=FileOutcome)
+    device_files: DeviceFiles = field(default_factory=dict)
+    hardware: frozenset[str] | None = None
+    hardware_problem: str = ""
+    policy: Mapping[str, Any] | None = None  # its sections
+    state: State = field(default_factory=State)
+    state_problem: str = ""
+
+
+async def read_sources(local: Local, *, policy: str, state_file: str) -> Sources:
+    """`policy`, `state_file`: paths; empty: none. Raises InputError where the policy cannot be used."""
+    found = Sources()
+
+    def on_file(outcome: FileOutcome) -> None:
+        found.file = outcome
+
+    def on_device_files(files: DeviceFiles) -> None:
+        found.device_files = files
+
+    machine: Machine = ServedMachine(local.probe_server) if local.probe_server else LocalMachine()
+    hardware = FoundHardware(worker=Worker("hardware"), on_change=lambda: None, check=machine.hardware)
+    hardware.want(wanted=True)  # or it does not say what its problem is
+    worker = Worker("files")
+    firsts = [hardware.first()]
+    if local.config_file is not None:
+        file = ConfigFile(Path(local.config_file), worker=worker, on_change=on_file, vendors=local.vendors)
+        firsts.append(file.first())
+    if local.devices_dir is not None:
+        folder = Path(local.devices_dir)
+        files = DeviceFolder(
+            folder, node=local.node_name, worker=worker, on_change=on_device_files, vendors=local.vendors
+        )
+        firsts.append(files.first())
+    await asyncio.gather(*firsts)
+    found.hardware, found.hardware_problem = hardware.found, hardware.problem
+    if hardware.found is None and not hardware.problem:
+        found.hardware_problem = "/sys, /proc or /dev does not answer"
+    if policy:
+        try:
+            raw = await worker.run(lambda: _raw(Path(policy), config_file.MAX_BYTES))
+            found.policy = sections(raw)
+        except OSError as error:
+            raise InputError(f"--policy {policy}: {error.strerror or error}") from error
+        except InputError as error:
+            raise InputError(f"--policy {policy}: {error}") from error
+    if state_file:
+        try:
+            found.state, unread = from_bytes(await worker.run(lambda: _raw(Path(state_file), MAX_BYTES)))
+            found.state_problem = f"--state-file {state_file}: not used: {unread}" if unread else ""
+        except OSError as error:
+            found.state_problem = f"--state-file {state_file}: {error.strerror or error}"
+        except (InputError, StateError) as error:
+            found.state_problem = f"--state-file {state_file}: not a state file ({error})"
+    return found
+
+
+def sections(raw: bytes) -> dict[str, Any]:
+    """Return the sections of a policy, or of a file with sections alone. InputError names what is wrong."""
+    documents = [
+        document for document in safe_yaml.load_all(raw, max_values=config_file.MAX_VALUES) if document is not None
+    ]
+    if len(documents) != 1:
+        raise InputError(f"{len(documents)} documents; give one policy")
+    [document] = documents
+    if not isinstance(document, dict):
+        raise InputError(f"{show(document)} is not a policy; give a DevicePolicy, or only its sections")
+    if "kind" not in document:
+        return to_dict(parse(Sections, document))
+    if document["kind"] != "DevicePolicy":
+        raise InputError(
+            f"kind: {show(document['kind'])} is not supported here; give a DevicePolicy, or only its sections"
+        )
+    return to_dict(parse(DevicePolicy, {key: document[key] for key in _OF_OBJECT if key in document}).spec.sections())
+
+
+def _raw(path: Path, most: int) -> bytes:
+    with path.open("rb") as opened:
+        raw = opened.read(most + 1)
+    if len(raw) > most:
+        raise InputError(f"larger than {most} bytes")
+    return raw

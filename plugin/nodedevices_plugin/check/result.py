@@ -6,10 +6,16 @@ device to no new pod, it is UNKNOWN. What is lacking is CRITICAL, and what could
 kernel's log was not read, or that no driver has an accelerator of the PCI bus, is a WARNING. Of several the worst
 counts, in the order CRITICAL, UNKNOWN, WARNING: what is not known may be a fault that makes a device unusable, and a
 warning never is.
+
+As text it is the table of `kubectl nodedevices`, a NodeDevices as JSON, or the output of a monitoring plugin. The first
+line of table and plugin is the summary, at most 80 characters, as node-problem-detector cuts it (`max_output_length`)
+and a pager shows it. What devices and drivers say of themselves has its control characters escaped; in a plugin's
+output `|` begins the performance data, and is replaced elsewhere.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +23,13 @@ from datetime import datetime
 from enum import IntEnum
 
 from msgspec import Struct
+from nodedevices_api import API_VERSION
 from nodedevices_api import nodedevices as api
+from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import DEVICES_HEALTHY, EXPECTED_DEVICES, READY, Condition
-from nodedevices_common.table import Row
-from nodedevices_common.text import some
+from nodedevices_api.conditions import Status as ConditionStatus
+from nodedevices_common.table import Column, Row, TableText
+from nodedevices_common.text import printable, some
 from nodedevices_probe.node.sysfs import DRIVER_UNBOUND
 from nodedevices_probe.protocol import DriverState
 from nodedevices_probe.registry import KINDS
@@ -32,6 +41,7 @@ from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.settings.probes import lists_devices
 from nodedevices_plugin.status.conditions import no_driver, numbers
+from nodedevices_plugin.status.facts import whole_second
 from nodedevices_plugin.status.report import report
 
 GPU = "gpu"  # the type that a bare index is about: SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES have such
@@ -99,8 +109,6 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
         problems: what could not be read beside the probes.
     """
     facts = reading.facts
-    if facts is None:
-        return not_checked((*problems, *reading.refused), node=node, time=time)
     parts = {probe.name: probe.inventory for probe in facts.probes}
     names = device_names(facts.inventory)
     every = [device for part in parts.values() for device in part.devices]
@@ -236,7 +244,6 @@ def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: boo
     another has devices: the agent's own rule (status.conditions)."""
     found: dict[str, Finding] = {}
     needed = probe_set.needed(parts)
-    lost = reading.facts.lost if reading.facts is not None else {}
 
     def wrong(name: str, what: str, why: str) -> None:
         message = f"probe {name}: {why}"
@@ -250,7 +257,7 @@ def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: boo
         loaded = part.driver is not None and part.driver.state is DriverState.LOADED
         if not loaded and (not devices or part.devices or part.accelerators_on_bus):
             wrong(name, "no driver", no_driver(part))
-    for name, why in lost.items():
+    for name, why in reading.facts.lost.items():
         wrong(name, "sees no device", why)
     if not devices and not found:
         for name in parts:
@@ -280,3 +287,80 @@ def _notes(parts: Mapping[str, Inventory]) -> tuple[str, ...]:
                 "--expect makes that CRITICAL"
             )
     return tuple(notes)
+
+
+# --- as text ---------------------------------------------------------------------------------------------------------
+TABLE = "table"
+FORMS = (TABLE, "json", "nagios")
+MOST_SUMMARY = 80
+CHECK_PASSED = "CheckPassed"  # the condition that only a check has
+_PASSED: dict[Status, ConditionStatus] = {Status.OK: "True", Status.UNKNOWN: "Unknown"}  # others: False
+_HEADERS = ("NAME", "ID", "MODEL", "HEALTH", "REASON", "ACTION", "MESSAGE")
+_COLUMNS = tuple(Column(header, header.lower()) for header in _HEADERS)
+
+
+def shown(result: Result, form: str) -> str:
+    """Return the whole output, with a newline at its end."""
+    make = {"table": _table, "json": _json, "nagios": _nagios}[form]
+    return make(result) + "\n"
+
+
+def summary(result: Result) -> str:
+    """Return the first line: the status, and as many findings as there is room for."""
+    start = f"DEVICES {result.status.name} - "
+    found = [printable(finding.what) for finding in result.findings]
+    if not found:
+        types = Counter(device.type for device in result.report.devices)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
+        return _cut(f"{start}{sum(types.values())} healthy ({kinds})")
+    for named in range(len(found), 0, -1):
+        more = len(found) - named
+        text = start + ", ".join(found[:named]) + (f" and {more} more" if more else "")
+        if len(text) <= MOST_SUMMARY:
+            return text
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_SUMMARY else text[: MOST_SUMMARY - 3] + "..."
+
+
+def _table(result: Result) -> str:
+    lines = [first := summary(result)]
+    messages = (printable(finding.message) for finding in result.findings if not finding.device)
+    lines += [message for message in messages if message not in first]
+    if result.rows:
+        lines += ["", *TableText(_COLUMNS, colours=False, headers=True).lines(result.rows, result.time)]
+    lines += ["", *(f"note: {printable(note)}" for note in result.notes)] if result.notes else []
+    return "\n".join(lines)
+
+
+def _json(result: Result) -> str:
+    lines = _lines(result)
+    passed = Condition(
+        type=CHECK_PASSED,
+        status=_PASSED.get(result.status, "False"),
+        reason=result.status.name,
+        message="; ".join(lines if result.findings else [summary(result), *lines]),
+        last_transition_time=whole_second(result.time),
+    )
+    status = result.report.model_copy(update={"conditions": (*result.report.conditions, passed)})
+    head = {"apiVersion": API_VERSION, "kind": "NodeDevices", "metadata": {"name": result.node}}
+    return json.dumps({**head, "status": to_dict(status)}, indent=2)
+
+
+def _nagios(result: Result) -> str:
+    """Return the summary with performance data, then a line for each finding and note."""
+    states = Counter(device.health.state for device in result.report.devices)
+    data = [f"devices={states.total()};;;0", *(f"{state.lower()}={states[state.value]};;;0" for state in HealthState)]
+    lines = [f"{_no_pipe(summary(result))} | {' '.join(data)}", *(_no_pipe(printable(line)) for line in _lines(result))]
+    return "\n".join(lines)
+
+
+def _lines(result: Result) -> list[str]:
+    """Return a line for each finding and note."""
+    return [*(finding.message for finding in result.findings), *(f"note: {note}" for note in result.notes)]
+
+
+def _no_pipe(text: str) -> str:
+    return text.replace("|", "/")

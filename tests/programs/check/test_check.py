@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from nodedevices_api.nodedevices import NodeDevices
 from nodedevices_common.errors import InputError
-from nodedevices_plugin.check.asked import parse
-from nodedevices_plugin.check.sources import sections
+from nodedevices_plugin.check.command import parse
+from nodedevices_plugin.check.reading import sections
 from nodedevices_plugin.model import Fault, HealthState, InventoryDevice, Verdict
 from nodedevices_plugin.pipeline.state import SeenSpec, State, StateFile
 from nodedevices_probe.protocol import DeviceFact

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
-from nodedevices_plugin.check.output import FORMS, MOST_SUMMARY, shown, summary
 from nodedevices_plugin.check.reading import NO_HOLDERS, Reading
-from nodedevices_plugin.check.result import Finding, Result, Status, conclude
+from nodedevices_plugin.check.result import FORMS, MOST_SUMMARY, Finding, Result, Status, conclude, shown, summary
 from nodedevices_plugin.model import HealthState, Verdict
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from support.cases import cases
