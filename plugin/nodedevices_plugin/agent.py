@@ -119,7 +119,9 @@ class Agent:
         self._device_folder = self._device_files_reader(workers["config-file"])
         machine: Machine = LocalMachine()
         if local.probe_server:
-            machine = ServedMachine(local.probe_server, failed=lambda request: self._metrics.unanswered(request))  # noqa: PLW0108  made below
+            machine = ServedMachine(
+                local.probe_server, failed=lambda request: self._metrics.server_failures.labels(request).inc()
+            )
         self._paths = HostPathReader(
             self._driver_root,
             self._file_contents,
@@ -400,7 +402,7 @@ class Agent:
             assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
             outcome = decide(assessment)
         before, self._world = self._world, outcome.world
-        self._metrics.stepped(time.monotonic() - began)
+        self._metrics.step.observe(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)
         self._probes.use(self._world.probe_set.texts)
         self._hardware.want(self._world.requested.auto)
@@ -445,7 +447,7 @@ class Agent:
         before, self._plan_sent = self._plan_sent, plan
         await self._plugins.set_plan(plan, allow_next=allow_next)
         if arrived is not None and withdraws(before, plan):
-            self._metrics.kubelet_updated(time.monotonic() - arrived)
+            self._metrics.fault_to_kubelet.observe(time.monotonic() - arrived)
 
     async def _others(self, resource: str, own: Collection[str], *, taking_over: bool = False) -> str | None:
         """Return which other plugin serves this resource or its devices; "" none, None: not known (kubelet.guard)."""

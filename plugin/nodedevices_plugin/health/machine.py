@@ -82,10 +82,7 @@ class _View(Struct, frozen=True, kw_only=True):
     now: datetime
     monotonic: float
     vendors: FaultSources
-    started: bool  # a good line has come
-    good: bool  # ... and counts still
-    driver_unloaded: bool
-    unknown: tuple[str, str, bool] | None  # reason, message, still offered
+    unknown: tuple[str, str, bool] | None  # reason, message, still offered; None: the last good line counts still
     shown: lasting.Lasting
     counts: lasting.Counts
     in_use: Callable[[str], bool]
@@ -94,6 +91,10 @@ class _View(Struct, frozen=True, kw_only=True):
     def for_device(self, device: InventoryDevice) -> _View:
         rules = self.rules.for_device(device.fact)
         return self if rules is self.rules else replace(self, rules=rules)
+
+    @property
+    def good(self) -> bool:
+        return self.unknown is None
 
 
 class _Subject(Struct, frozen=True, kw_only=True):
@@ -131,12 +132,13 @@ def judge_all(
     Judging again with no news changes nothing, with one exception: a fault whose hold-down was over when it came is
     reported once, and is over at the next judgement.
     """
-    every = _view(
-        inventory,
-        rules,
-        vendors,
+    every = _View(
+        inventory=inventory,
+        rules=rules,
         now=now,
         monotonic=monotonic,
+        vendors=vendors,
+        unknown=_unknown(inventory, rules, monotonic),
         shown=shown,
         counts=counts,
         in_use=in_use,
@@ -206,48 +208,22 @@ def _moved(fault: Fault, by: timedelta) -> Fault:
     )
 
 
-def _view(
-    inventory: Inventory,
-    rules: HealthRules,
-    vendors: FaultSources,
-    *,
-    now: datetime,
-    monotonic: float,
-    shown: lasting.Lasting,
-    counts: lasting.Counts,
-    in_use: Callable[[str], bool],
-    blind: bool,
-) -> _View:
+def _unknown(inventory: Inventory, rules: HealthRules, monotonic: float) -> tuple[str, str, bool] | None:
+    """Return why the state of these devices is not known: reason, message, and whether they are still offered."""
     driver, line = inventory.driver, inventory.line_monotonic
-    unknown: tuple[str, str, bool] | None = None
-    unloaded = driver is not None and driver.state is DriverState.NOT_LOADED
     if driver is None or line is None:
-        unknown = (STARTING, "the probe has not reported yet", False)
-    elif unloaded:
-        unknown = (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return when it is loaded", False)
-    elif driver.state is DriverState.UNKNOWN:
-        unknown = (DRIVER_NOT_LOADED, "the driver cannot be queried; its devices return when it answers", False)
-    elif driver.state is DriverState.VERSION_MISMATCH:
+        return STARTING, "the probe has not reported yet", False
+    if driver.state is DriverState.NOT_LOADED:
+        return DRIVER_NOT_LOADED, "the driver is not loaded; its devices return when it is loaded", False
+    if driver.state is DriverState.UNKNOWN:
+        return DRIVER_NOT_LOADED, "the driver cannot be queried; its devices return when it answers", False
+    if driver.state is DriverState.VERSION_MISMATCH:
         text = "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node"
-        unknown = (VERSION_MISMATCH, text, False)
-    elif (silent := monotonic - line) >= rules.silence_seconds:
+        return VERSION_MISMATCH, text, False
+    if (silent := monotonic - line) >= rules.silence_seconds:
         offered = silent < rules.withdraw_after_seconds
-        unknown = (PROBE_SILENT, f"the probe has not reported for {rules.silence_seconds:.0f} s or more", offered)
-    return _View(
-        inventory=inventory,
-        rules=rules,
-        vendors=vendors,
-        now=now,
-        monotonic=monotonic,
-        shown=shown,
-        counts=counts,
-        in_use=in_use,
-        started=line is not None,
-        good=unknown is None,
-        driver_unloaded=unloaded,
-        unknown=unknown,
-        blind=blind,
-    )
+        return PROBE_SILENT, f"the probe has not reported for {rules.silence_seconds:.0f} s or more", offered
+    return None
 
 
 def _subject(device: InventoryDevice, view: _View) -> _Subject:
@@ -316,7 +292,7 @@ def _judge(
     """
     if previous is not None and confirmed:
         previous = with_each_fault(previous, lambda fault: dataclasses.replace(fault, confirmed=True))
-    if previous is not None and not view.started:
+    if previous is not None and view.inventory.line_monotonic is None:
         return previous
     faults = {
         fault.reason: _not_future(fault, view.now)
@@ -338,7 +314,7 @@ def _judge(
         faults = {
             reason: _settled(_gone_before(fault, device, says, view), subject, view) for reason, fault in faults.items()
         }
-    elif view.driver_unloaded:
+    elif view.inventory.driver is not None and view.inventory.driver.state is DriverState.NOT_LOADED:
         faults = {reason: dataclasses.replace(fault, driver_reloaded=True) for reason, fault in faults.items()}
     if view.good:
         everything = tuple(faults.values())

@@ -53,7 +53,7 @@ class StateKeeper:
             state = self._file.load()
         except StateError as error:
             self.lost = f"at start: {error}"
-            self._metrics.state_failed()
+            self._metrics.state_errors.inc()
             log.warning("state file unusable, starting without it", error=str(error))
             return State()
         problem = self._file.unread
@@ -61,7 +61,7 @@ class StateKeeper:
             problem = "; ".join(filter(None, (of_configuration, problem or self._file.keep_aside())))
         if problem:
             self.lost = f"at start: {problem}"
-            self._metrics.state_failed()
+            self._metrics.state_errors.inc()
             log.warning("parts of the state file unusable", error=problem)
         else:
             self._written = state
@@ -113,9 +113,9 @@ class StateKeeper:
             if self.problem is not None:
                 log.info("state file writes succeed again")
             self.problem = None
-            self._metrics.state_written()
+            self._metrics.state_writes.inc()
             return
-        self._metrics.state_failed()
+        self._metrics.state_errors.inc()
         self._not_written(str(error))
         self._written = State()
 

@@ -34,12 +34,12 @@ class AgentMetrics(Exposition):
     """The registry of one agent. `facts` and `probes` (counters by a probe's name) are read at each scrape."""
 
     _build_info = gauge("nodedevices_build_info", "Version of the agent.", "version")
-    _fault_to_kubelet = histogram(
+    fault_to_kubelet = histogram(
         "nodedevices_fault_to_kubelet_seconds",
         "Time from receiving a fault from the probe to sending it to the kubelet.",
         buckets=LATENCY_BUCKETS,
     )
-    _step = histogram(
+    step = histogram(
         "nodedevices_step_seconds",
         "Duration of one reconciliation: inventory, health and plan.",
         buckets=LATENCY_BUCKETS,
@@ -75,7 +75,7 @@ class AgentMetrics(Exposition):
         "probe",
         buckets=READ_BUCKETS,
     )
-    _server_failures = counter(
+    server_failures = counter(
         "nodedevices_probe_server_failures_total",
         "Total failed requests to the probe server: `paths` (optional device nodes), `hardware` (for `auto`), "
         "`program` (for a CDI specification). The last good answer stays in use.",
@@ -98,9 +98,9 @@ class AgentMetrics(Exposition):
         "nodedevices_publish_works",
         "Whether this node's NodeDevices can be watched and written; if not, `/readyz` says why.",
     )
-    _config_errors = counter("nodedevices_config_errors_total", "Total refused configurations.", "source")
-    _state_errors = counter("nodedevices_state_file_errors_total", "Total failed reads and writes of the state file.")
-    _state_writes = counter("nodedevices_state_file_writes_total", "Total writes of the state file.")
+    config_errors = counter("nodedevices_config_errors_total", "Total refused configurations.", "source")
+    state_errors = counter("nodedevices_state_file_errors_total", "Total failed reads and writes of the state file.")
+    state_writes = counter("nodedevices_state_file_writes_total", "Total writes of the state file.")
     _xids = counter(
         "nodedevices_xids_total",
         "Total XIDs. A MIG device's count for its GPU; `uuid` is empty if the driver named no device.",
@@ -141,16 +141,6 @@ class AgentMetrics(Exposition):
                     calls.labels(resource.name, result)
         return super().render()
 
-    def kubelet_updated(self, seconds: float) -> None:
-        self._fault_to_kubelet.observe(seconds)
-
-    def stepped(self, seconds: float) -> None:
-        self._step.observe(seconds)
-
-    def unanswered(self, request: str) -> None:
-        """May be called on any thread."""
-        self._server_failures.labels(request).inc()
-
     def kubelet_called(self, call: KubeletCall) -> None:
         self._calls[call.method].labels(call.resource, call.result).inc()
         self._call_seconds.labels(call.method).observe(call.seconds)
@@ -172,9 +162,6 @@ class AgentMetrics(Exposition):
     def publishing(self, *, works: bool) -> None:
         self._publishing.set(1 if works else 0)
 
-    def config_refused(self, source: str) -> None:
-        self._config_errors.labels(source=source).inc()
-
     def xid(self, number: int, count: int, device: DeviceFact | None) -> None:
         # NVIDIA's numbers end below 200; anything else is one series. Devices come and go; their series stay.
         xid = str(number) if 0 < number < 1024 else "other"
@@ -190,12 +177,6 @@ class AgentMetrics(Exposition):
             series = ("", "other", "")
         self._kernel_log_series.add(series)
         self._kernel_log.labels(*series).inc(event.count)
-
-    def state_failed(self) -> None:
-        self._state_errors.inc()
-
-    def state_written(self) -> None:
-        self._state_writes.inc()
 
 
 class _State(Collector):

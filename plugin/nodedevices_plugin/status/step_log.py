@@ -107,7 +107,7 @@ class StepLog:
             message = "; ".join(text for text in _said(new)[1:] if text)
             level("configuration", condition=new.reason, message=message, hash=new.applied_hash)
             if outcome.refused:
-                metrics.config_refused(outcome.refused)
+                metrics.config_errors.labels(outcome.refused).inc()
         for note in new.unmatched:
             if note not in old.unmatched:
                 log.warning("configuration entry matches nothing on this node", what=note.text)
