@@ -1,11 +1,11 @@
 """`kubectl nodedevices`: what devices the cluster has, who holds them, whether they are well, and what to do.
 
-    commands/   a file for each command: its options, what it reads, what it writes
+    commands/   the commands: their options, what they read, what they write
     session     what one run has: options, clock, streams, the API server's client once it is needed
     views/      objects of the API server to rows and text; decides everything, does no I/O
-    output/     rows to a table, JSON, YAML or names
-    api/        kubeconfig, credentials, requests, pages, watches
-    table       rows and columns, which views make and outputs write
+    documents   rows to JSON and YAML; to a table: nodedevices_common.table
+    api         the client, with nodedevices_kube
+    objects     where objects are
 
 Data goes to stdout, words to stderr. Text that others wrote in objects reaches a terminal with its control characters
 escaped. A command that a shell runs at each prompt must start at once: a module that is slow to load (pydantic,

@@ -13,8 +13,7 @@ from nodedevices_common.table import Column, Kind, Row, TableText, sort_rows
 from nodedevices_common.text import nearest
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import clusters, objects
-from nodedevices_kubectl.output import documents
+from nodedevices_kubectl import clusters, documents, objects
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 

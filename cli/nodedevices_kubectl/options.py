@@ -13,8 +13,7 @@ from nodedevices_common.errors import NodeDevicesError
 
 from nodedevices_kubectl import objects
 from nodedevices_kubectl.listing import OUTPUTS, Listing
-from nodedevices_kubectl.output.colours import CHOICES
-from nodedevices_kubectl.session import Machine, Session
+from nodedevices_kubectl.session import COLOURS, Machine, Session
 from nodedevices_kubectl.views import facts
 
 COMPLETION_SECONDS = 2.0  # nobody waits longer for a proposal
@@ -27,7 +26,7 @@ def with_session(function: Callable[..., None]) -> Callable[..., None]:
     @click.option("--kubeconfig", metavar="FILE", default="", help="kubeconfig; default: $KUBECONFIG, ~/.kube/config.")
     @click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig; default: the current one.")
     @click.option(
-        "--color", type=click.Choice(CHOICES), default="auto", help="auto: on a terminal, and without NO_COLOR."
+        "--color", type=click.Choice(COLOURS), default="auto", help="auto: on a terminal, and without NO_COLOR."
     )
     @wraps(function)
     def call(*, kubeconfig: str, context: str, color: str, **given: Any) -> None:
@@ -91,12 +90,26 @@ def dry_run(function: F) -> F:
     return click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")(function)
 
 
-def namespace(function: F) -> F:
-    """-n and -A."""
-    function = click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")(function)
-    return click.option("-n", "--namespace", metavar="NS", default="", help="Only what pods of this namespace hold.")(
-        function
-    )
+def namespace(*, own: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """-n and -A; the function gets the namespace, empty: of all. `own`: the context's where neither is given. Goes
+    below `several`."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @click.option("-n", "--namespace", metavar="NS", default="", help="Only what pods of this namespace hold.")
+        @click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
+        @wraps(function)
+        def call(session: Session, listing: Listing, *, namespace: str, all_namespaces: bool, **given: Any) -> None:
+            if namespace and all_namespaces:
+                raise click.UsageError("give -n or -A, not both")
+            if own and not (namespace or all_namespaces):
+                if listing.several:
+                    raise click.UsageError("of several clusters: give -n NAMESPACE or -A")
+                namespace = session.context.namespace
+            function(session, listing, namespace=namespace, **given)
+
+        return call
+
+    return decorate
 
 
 def _beginning(context: click.Context, collection: str, incomplete: str) -> list[str]:

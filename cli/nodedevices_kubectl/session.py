@@ -18,7 +18,6 @@ from nodedevices_common.raw import Raw
 from nodedevices_common.text import printable
 
 from nodedevices_kubectl import objects
-from nodedevices_kubectl.output import colours
 
 if TYPE_CHECKING:
     from nodedevices_kube.kubeconfig import Context
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 
 PROGRAM = "kubectl nodedevices"
 SAME_TIME = timedelta(seconds=5)  # the header has whole seconds, and an answer takes some time
+
+
+COLOURS = ("auto", "always", "never")
 
 
 def _now() -> datetime:
@@ -45,6 +47,14 @@ class Machine:
     sleep: Callable[[float], None] = time.sleep
 
 
+def _colours(choice: str, machine: Machine) -> bool:
+    """Whether to write colours: https://no-color.org, and never into a file or a pipe unless asked to."""
+    if choice != "auto":
+        return choice == "always"
+    environment = machine.environment
+    return machine.stdout.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
 class Session:
     def __init__(
         self, machine: Machine, *, kubeconfig: str = "", context: str = "", color: str = "auto", seconds: float = 0.0
@@ -55,7 +65,7 @@ class Session:
         self.environment = machine.environment
         self._ahead = timedelta()  # of the API server's clock
         self.sleep = machine.sleep
-        self.colours = colours.wanted(color, terminal=machine.stdout.isatty(), environment=machine.environment)
+        self.colours = _colours(color, machine)
         self._progress_shown = False
         self._seconds = seconds  # to wait for the API server at most; 0: as long as it may take
 

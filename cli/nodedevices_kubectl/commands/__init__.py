@@ -1,7 +1,8 @@
-"""The commands: a file each, and its line here. A file is loaded when its command is run, or asked for help.
+"""The commands, with what `--help` shows of each. One module has those that belong together, and is loaded when one of
+them is run, or asked for help.
 
-To add one: a module with a click command of the same name (dashes as underscores), and a line in COMMANDS with what
-`--help` shows of it; a test compares that with the command's own.
+To add a command: a click command of the same name in a module here, and a line in COMMANDS; a test compares the help
+with the command's own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ COMMANDS = {
 FORMERLY = {"resume": "; give `confirm actions resumed`, or `confirm policy/NAME resumed`"}
 
 
+_MODULES = {
+    **dict.fromkeys(("nodes", "devices", "pods", "idle"), "lists"),
+    **dict.fromkeys(("cordon", "uncordon", "confirm"), "edits"),
+}
+
+
 def load(name: str) -> click.Command:
-    attribute = name.replace("-", "_")
-    command: click.Command = getattr(import_module(f"{__name__}.{attribute}"), attribute)
+    command: click.Command = getattr(import_module(f"{__name__}.{_MODULES.get(name, name)}"), name)
     return command

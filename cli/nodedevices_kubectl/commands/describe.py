@@ -7,7 +7,6 @@ from nodedevices_common.raw import Raw
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_kubectl import objects, options
-from nodedevices_kubectl.output.description import lines
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import describe as view
 from nodedevices_kubectl.views import find
@@ -31,7 +30,7 @@ def describe(session: Session, what: str) -> None:
         sections = view.device(item, find.device(item, device), now)
     else:
         sections = view.node(item, now, _events(session, node))
-    for line in lines(sections, now, colours=session.colours):
+    for line in view.lines(sections, now, colours=session.colours):
         session.out(line)
 
 

@@ -1,16 +1,32 @@
-"""`kubectl nodedevices top`: how busy devices are, as their agents measure it."""
+"""`kubectl nodedevices top`: how busy devices are, as their agents measure it.
+
+Each agent is asked through the API server's proxy to its pod. A few are asked at a time, each with a time limit, and
+all together with another one. An agent that does not answer costs its own node's readings.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
 import click
-from nodedevices_common.errors import OperationError
+from nodedevices_common.errors import NodeDevicesError, OperationError
+from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import Row
 
-from nodedevices_kubectl import checking, objects, options, readings
+from nodedevices_kubectl import checking, objects, options
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views import top as view
+
+AT_ONCE = 8
+SECONDS = 3.0  # for one agent
+ALL_SECONDS = 60.0
+_PORT = "http"  # name of the port of the metrics
 
 
 @click.command(short_help="Show how busy devices are: utilisation, memory, power, temperature.")
@@ -34,10 +50,10 @@ def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: boo
     items = [session.node(name) for name in dict.fromkeys(names)]
     if not names:
         items, _ = session.api.list_all(objects.NODE_DEVICES, selector=listing.selector)
-    answers = readings.read(session, system_namespace, frozenset(map(facts.name_of, items)))
+    answers = _read(session, system_namespace, frozenset(map(facts.name_of, items)))
     rows: list[Row] = []
     for item in items:
-        answer = answers.get(facts.name_of(item), readings.Answer(problem=view.NO_AGENT))
+        answer = answers.get(facts.name_of(item), Answer(problem=view.NO_AGENT))
         rows += view.rows(item, view.readings(answer.metrics), answer.problem, idle=idle)
     if not rows:
         session.say("No devices found that are held and idle." if idle else "No devices found.")
@@ -49,3 +65,68 @@ def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: boo
             f"{len(silent)} of {len(items)} nodes gave no readings: {why['node']}: {why['problem']}; "
             "docs/kubectl.md says what top needs"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`problem`: why there are no metrics."""
+
+    metrics: str = ""
+    problem: str = ""
+
+
+class _Asking:
+    """Threads with a connection each."""
+
+    def __init__(self, session: Session, seconds: float) -> None:
+        self._session, self._end = session, time.monotonic() + seconds
+        self._own = threading.local()
+        self._opened: list[Session] = []
+
+    def ask(self, path: str) -> Answer:
+        if time.monotonic() >= self._end:
+            return Answer(problem=f"not asked: {ALL_SECONDS:g} s are over; name fewer nodes")
+        try:
+            return Answer(self._mine().api.text(path))
+        except NodeDevicesError as error:
+            return Answer(problem=str(error))
+
+    def _mine(self) -> Session:
+        found: Session | None = getattr(self._own, "session", None)
+        if found is None:
+            found = self._own.session = self._session.beside(self._session.context_name, SECONDS)
+            self._opened.append(found)
+        return found
+
+    def close(self) -> None:
+        for session in self._opened:
+            session.close()
+
+
+def _read(session: Session, namespace: str, names: frozenset[str]) -> dict[str, Answer]:
+    """What the agents of these nodes answer, by node. A node without a pod of ours is not in it."""
+    paths: dict[str, str] = {}
+    for pod in session.api.list_all(objects.pods(namespace), selector=facts.AGENTS)[0]:
+        node, port = text(mapping(pod.get("spec")).get("nodeName")), _port(pod)
+        if node in names and port is not None:
+            name = text(mapping(pod.get("metadata")).get("name"))
+            paths[node] = objects.through_pod(namespace, name, port, "metrics")
+    return _answers(session, paths)
+
+
+def _answers(session: Session, paths: Mapping[str, str]) -> dict[str, Answer]:
+    asking = _Asking(session, ALL_SECONDS)
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return dict(zip(paths, threads.map(asking.ask, paths.values()), strict=True))
+    finally:
+        asking.close()
+
+
+def _port(pod: Raw) -> int | None:
+    for container in mappings(mapping(pod.get("spec")).get("containers")):
+        for port in mappings(container.get("ports")):
+            number = port.get("containerPort")
+            if port.get("name") == _PORT and isinstance(number, int):
+                return number
+    return None

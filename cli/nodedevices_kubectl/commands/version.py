@@ -11,8 +11,7 @@ from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.text import printable
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import objects, options
-from nodedevices_kubectl.output import documents
+from nodedevices_kubectl import documents, objects, options
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 

@@ -1,14 +1,16 @@
-"""A node, or one of its devices, on a screen: sections of names with values, and of small tables."""
+"""A node, or one of its devices, on a screen as `kubectl describe` writes it: sections of names with values, and of
+small tables under their titles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.table import NONE, Column, Row, first_of
+from nodedevices_common.table import NONE, Column, Row, TableText, bold, first_of
+from nodedevices_common.text import printable
 
 from nodedevices_kubectl.views import devices, facts, nodes
 from nodedevices_kubectl.views.ages import age, reported
@@ -25,6 +27,7 @@ class Section:
 
 
 MOST_EVENTS = 20
+_INDENT = "  "
 _EVENTS = (
     Column("TYPE", "type"),
     Column("REASON", "reason"),
@@ -206,3 +209,19 @@ def _attribute(value: Any) -> str:
     """An attribute has one of string, int, bool, version."""
     found = next(iter(mapping(value).values()), "")
     return str(found).lower() if isinstance(found, bool) else str(found)
+
+
+def lines(sections: Iterable[Section], now: datetime, *, colours: bool) -> Iterator[str]:
+    sections = list(sections)
+    width = max((len(name) for section in sections for name, _ in section.pairs), default=0) + 1
+    for section in sections:
+        for name, value in section.pairs:
+            yield f"{f'{name}:':<{width}}{_INDENT}{printable(value)}"
+        if not section.title:
+            continue
+        if not section.rows:
+            yield f"{bold(section.title + ':', colours=colours)} <none>"
+            continue
+        yield bold(f"{section.title}:", colours=colours)
+        for line in TableText(section.columns, colours=colours, headers=True).lines(section.rows, now):
+            yield _INDENT + line

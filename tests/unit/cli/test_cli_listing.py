@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_api import conditions as names
-from nodedevices_kubectl.views import explain, facts
+from nodedevices_kubectl.views import facts, policies
 from support.command_line import CommandLine, action, condition, failed, gpu, node
 from support.recorded_api import EVENTS, NODE_DEVICES, RecordedApi
 
@@ -364,4 +364,4 @@ def test_conditions_are_called_as_the_contract_calls_them() -> None:
     wanted = "READY DEVICES_HEALTHY CONFIG_APPLIED HOLDERS_KNOWN ALLOCATED_ONCE POLICY_RESOLVED STALE"
     wanted += " EXPECTED_DEVICES PROBLEM_REPORTED MAINTENANCE_SCHEDULED IN_SYNC ACTION_EVICTIONS"
     assert set(ours) == set(wanted.split())
-    assert {action for actions in explain._OPERATOR.values() for action in actions} == set(names.ACTIONS)
+    assert {action for actions in policies._OPERATOR.values() for action in actions} == set(names.ACTIONS)

@@ -9,8 +9,8 @@ from typing import Any
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.table import Kind, Row, TableText
-from nodedevices_kubectl.output import documents
-from nodedevices_kubectl.views import bundle, check, describe, devices, edits, explain, facts, idle, nodes, pods, top
+from nodedevices_kubectl import documents
+from nodedevices_kubectl.views import bundle, check, describe, devices, edits, facts, nodes, pods, policies, top
 from support.cases import cases
 from support.command_line import NOW, JsonObject, action, condition, failed, gpu, node
 from support.odd_json import places, with_value
@@ -75,14 +75,14 @@ def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonOb
     show(nodes.KIND, iter([nodes.row(item)]))
     show(devices.KIND, devices.rows(item))
     show(pods.KIND, pods.rows(item))
-    show(idle.KIND, idle.rows(item))
+    show(pods.IDLE_KIND, pods.idle_rows(item))
     show(top.KIND, top.rows(item, {"x": {"utilization": 0.5}}, ""))
     status = item["status"] if isinstance(item.get("status"), dict) else {}
     ready = {**item, "status": {**status, "conditions": [condition("Ready", "True", "AgentRunning")]}}
     seen = check.Seen([item, ready], {"n1": plain, "n2": plain}, whole=True, policies=[policy], lease=lease)
     show(check.KIND, iter(check.judge(seen, NOW)))
-    show(explain.KIND, explain.rows(item, {"share": policy}))
-    list(explain.words(item, {"share": policy}))
+    show(policies.EXPLAIN_KIND, policies.explained(item, {"share": policy}))
+    list(policies.explained_in_words(item, {"share": policy}))
     for section in describe.node(item, NOW, [event]):
         list(TableText(section.columns, colours=False, headers=True).lines(section.rows, NOW))
     for unit in facts.units(item):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from nodedevices_api.conditions import POD_DEVICE_HEALTHY
-from nodedevices_kubectl.views.pods_alone import MARK
+from nodedevices_kubectl.views.pods import MARK
 from support.command_line import CommandLine, JsonObject
 from support.recorded_api import NODE_DEVICES, RecordedApi
 

@@ -1,16 +1,17 @@
-"""Where each part of a node's configuration comes from: which policy supplies it, which others it overrides, and
-whether it is in effect there."""
+"""What policies make of nodes: which policy supplies each part of a node's configuration, which others it overrides,
+and whether it is in effect there; and what a changed policy would do, by node and in words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from nodedevices_common.observing import SERVED, observes, without_effect
 from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.table import NONE, Column, Kind, Row
+from nodedevices_common.table import NONE, Column, Kind, Row, Tone, first_of
 from nodedevices_common.text import clip, place_of
 
 from nodedevices_kubectl.views import facts
@@ -34,7 +35,7 @@ def _json(value: Any, now: datetime) -> str:
     return NONE if value is None else json.dumps(value, separators=(", ", ": "))
 
 
-KIND = Kind(
+EXPLAIN_KIND = Kind(
     "Configuration",
     "sections that policies set",
     (
@@ -51,7 +52,7 @@ KIND = Kind(
 )
 
 
-def rows(item: Raw, policies: Mapping[str, Raw]) -> Iterator[Row]:
+def explained(item: Raw, policies: Mapping[str, Raw]) -> Iterator[Row]:
     """A row for each section that policies set on this node. `policies`: by name, where they can be read."""
     node, spec = facts.name_of(item), mapping(item.get("spec"))
     selecting = mappings(spec.get("policies"))
@@ -98,7 +99,7 @@ def _state(item: Raw, section: str) -> str:
     return "NoEffect" if observes(facts.status_of(item)) and section in SERVED else APPLIED
 
 
-def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
+def explained_in_words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
     """What the table cannot say, as sentences."""
     node, spec, status = facts.name_of(item), mapping(item.get("spec")), facts.status_of(item)
     configuration = mapping(status.get("configuration"))
@@ -124,3 +125,82 @@ def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
     if change := mapping(spec.get("change")):
         by = ", ".join(map(str, _list(change.get("policies"))))
         yield f"{node}: a change of {text(change.get('time'))} ({by}) is still watched."
+
+
+# --- a dry run -------------------------------------------------------------------------------------------------------
+MOST_SAID = 5  # nodes of which it is said why
+MOST_PODS = 3
+_TONES: Mapping[str, Tone] = {
+    "Refused": "bad",
+    "Waits": "bad",
+    "HoldsBack": "warning",
+    "Acts": "warning",
+    "Uncertain": "warning",
+    "Changes": "good",
+}
+_MEANINGS = {
+    "Refused": "keep what is in effect",
+    "Waits": "wait for pods before anything changes",
+    "HoldsBack": "keep devices from new pods until their pods have ended",
+    "Acts": "evict pods, or set a taint",
+    "Uncertain": "have pods that may hold what changes",
+    "Changes": "change at once",
+}
+
+
+def _ids(value: Any, now: datetime) -> str:
+    return ",".join(f"{resource['name']}:{resource['before']}->{resource['after']}" for resource in value or ()) or NONE
+
+
+DRY_RUN_KIND = Kind(
+    "PolicyDryRun",
+    "nodes that would change",
+    (
+        Column("NODE", "node"),
+        Column("EFFECT", "effect", tone=_TONES.get),
+        Column("SECTIONS", "sections"),
+        Column("IDS", "resources", _ids),
+        Column("PODS", "pods", first_of(MOST_PODS)),
+        Column("POLICIES", "policies", wide=True),
+        Column("HELD-BACK", "heldBack", wide=True),
+        Column("MESSAGE", "message", wide=True),
+    ),
+    state="effect",
+)
+
+
+def row_of(fields: Mapping[str, Any]) -> Row:
+    return Row(str(fields["node"]), fields, key=str(fields["node"]))
+
+
+def words(policies: Sequence[Mapping[str, Any]], rows: Sequence[Row], total: int) -> Iterator[str]:
+    """What the table cannot say: of each policy, and of the nodes with the most to say."""
+    for policy in policies:
+        yield _about(policy, total)
+    counts = Counter(str(row.fields["effect"]) for row in rows)
+    for effect, meaning in _MEANINGS.items():
+        if counts[effect]:
+            yield f"{counts[effect]} node{'' if counts[effect] == 1 else 's'} would {meaning} ({effect})."
+    said = [
+        row for row in rows if row.fields["unmatched"] or (row.fields["effect"] != "Changes" and row.fields["message"])
+    ]
+    for row in said[:MOST_SAID]:
+        yield f"  {row.fields['node']}: {row.fields['message']}"
+    if len(said) > MOST_SAID:
+        yield f"  and {len(said) - MOST_SAID} more nodes: -o wide shows each"
+
+
+def _about(policy: Mapping[str, Any], total: int) -> str:
+    name, how = policy["name"], policy["change"]
+    if policy["refusal"]:
+        return f"policy {name} would be refused: {policy['refusal']}"
+    if how == "unchanged":
+        return f"policy {name} is already so: nothing would change."
+    was, will = policy["selectsNow"], policy["selects"]
+    report = "; its mode is DryRun: this shows what Enforce would do" if policy["dryRun"] else ""
+    selects = f"it selects {will} of {total} nodes" + (f", now {was}" if was != will and how != "created" else "")
+    if how == "deleted":
+        selects = f"it selects {was} of {total} nodes now"
+    elif not will:
+        selects += ": its spec.nodeSelector matches no node with devices"
+    return f"policy {name} would be {how}: {selects}{report}."

@@ -1,19 +1,74 @@
-"""`kubectl nodedevices confirm`: a person says what no program can see, and what stopped itself goes on."""
+"""The commands that write an object: a device out of service as kubectl cordon does it with a node, and back; what a
+person says that no program can see, and that what stopped itself goes on.
+
+Each reads, decides, writes; and again where somebody else wrote in between.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import click
 from nodedevices_common.errors import InputError, OperationError
-from nodedevices_common.raw import Raw
+from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import editing, objects, options
+from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.session import PROGRAM, Session
 from nodedevices_kubectl.views import edits, facts, find
+from nodedevices_kubectl.views.ages import moment
 
+ATTEMPTS = 5
+_CONFLICT = 409
+_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 LOOKS, LOOK_AGAIN_SECONDS = 20, 0.5  # the operator watches what is stopped, and writes a policy's status once a second
+
+
+@click.command(short_help="Take a device out of service: no new pod gets it.")
+@click.argument("devices", metavar="NODE/DEVICE...", nargs=-1, required=True, shell_complete=options.complete_devices)
+@click.option("--reason", metavar="TEXT", default=None, help="Why, such as 'RMA 4711'.")
+@click.option(
+    "--until", metavar="TIME", default="", help="Back in service by itself then: 2026-12-01T08:00:00Z, or 8h, 3d."
+)
+@options.dry_run
+@options.with_session
+def cordon(session: Session, *, devices: tuple[str, ...], reason: str | None, until: str, dry_run: bool) -> None:
+    """Take devices out of service. New pods do not get them; pods that hold them keep running, and are not marked. The
+    devices stay out of service when the agent or the node restarts. Where another plugin serves the kubelet
+    (serving.mode Observe), that plugin still offers them: cordon the node.
+
+    \b
+    kubectl nodedevices cordon n1/gpu-2 --reason "RMA 4711"
+    kubectl nodedevices cordon n1/0 n1/1 --until 8h
+    """
+    why = "" if reason is None else reason.strip()
+    if reason is not None and not 1 <= len(why) <= edits.MAX_REASON:
+        raise click.UsageError(f"--reason: {len(why)} characters; give 1 to {edits.MAX_REASON}")
+    now = session.now()
+    try:
+        end = moment(until, now) if until else ""
+    except ValueError as error:
+        raise click.UsageError(f"--until: {error}") from error
+    nodes = _by_node(devices)
+    asked = edits.Cordon(reason=why, until=end, by=_who(session), now=now)
+
+    def decide(item: Raw, names: list[str]) -> edits.Edit:
+        return edits.cordon(item, names, asked, program=PROGRAM)
+
+    _change(session, nodes, decide, dry_run=dry_run)
+
+
+@click.command(short_help="Take a device back into service.")
+@click.argument("devices", metavar="NODE/DEVICE...", nargs=-1, required=True, shell_complete=options.complete_devices)
+@options.dry_run
+@options.with_session
+def uncordon(session: Session, *, devices: tuple[str, ...], dry_run: bool) -> None:
+    """Put devices back into service that a person took out. Name a device that its node no longer has by its id.
+
+    \b
+    kubectl nodedevices uncordon n1/gpu-2
+    """
+    _change(session, _by_node(devices), edits.uncordon, dry_run=dry_run)
 
 
 @click.command(short_help="Confirm a repair, a removal, or that what stopped itself goes on.")
@@ -62,13 +117,13 @@ def confirm(session: Session, *, targets: tuple[str, ...], outcome: str, dry_run
         def decide(item: Raw, names: list[str]) -> edits.Edit:
             return edits.confirm(item, names, outcome, session.now(), program=PROGRAM)
 
-        editing.change(session, editing.by_node(targets), decide, dry_run=dry_run)
+        _change(session, _by_node(targets), decide, dry_run=dry_run)
 
 
 def _accept(session: Session, item: Raw, *, dry_run: bool) -> None:
     node = facts.name_of(item)
     path = objects.at(objects.NODE_DEVICES, node)
-    if editing.write(session, path, item, edits.accept, dry_run=dry_run) and not dry_run:
+    if _write(session, path, item, edits.accept, dry_run=dry_run) and not dry_run:
         _wait(session, lambda: edits.still_watched(session.api.get(path), item))
         session.say(f"No roll-out waits for {node}. To see what it has: {PROGRAM} policy explain {node}")
 
@@ -101,7 +156,7 @@ def _actions(session: Session, *, dry_run: bool) -> None:
         record = session.api.find(path)
         if record is None:
             raise InputError(f"the record {found.record} does not exist; the operator makes it again: try again later")
-        editing.write(session, path, record, decide, dry_run=dry_run)
+        _write(session, path, record, decide, dry_run=dry_run)
     except ApiError as error:
         if error.status == 403:
             raise InputError(
@@ -120,7 +175,7 @@ def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
     found = session.api.find(path) if name else None
     if found is None:
         raise find.unknown_policy(name, session.api.names(objects.POLICIES))
-    if not editing.write(session, path, found, edits.resume_rollout, dry_run=dry_run) or dry_run:
+    if not _write(session, path, found, edits.resume_rollout, dry_run=dry_run) or dry_run:
         return
     _wait(session, lambda: edits.rollout_stopped(session.api.get(path)))
     session.say(f"The roll-out continues. To watch it: kubectl get devicepolicy {facts.name_of(found)} -w")
@@ -133,3 +188,61 @@ def _wait(session: Session, stopped: Callable[[], str]) -> None:
             return
         session.sleep(LOOK_AGAIN_SECONDS)
     raise OperationError(f"the operator has not acted on the request within {LOOKS * LOOK_AGAIN_SECONDS:g} s: {why}")
+
+
+# --- reading and writing ---------------------------------------------------------------------------------------------
+def _by_node(given: Iterable[str]) -> dict[str, list[str]]:
+    """NODE/DEVICE ..., as nodes with their devices, each once."""
+    found: dict[str, list[str]] = {}
+    for argument in given:
+        node, device = find.split_device(argument)
+        devices = found.setdefault(node, [])
+        if device not in devices:
+            devices.append(device)
+    return found
+
+
+def _change(
+    session: Session, nodes: dict[str, list[str]], decide: Callable[[Raw, list[str]], edits.Edit], *, dry_run: bool
+) -> None:
+    """Every node and device is looked up before anything is written."""
+    items = {node: session.node(node) for node in nodes}
+    for node, devices in nodes.items():
+        decide(items[node], devices)
+    for node, devices in nodes.items():
+        _change_node(session, items[node], devices, decide, dry_run=dry_run)
+
+
+def _change_node(
+    session: Session, item: Raw, devices: list[str], decide: Callable[[Raw, list[str]], edits.Edit], *, dry_run: bool
+) -> None:
+    path = objects.at(objects.NODE_DEVICES, facts.name_of(item))
+    _write(session, path, item, lambda each: decide(each, devices), dry_run=dry_run)
+
+
+def _write(session: Session, path: str, item: Raw, decide: Callable[[Raw], edits.Edit], *, dry_run: bool) -> bool:
+    """Write what is decided about an object, and say it. False: there was nothing to write."""
+    for left in reversed(range(ATTEMPTS)):
+        edit = decide(item)
+        if edit.patch is None:
+            break
+        try:
+            session.api.merge(path, edit.patch, dry_run=dry_run)
+            break
+        except ApiError as error:
+            if error.status != _CONFLICT or not left:
+                raise
+        item = session.api.get(path)
+    for line in edit.said:
+        session.say(f"(dry run) {line}" if dry_run else line)
+    return edit.patch is not None
+
+
+def _who(session: Session) -> str:
+    """The user's name, as the API server knows it; empty where it does not say."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        status = mapping(session.api.create(_REVIEWS, review).get("status"))
+    except ApiError:
+        return ""
+    return text(mapping(status.get("userInfo")).get("username"))

@@ -1,0 +1,148 @@
+"""The commands that list: nodes, devices, pods, and what pods hold and do not use.
+
+Who may read a namespace only has its pods' rows from the pods' own status.
+"""
+
+from __future__ import annotations
+
+import click
+from nodedevices_common.raw import Raw
+from nodedevices_common.table import Row
+from nodedevices_kube.errors import ApiError
+
+from nodedevices_kubectl import objects, options
+from nodedevices_kubectl.listing import Listing, Source, print_rows, show
+from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.views import devices as devices_view
+from nodedevices_kubectl.views import nodes as nodes_view
+from nodedevices_kubectl.views import pods as pods_view
+
+FORBIDDEN = 403
+
+
+@click.command(short_help="List nodes: health of agent and devices, and held devices.")
+@click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
+@options.with_session
+@options.listing
+@options.several
+def nodes(session: Session, listing: Listing, names: tuple[str, ...]) -> None:
+    """List nodes: health of the agent and of its devices, how many devices are held, and what is wrong.
+
+    \b
+    kubectl nodedevices                      # all
+    kubectl nodedevices nodes -o wide        # also what is free or withheld, and versions
+    kubectl nodedevices nodes -l pool=x -w   # some, and whatever changes
+    kubectl nodedevices --all-contexts       # of every cluster, in one table
+    """
+    empty = (
+        "No nodes with devices found. Is the agent running? kubectl -n nodedevices-system get pods"
+        if not (names or listing.selector)
+        else ""
+    )
+    show(session, listing, Source(nodes_view.KIND, lambda item: [nodes_view.row(item)], names, empty))
+
+
+@click.command(short_help="List devices: model, health, and holders.")
+@click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
+@click.option("--unhealthy", is_flag=True, help="Only devices that are not Healthy: Unhealthy, Degraded, Unknown.")
+@click.option("--model", metavar="TEXT", default="", help="Only devices with this in their product name.")
+@options.with_session
+@options.listing
+@options.several
+@options.namespace()
+def devices(
+    session: Session,
+    listing: Listing,
+    *,
+    names: tuple[str, ...],
+    namespace: str,
+    unhealthy: bool,
+    model: str,
+) -> None:
+    """List devices: model, health and since when, what would help, and which pods hold them. Partitions (MIG
+    devices) follow their device.
+
+    \b
+    kubectl nodedevices devices --unhealthy     # what needs a person
+    kubectl nodedevices devices n1 -o wide      # one node: PCI addresses, NUMA nodes, ids
+    kubectl nodedevices devices -n ml           # held by pods of this namespace
+    """
+    wanted = devices_view.Filter(namespace, unhealthy, model)
+    words = [
+        word
+        for given, word in (
+            (unhealthy, "not healthy"),
+            (model, f"of a model with {model!r} in its name"),
+            (namespace, f"held by pods of namespace {namespace}"),
+        )
+        if given
+    ]
+    empty = f"No devices found that are {' and '.join(words)}." if words else ""
+    show(session, listing, Source(devices_view.KIND, lambda item: devices_view.rows(item, wanted), names, empty))
+
+
+@click.command(short_help="List devices that pods hold but do not use, and for how long.")
+@click.option("--unknown", is_flag=True, help="Also devices of which it is not known: shares, partitions, no readings.")
+@options.with_session
+@options.listing
+@options.several
+@options.namespace(own=True)
+def idle(session: Session, listing: Listing, namespace: str, unknown: bool) -> None:
+    """List devices that pods hold but do not use, as their agents report where a policy has idle.afterSeconds:
+    NeverUsed, Idle or MemoryOnly, and for how long. Pods of the context's namespace; -A for all.
+
+    \b
+    kubectl nodedevices idle -A --sort-by for
+    kubectl nodedevices idle -n ml -o wide
+    """
+
+    def rows(item: Raw) -> list[Row]:
+        return list(pods_view.idle_rows(item, namespace, unknown=unknown))
+
+    place = f"in {namespace} namespace" if namespace else "in any namespace"
+    empty = f"No devices found {place} that are held and not used."
+    show(session, listing, Source(pods_view.IDLE_KIND, rows, empty=empty))
+
+
+@click.command(short_help="List pods that hold devices, with health of the devices.")
+@click.argument("names", metavar="[POD]...", nargs=-1)
+@options.with_session
+@options.listing
+@options.several
+@options.namespace(own=True)
+def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: str) -> None:
+    """List pods that hold devices: which devices, on which node, since when, and their health. Pods of the context's
+    namespace, as with kubectl get pods; -A for all.
+
+    \b
+    kubectl nodedevices pods -A --sort-by health
+    kubectl nodedevices pods train-0 -n ml -o wide     # by which resource, how many shares, which ids
+    """
+    wanted = frozenset(names)
+
+    def rows(item: Raw) -> list[Row]:
+        return [row for row in pods_view.rows(item, namespace) if not wanted or row.fields["pod"] in wanted]
+
+    place = f"in {namespace} namespace" if namespace else "in any namespace"
+    who = f"Pod {', '.join(names)} holds no devices" if names else "No pods that hold devices found"
+    empty = f"{who} {place}."
+    try:
+        show(session, listing, Source(pods_view.KIND, rows, empty=empty))
+    except ApiError as error:
+        if error.status != FORBIDDEN or not namespace or listing.watch or listing.selector or listing.several:
+            raise
+        _show_alone(session, listing, namespace, wanted, empty)
+
+
+def _show_alone(session: Session, listing: Listing, namespace: str, wanted: frozenset[str], empty: str) -> None:
+    items, _ = session.api.list_all(objects.pods(namespace))
+    rows = [row for pod in items for row in pods_view.rows_of_pod(pod) if not wanted or row.fields["pod"] in wanted]
+    session.say(
+        "You may not list NodeDevices, which are cluster-scoped (role nodedevices-view): the pods' own status is shown "
+        "instead."
+    )
+    if rows or listing.output in {"json", "yaml"}:
+        print_rows(session, listing, pods_view.KIND, rows)
+    else:
+        session.say(empty)
+    session.flush()
