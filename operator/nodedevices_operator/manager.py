@@ -29,11 +29,11 @@ from nodedevices_operator.desired.consequences import faulty
 from nodedevices_operator.desired.pods import holder_health
 from nodedevices_operator.desired.pools import acts, claims
 from nodedevices_operator.kube.apply import Writer, utc_now
-from nodedevices_operator.kube.port import Kube, KubeError
+from nodedevices_operator.kube.port import Kube, KubeError, Watching
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.cluster_properties import ClusterProperties
 from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
-from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, ObjectEvents, RecordWatch
+from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, RecordWatch
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler, Tallies
 from nodedevices_operator.reconcile.surveyor import Surveyor
@@ -66,7 +66,7 @@ class Manager:
         rejected: RejectedPods | None = None,
         delete_rejected: bool = False,
         cluster_properties: bool = False,
-        events: ObjectEvents | None = None,
+        events: Watching | None = None,
         concerns: Sequence[Factory] = CONCERNS,
         standby: bool = False,
     ) -> None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 import orjson
 import structlog
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_operator.kube.port import JsonObject, KubeError
+from nodedevices_operator.kube.port import JsonObject, KubeError, Watching
 from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.pods import FAILED, RejectedPod, rejected_pod
 
@@ -31,19 +30,11 @@ BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.2)
 log = structlog.get_logger()
 
 
-class PodEvents(Protocol):
-    """Changes of pods, as the API server sends them."""
-
-    def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
-        ...
-
-
 class RejectedPods:
     """Made and used in the operator's loop. `changed` is called with the node of each pod that was found."""
 
-    def __init__(self, events: PodEvents, *, most: int = MAX_PODS, backoff: Backoff = BACKOFF) -> None:
-        self.changed: Callable[[str], None] = _nothing
+    def __init__(self, events: Watching, *, most: int = MAX_PODS, backoff: Backoff = BACKOFF) -> None:
+        self.changed: Callable[[str], None] = lambda _node: None
         self._events = events
         self._most = most
         self._backoff = backoff
@@ -61,18 +52,7 @@ class RejectedPods:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        failures = 0
-        while True:
-            try:
-                await self.once()
-                failures, wait = 0, AGAIN_SECONDS
-            except KubeError as error:
-                failures += 1
-                wait = self._backoff.after(failures, at_least=error.retry_after)
-                if failures == 1:
-                    hint = "; apply the operator's RBAC again" if error.forbidden else ""
-                    log.warning("failed to watch rejected pods, retrying" + hint, error=str(error))
-            await asyncio.sleep(wait)
+        await again_and_again(self.once, "failed to watch rejected pods, retrying", self._backoff)
 
     async def once(self) -> None:
         """One watch, until it ends. KubeError: it ended otherwise than it should; what it has shown stays."""
@@ -118,5 +98,17 @@ def _event(line: bytes) -> tuple[str, JsonObject]:
     return kind, raw
 
 
-def _nothing(_node: str) -> None:
-    return None
+async def again_and_again(once: Callable[[], Awaitable[None]], failed: str, backoff: Backoff = BACKOFF) -> None:
+    """One watch after the other, until cancelled. `failed` is logged for the first of several failures."""
+    failures = 0
+    while True:
+        try:
+            await once()
+            failures, wait = 0, AGAIN_SECONDS
+        except KubeError as error:
+            failures += 1
+            wait = backoff.after(failures, at_least=error.retry_after)
+            if failures == 1:
+                hint = "; apply the operator's RBAC again" if error.forbidden else ""
+                log.warning(failed + hint, error=str(error))
+        await asyncio.sleep(wait)

@@ -31,7 +31,7 @@ import structlog
 from nodedevices_api import GROUP, VERSION
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_operator.cache.store import Cache, Dirty, compared, older
+from nodedevices_operator.cache.store import Cache, Dirty, compared
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, Record, read
@@ -82,11 +82,11 @@ class Relister:
         self._dirty = dirty
         self._period = period
         self._clock = clock
-        self.synced: Callable[[], None] = _nothing  # called once, when everything that is listed is known
+        self.synced: Callable[[], None] = lambda: None  # called once, when everything that is listed is known
         self.begin_watches: Callable[[], None] | None = None  # called when every kind is there; None: nothing watches
-        self.complete: Callable[[], None] = _nothing  # called each time that everything was listed
-        self.stalled: Callable[[], None] = _nothing  # called when the watch misses what the LIST shows
-        self.went_back: Callable[[], None] = _nothing  # called when the cluster shows an earlier state than it did
+        self.complete: Callable[[], None] = lambda: None  # called each time that everything was listed
+        self.stalled: Callable[[], None] = lambda: None  # called when the watch misses what the LIST shows
+        self.went_back: Callable[[], None] = lambda: None  # called when the cluster shows an earlier state than it did
         self._soon = asyncio.Event()
         self._watching = False  # the watches have been begun, and have not ended
         self._again: asyncio.TimerHandle | None = None
@@ -277,7 +277,8 @@ class Relister:
                     record = read(kind, raw, known)
                     if record.uid in (self._cache.removed or ()):
                         continue
-                    earlier = known is not None and known is before.get(name) and older(record, known)
+                    age = 0 if known is None else compared(record.resource_version, known.resource_version) or 0
+                    earlier = age < 0 and known is before.get(name)
                     back += earlier
                     missed += self._take(self._cache.observe(kind, record, force=earlier))
                 await asyncio.sleep(0)
@@ -324,7 +325,3 @@ class Relister:
             why = {} if isinstance(error, MissingCRDs) else {"error": str(error)}
             log.warning(what, retry_seconds=round(wait, 1), **why)
         self.problem = what
-
-
-def _nothing() -> None:
-    return None

@@ -74,7 +74,8 @@ class Cache(Struct):
         """Take a newer state of an object in (with `force`, any). Returns what is to be reconciled; nothing when no
         decision can change."""
         before = self.records(kind).get(record.name)
-        if before is not None and not force and not newer(record, before):
+        order = None if before is None else compared(record.resource_version, before.resource_version)
+        if order is not None and order <= 0 and not force:
             return NOTHING
         if isinstance(record, NodeDevicesRecord):
             return self._observe_node_devices(record)
@@ -182,24 +183,9 @@ def faults(record: NodeDevicesRecord) -> frozenset[tuple[str, str, str, str]]:
     return frozenset(found)
 
 
-def newer(record: Record, than: Record) -> bool:
-    """resourceVersions of one kind are comparable integers (KEP-5504; in fact they always were). Others: take it."""
-    order = _order(record, than)
-    return order is None or order > 0
-
-
-def older(record: Record, than: Record) -> bool:
-    """True when it is an earlier state of the cluster."""
-    order = _order(record, than)
-    return order is not None and order < 0
-
-
-def _order(record: Record, than: Record) -> int | None:
-    return compared(record.resource_version, than.resource_version)
-
-
 def compared(version: str, than: str) -> int | None:
-    """Return a number below, at or above 0 for an earlier, the same and a later version. None: they are no numbers."""
+    """Return a number below, at or above 0 for an earlier, the same and a later version: those of one kind are
+    comparable integers (KEP-5504; in fact they always were). None: they are no numbers, and what comes is taken."""
     try:
         return int(version) - int(than)
     except ValueError:

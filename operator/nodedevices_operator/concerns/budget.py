@@ -27,15 +27,16 @@ FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 
 
 class Repairs(Struct):
-    """Repairs of one value that another writer may keep changing back. Times are by the monotonic clock."""
+    """Writes of one value that another writer may keep changing back. Times are by the monotonic clock."""
 
+    most: int = FIGHT_REPAIRS
     _times: tuple[float, ...] = ()  # of the last of them; most nodes have none
 
     def contested(self, now: float) -> bool:
-        """Count one more repair. True when it is better to pause than to repair; then it is not counted."""
-        if len(self._times) == FIGHT_REPAIRS and now - self._times[0] < FIGHT_WINDOW_SECONDS:
+        """Count one more. True when it is better to pause than to write; then it is not counted."""
+        if len(self._times) == self.most and now - self._times[0] < FIGHT_WINDOW_SECONDS:
             return True
-        self._times = (*self._times, now)[-FIGHT_REPAIRS:]
+        self._times = (*self._times, now)[-self.most :]
         return False
 
 

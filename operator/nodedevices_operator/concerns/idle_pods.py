@@ -187,7 +187,7 @@ class IdlePodsConcern(Remembering[_Memory]):
             condition = idle_condition(idle, shown, view.now, stale=seen.stale)
             try:
                 if section.pod_condition and condition is not None and not same(shown, condition):
-                    await self._writer.pod_idle(who, condition)
+                    await self._writer.pod_condition(who, condition)
                     carrying[who.uid] = who
                     log.info("idle pod marked", node=view.record.name, pod=f"{who.namespace}/{who.name}")
                 memory.settled[at] = seen.settled(at)
@@ -225,7 +225,7 @@ class IdlePodsConcern(Remembering[_Memory]):
             return
         wanted = in_use_condition(shown, now) if section.pod_condition else None
         if wanted is None or not same(shown, wanted):
-            await self._writer.pod_idle(who, wanted)
+            await self._writer.pod_condition(who, wanted)
 
 
 def _period(pod: tuple[str, str], idle: IdleHolding) -> Period:

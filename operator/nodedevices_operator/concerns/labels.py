@@ -8,23 +8,21 @@ reason: writes to one node are few in a minute, and then we pause and say so.
 
 from __future__ import annotations
 
-from collections import deque
-
 import structlog
 from nodedevices_api import conditions as names
 
-from nodedevices_operator.concerns.budget import CallBudget
+from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, CallBudget, Repairs
 from nodedevices_operator.concerns.port import Info, Outcome, Remembering, Shown, Tools, View, failed_to
 from nodedevices_operator.desired.labels import MOST_LABELS, plan_labels, plan_object_labels
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 
-MOST_WRITES, WINDOW_SECONDS = 20, 60.0  # a take-over alone changes them several times within a second
+MOST_WRITES = 20  # in a minute: a take-over alone changes them several times within a second
 
 log = structlog.get_logger()
 
 
-class LabelsConcern(Remembering[deque[float]]):
+class LabelsConcern(Remembering[Repairs]):
     info = Info("labels", section="labels", action=names.ACTION_LABELS)
 
     async def reconcile(self, view: View) -> Outcome:
@@ -37,27 +35,18 @@ class LabelsConcern(Remembering[deque[float]]):
         outcome = Outcome((plan.status, plan.reason, plan.message) if configured else Shown.REMOVED)
         if plan.matches(node):
             return outcome
-        if self._writes_too_often(node.name):
+        if self._nodes.setdefault(node.name, Repairs(MOST_WRITES)).contested(self._tools.clock()):
             text = (
                 f"{MOST_WRITES} changes within a minute: another writer changes these labels, or the nodeSelector of a "
                 "policy depends on labels that the policy sets"
             )
-            return Outcome(("False", names.CONFLICT, text), requeue_after=WINDOW_SECONDS)
+            return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
         try:
             view.wrote(Kind.NODE, await self._writer.labels(node, plan.values))
         except KubeError as error:
             return failed_to("write the Node's labels", error)
         log.info("labels set", node=node.name, labels=len(plan.values))
         return outcome
-
-    def _writes_too_often(self, node: str) -> bool:
-        """Count one more write. True when it is better to pause than to write; then it is not counted."""
-        now = self._tools.clock()
-        writes = self._nodes.setdefault(node, deque(maxlen=MOST_WRITES))
-        if len(writes) == MOST_WRITES and now - writes[0] < WINDOW_SECONDS:
-            return True
-        writes.append(now)
-        return False
 
 
 WRITES_AT_ONCE, SECONDS_PER_WRITE = 5, 30.0
@@ -88,7 +77,7 @@ class ObjectLabelsConcern(Remembering[CallBudget]):
             budget = self._nodes[record.name] = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._tools.clock)
         if not budget.take():
             return Outcome(requeue_after=SECONDS_PER_WRITE)
-        view.wrote(Kind.NODE_DEVICES, await self._writer.object_labels(record, plan.values))
+        view.wrote(Kind.NODE_DEVICES, await self._writer.labels(record, plan.values))
         log.info("labels of the NodeDevices set", node=record.name, labels=len(plan.values))
         return Outcome()
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -151,18 +153,6 @@ class Configuration(Struct, frozen=True):
     held: frozenset[str] = frozenset()  # policies whose change waits for its turn here (desired.rollout)
 
 
-class _Candidate(Struct, frozen=True):
-    name: str
-    generation: int
-    priority: int
-    created: str
-    sections: Mapping[str, Any]  # wire form
-
-    @property
-    def rank(self) -> tuple[int, str, str]:
-        return (-self.priority, self.created, self.name)
-
-
 def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous) -> Configuration:
     """The node's configuration. `policies` are all there are, in any order; `labels` are the Node's."""
     contenders, refused = _candidates(labels, policies, previous)
@@ -212,10 +202,10 @@ def config_hash(config: Mapping[str, Any], config_name: str) -> str:
 
 def _candidates(
     labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous
-) -> tuple[list[_Candidate], list[str]]:
+) -> tuple[list[PolicyRecord], list[str]]:
     """Return the policies that take part, strongest first, and a line for each that is selected but refused."""
     before = {ref.name: ref for ref in previous.policies}
-    found: list[_Candidate] = []
+    found: list[PolicyRecord] = []
     refused: list[str] = []
     for policy in policies:
         if policy.dry_run:
@@ -226,7 +216,7 @@ def _candidates(
             continue
         if policy.spec is not None:
             if policy.selects(labels):
-                found.append(_candidate(policy))
+                found.append(policy)
             continue
         last = before.get(policy.name)
         if not (policy.selects(labels) or (policy.selector is None and last is not None)):
@@ -235,14 +225,10 @@ def _candidates(
         if last is not None:
             line += f", generation {last.generation} stays in effect"
             kept = _kept(last, previous.config or {})
-            found.append(_Candidate(policy.name, last.generation, last.priority, policy.created, kept))
+            found.append(replace(policy, generation=last.generation, priority=last.priority, sections=kept))
         refused.append(line)
-    found.sort(key=lambda contender: contender.rank)
+    found.sort(key=attrgetter("rank"))
     return found, sorted(refused)
-
-
-def _candidate(policy: PolicyRecord) -> _Candidate:
-    return _Candidate(policy.name, policy.generation, policy.priority, policy.created, policy.sections)
 
 
 def _kept(last: PolicyRef, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +236,7 @@ def _kept(last: PolicyRef, config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[name] for name in last.sections if name in config}
 
 
-def _as_it_is(policy: PolicyRecord, last: PolicyRef, config: Mapping[str, Any]) -> _Candidate:
+def _as_it_is(policy: PolicyRecord, last: PolicyRef, config: Mapping[str, Any]) -> PolicyRecord:
     """A paused policy as the node has it. It counts as that of now where it has brought all that it sets, but for what
     a stronger policy supplies."""
     kept = _kept(last, config)
@@ -259,12 +245,12 @@ def _as_it_is(policy: PolicyRecord, last: PolicyRef, config: Mapping[str, Any]) 
         for name, section in policy.sections.items()
     )
     generation = policy.generation if whole and kept.keys() <= policy.sections.keys() else last.generation
-    return _Candidate(policy.name, generation, last.priority, policy.created, kept)
+    return replace(policy, generation=generation, priority=last.priority, sections=kept)
 
 
-def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mapping[str, Any]) -> Trial:
+def _trial(policy: PolicyRecord, contenders: Sequence[PolicyRecord], config: Mapping[str, Any]) -> Trial:
     """The policy as one contender more. `config` is what the others come to without it."""
-    among = sorted([*contenders, _candidate(policy)], key=lambda contender: contender.rank)
+    among = sorted([*contenders, policy], key=attrgetter("rank"))
     would, outcomes, _ = _merge(among)
     mine = outcomes[policy.name]
     return Trial(
@@ -280,7 +266,7 @@ def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mappi
     )
 
 
-def _merge(contenders: Sequence[_Candidate]) -> tuple[dict[str, Any], dict[str, PolicyOutcome], list[str]]:
+def _merge(contenders: Sequence[PolicyRecord]) -> tuple[dict[str, Any], dict[str, PolicyOutcome], list[str]]:
     config: dict[str, Any] = {}
     supplies: dict[str, list[str]] = {contender.name: [] for contender in contenders}
     overridden: dict[str, list[str]] = {contender.name: [] for contender in contenders}
@@ -313,7 +299,7 @@ def _merge(contenders: Sequence[_Candidate]) -> tuple[dict[str, Any], dict[str, 
     return config, outcomes, lines
 
 
-def _same(section: str, one: _Candidate, other: _Candidate) -> bool:
+def _same(section: str, one: PolicyRecord, other: PolicyRecord) -> bool:
     return means_the_same(section, one.sections[section], other.sections[section])
 
 
@@ -338,15 +324,14 @@ def _failed(outcome: PolicyOutcome) -> PolicyOutcome:
     return PolicyOutcome(outcome.supplies, outcome.overridden, outcome.conflicts, failed=True)
 
 
-def _references(contenders: Sequence[_Candidate], outcomes: Mapping[str, PolicyOutcome]) -> tuple[PolicyRef, ...]:
-    """spec.policies: strongest first; where they are too many, those that supply nothing are left out first."""
-    refs = [PolicyRef(c.name, c.generation, c.priority, outcomes[c.name].supplies) for c in contenders]
-    silent_places = MAX_POLICIES - sum(1 for ref in refs if ref.sections)
-    kept: list[PolicyRef] = []
-    for ref in refs:
-        if not ref.sections:
-            if silent_places <= 0:
-                continue
-            silent_places -= 1
-        kept.append(ref)
-    return tuple(kept)
+def _references(contenders: Sequence[PolicyRecord], outcomes: Mapping[str, PolicyOutcome]) -> tuple[PolicyRef, ...]:
+    """spec.policies: strongest first."""
+    return within_limit(PolicyRef(c.name, c.generation, c.priority, outcomes[c.name].supplies) for c in contenders)
+
+
+def within_limit(refs: Iterable[PolicyRef]) -> tuple[PolicyRef, ...]:
+    """Where they are too many, those that supply nothing are left out first, the weakest of them before the others."""
+    kept = list(refs)
+    silent = [ref for ref in reversed(kept) if not ref.sections]
+    dropped = {ref.name for ref in silent[: max(0, len(kept) - MAX_POLICIES)]}
+    return tuple(ref for ref in kept if ref.name not in dropped)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from heapq import merge
+from operator import attrgetter
 
 import orjson
 from msgspec import Struct, field
@@ -63,7 +64,7 @@ class Reacting:
             for policy in policies
             if not policy.dry_run and policy.spec is not None and SECTION in policy.sections
         ]
-        found.sort(key=lambda policy: (-policy.priority, policy.created, policy.name))  # as in desired.configuration
+        found.sort(key=attrgetter("rank"))
         self._ranked = found
         self._key = tuple((policy.name, policy.uid, policy.generation) for policy in found)
         self._by_label: dict[str, dict[str, list[int]]] = {}  # key -> value -> places of those that ask for one of them

@@ -32,7 +32,13 @@ from nodedevices_common.confirming import CONFIG_ACCEPTED, CONFIRM, NAMED, OF_PO
 from nodedevices_common.text import some
 from nodedevices_common.times import seconds_between
 
-from nodedevices_operator.desired.configuration import MAX_POLICIES, Configuration, config_hash, understood
+from nodedevices_operator.desired.configuration import (
+    MAX_POLICIES,
+    Configuration,
+    config_hash,
+    understood,
+    within_limit,
+)
 from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord, NodeRecord, PolicyRecord, PolicyRef
 from nodedevices_operator.records.shared import shared
 
@@ -250,10 +256,7 @@ def _references(wanted: Configuration, record: NodeDevicesRecord, held: Set[str]
         if kept:
             new = found.get(ref.name)
             found[ref.name] = dataclasses.replace(ref, sections=(*kept, *(new.sections if new is not None else ())))
-    refs = sorted(found.values(), key=lambda ref: -ref.priority)
-    silent = len(refs) - MAX_POLICIES  # so many are too many
-    dropped = {ref.name for ref in [ref for ref in reversed(refs) if not ref.sections][: max(0, silent)]}
-    return tuple(ref for ref in refs if ref.name not in dropped)
+    return within_limit(sorted(found.values(), key=lambda ref: -ref.priority))
 
 
 def most_nodes(policy: PolicyRecord | None, nodes: int) -> int:

@@ -48,8 +48,8 @@ class SharesCache:
         self._requests: dict[tuple[tuple[str, PodRequest], ...], Mapping[str, PodRequest]] = {}  # one of equals
         self._most_requests = LEAST_REQUESTS  # then those that no pod has any more are forgotten
         self.version = 0  # grows with each change that an answer could depend on
-        self.bound: Callable[[str], None] = _nothing  # called with the uid of each pod that is seen bound to a node
-        self.pods_wanted: Callable[[], None] = _nobody  # called when pods have to be listed again
+        self.bound: Callable[[str], None] = lambda _uid: None  # called with the uid of each pod seen bound to a node
+        self.pods_wanted: Callable[[], None] = lambda: None  # called when pods have to be listed again
 
     # --- NodeDevices -------------------------------------------------------------------------------------------------
     def observe_node(self, raw: Raw, now: float) -> None:
@@ -249,11 +249,3 @@ def _moment(time: object) -> int:
     """A time as Kubernetes writes it, as a number that sorts as it does and is small; 0: it is none."""
     digits = time.translate(_WITHOUT_SIGNS)[:SECONDS_DIGITS] if isinstance(time, str) else ""
     return int(digits) if digits.isdecimal() else 0
-
-
-def _nothing(_: str) -> None:
-    return None
-
-
-def _nobody() -> None:
-    return None

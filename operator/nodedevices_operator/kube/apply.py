@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +29,7 @@ from nodedevices_operator.desired.idle import IdlePod
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Record
 from nodedevices_operator.records.names import identified, named
 from nodedevices_operator.records.objects import (
     ActionRecord,
@@ -43,6 +45,11 @@ from nodedevices_operator.records.pods import RejectedPod
 MOST = 4096  # Events that wait; a fault of 500 nodes with 8 pods each
 SENDERS = 2  # calls at once, of the client's 32
 SENDER = "event-sender"  # the name of their tasks
+_KINDS: Mapping[type[Record], tuple[str, str]] = {  # of records: the kind, the collection
+    NodeRecord: ("Node", names.NODES),
+    NodeDevicesRecord: ("NodeDevices", names.NODE_DEVICES),
+    PolicyRecord: ("DevicePolicy", names.POLICIES),
+}
 
 log = structlog.get_logger()
 
@@ -113,8 +120,7 @@ class Writer:
             spec["configName"] = configuration.config_name
         if change is not None:
             spec["change"] = {"time": change.time, "devices": change.devices, "policies": list(change.policies)}
-        body = identified("NodeDevices", record.name, record.uid) | {"spec": spec}
-        return await self.apply(names.CONFIG, named(names.NODE_DEVICES, record.name), body)
+        return await self.apply(names.CONFIG, _path(record), _identified(record) | {"spec": spec})
 
     async def status(
         self,
@@ -124,33 +130,19 @@ class Writer:
         affected: Sequence[Affected],
     ) -> JsonObject:
         """Our conditions, actions and affectedPods on NodeDevices.status."""
-        entries = [
-            {
-                "namespace": it.namespace,
-                "name": it.name,
-                "uid": it.uid,
-                "device": it.device,
-                "reason": it.reason,
-                "since": it.since,
-            }
-            for it in affected
-        ]
-        status: dict[str, Any] = {"conditions": list(conditions), "affectedPods": entries}
+        status: dict[str, Any] = {"conditions": list(conditions), "affectedPods": [asdict(it) for it in affected]}
         if actions:
             status["actions"] = [
                 {"name": it.name, "reason": it.reason, "message": it.message}
                 | ({} if it.generation is None else {"observedGeneration": it.generation})
                 for it in actions
             ]
-        body = identified("NodeDevices", record.name, record.uid) | {"status": status}
-        return await self.apply(names.STATUS, f"{named(names.NODE_DEVICES, record.name)}/status", body)
+        return await self._apply_status(names.STATUS, record, status)
 
     async def capacity(self, node: NodeRecord, values: Mapping[str, int]) -> JsonObject:
         """Exactly these capacity keys are ours on the Node; those of before that are missing here are removed."""
-        body = identified("Node", node.name, node.uid)
-        if values:
-            body["status"] = {"capacity": {name: str(value) for name, value in sorted(values.items())}}
-        return await self.apply(names.CAPACITY, f"{named(names.NODES, node.name)}/status", body)
+        capacity = {name: str(value) for name, value in sorted(values.items())}
+        return await self._apply_status(names.CAPACITY, node, {"capacity": capacity} if values else {})
 
     async def remove_zeros(self, node: NodeRecord, resources: Sequence[str]) -> JsonObject:
         """Take these names off the Node, if each of them is still 0 (else 422, and nothing is changed)."""
@@ -161,55 +153,35 @@ class Writer:
                     path = f"/status/{place}/{name.replace('~', '~0').replace('/', '~1')}"
                     operations += [{"op": "test", "path": path, "value": "0"}, {"op": "remove", "path": path}]
         operations.append({"op": "test", "path": "/metadata/uid", "value": node.uid})
-        path = f"{named(names.NODES, node.name)}/status"
+        path = f"{_path(node)}/status"
         return await self._counted("retired-zeros", lambda: self.kube.json_patch(path, operations))
 
-    async def labels(self, node: NodeRecord, values: Mapping[str, str]) -> JsonObject:
-        """Exactly these labels are ours on the Node. 409 when another manager has one of them with another value."""
-        body = identified("Node", node.name, node.uid)
+    async def labels(self, record: NodeRecord | NodeDevicesRecord, values: Mapping[str, str]) -> JsonObject:
+        """Exactly these labels are ours on the object. 409 when another manager has one of them with another value."""
+        body = _identified(record)
         if values:
             body["metadata"]["labels"] = dict(sorted(values.items()))
-        return await self.apply(names.LABELS, named(names.NODES, node.name), body, force=False)
-
-    async def object_labels(self, record: NodeDevicesRecord, values: Mapping[str, str]) -> JsonObject:
-        """Exactly these labels are ours on the NodeDevices. 409 when another manager has one with another value."""
-        body = identified("NodeDevices", record.name, record.uid)
-        if values:
-            body["metadata"]["labels"] = dict(sorted(values.items()))
-        return await self.apply(names.OBJECT_LABELS, named(names.NODE_DEVICES, record.name), body, force=False)
+        manager = names.LABELS if isinstance(record, NodeRecord) else names.OBJECT_LABELS
+        return await self.apply(manager, _path(record), body, force=False)
 
     async def node_conditions(self, node: NodeRecord, conditions: Sequence[Mapping[str, Any]]) -> JsonObject:
         """Exactly these are our conditions on the Node, XidCriticalError aside."""
-        body = identified("Node", node.name, node.uid)
-        if conditions:
-            body["status"] = {"conditions": [dict(condition) for condition in conditions]}
-        return await self.apply(names.NODE_CONDITION, f"{named(names.NODES, node.name)}/status", body)
+        return await self._apply_status(names.NODE_CONDITION, node, _conditions(*conditions))
 
     async def xid_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> JsonObject:
         """The condition XidCriticalError on the Node, or none of ours. 409 when another manager has it otherwise."""
-        body = identified("Node", node.name, node.uid)
-        if condition is not None:
-            body["status"] = {"conditions": [dict(condition)]}
-        return await self.apply(names.XID_CONDITION, f"{named(names.NODES, node.name)}/status", body, force=False)
+        return await self._apply_status(names.XID_CONDITION, node, _conditions(condition), force=False)
 
-    async def pod_condition(self, pod: Affected, condition: Mapping[str, Any] | None) -> JsonObject:
-        """Write our condition on the pod of that uid, or take it back."""
-        body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace)
-        if condition is not None:
-            body["status"] = {"conditions": [dict(condition)]}
-        return await self.apply(names.POD_CONDITION, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
-
-    async def pod_idle(self, pod: IdlePod, condition: Mapping[str, Any] | None) -> JsonObject:
-        """Write the condition DeviceIdle on the pod of that uid, or take it back."""
-        body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace)
-        if condition is not None:
-            body["status"] = {"conditions": [dict(condition)]}
-        return await self.apply(names.POD_IDLE, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
+    async def pod_condition(self, pod: Affected | IdlePod, condition: Mapping[str, Any] | None) -> JsonObject:
+        """Write our condition on the pod of that uid, or take it back: of an IdlePod DeviceIdle, else DeviceHealthy."""
+        body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace) | _with_status(_conditions(condition))
+        manager = names.POD_IDLE if isinstance(pod, IdlePod) else names.POD_CONDITION
+        return await self.apply(manager, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
 
     async def taint(self, node: NodeRecord, wanted: TaintRecord | None) -> JsonObject:
         """Exactly this taint of our key on the Node, or none; the Node is read for it. 409 or 422 when it changed in
         between, or is another one."""
-        path = named(names.NODES, node.name)
+        path = _path(node)
         raw = await self.kube.get(path)
         if raw["metadata"]["uid"] != node.uid:
             raise KubeError(f"GET {path}: it is another Node by now", status=409)
@@ -240,8 +212,7 @@ class Writer:
 
     async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> JsonObject:
         """Write DevicePolicy.status, which is all ours."""
-        body = identified("DevicePolicy", policy.name, policy.uid) | {"status": dict(status)}
-        return await self.apply(names.POLICY_STATUS, f"{named(names.POLICIES, policy.name)}/status", body)
+        return await self._apply_status(names.POLICY_STATUS, policy, status)
 
     def event(self, event: Event) -> None:
         """Have an Event written. It never fails, and nobody waits for it."""
@@ -250,6 +221,13 @@ class Writer:
     async def _event(self, body: JsonObject) -> None:
         path = names.events_path(body["metadata"]["namespace"])
         await self._counted("event", lambda: self.kube.create(path, body))
+
+    async def _apply_status(
+        self, manager: str, record: Record, status: Mapping[str, Any], *, force: bool = True
+    ) -> JsonObject:
+        """What of the object's status is to be ours; empty: nothing."""
+        body = _identified(record) | _with_status(status)
+        return await self.apply(manager, f"{_path(record)}/status", body, force=force)
 
     async def apply(self, manager: str, path: str, body: JsonObject, *, force: bool = True) -> JsonObject:
         """Server-side apply by a field manager `nodedevices-operator-NAME`, counted by that name; `cleanup` finds what
@@ -266,3 +244,20 @@ class Writer:
             raise
         self._metrics.writes.labels(concern).inc()
         return answer
+
+
+def _path(record: Record) -> str:
+    return named(_KINDS[type(record)][1], record.name)
+
+
+def _identified(record: Record) -> dict[str, Any]:
+    return identified(_KINDS[type(record)][0], record.name, record.uid)
+
+
+def _with_status(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {"status": dict(status)} if status else {}
+
+
+def _conditions(*conditions: Mapping[str, Any] | None) -> dict[str, Any]:
+    found = [dict(condition) for condition in conditions if condition is not None]
+    return {"conditions": found} if found else {}

@@ -72,9 +72,9 @@ class KubeClient:
     """Kube over the official client. Make it inside a running loop; close it at the end."""
 
     def __init__(self, kubeconfig: str | None, known: Credentials, clock: Callable[[], float] = time.monotonic) -> None:
-        self.requested: Requested = _unobserved
-        self.trust_changed: Callable[[], None] = _nothing  # called when the CA or the client certificate is another one
-        self.may_write: Callable[[], bool] = _always  # checked just before anything but a read is sent
+        self.requested: Requested = lambda _verb, _resource, _status, _seconds: None
+        self.trust_changed: Callable[[], None] = lambda: None  # called when CA or client certificate is another one
+        self.may_write: Callable[[], bool] = lambda: True  # checked just before anything but a read is sent
         self._kubeconfig = kubeconfig
         self._clock = clock
         self._slots = asyncio.Semaphore(MAX_CALLS)
@@ -311,18 +311,6 @@ class KubeClient:
 def _about_credentials(error: KubeError) -> bool:
     """True when other credentials could help: the API server does not know us, or we do not trust it (or it us)."""
     return error.status == 401 or isinstance(error.__cause__, (ClientSSLError, ssl.SSLError))
-
-
-def _nothing() -> None:
-    return None
-
-
-def _always() -> bool:
-    return True
-
-
-def _unobserved(verb: str, resource: str, status: int, seconds: float) -> None:
-    return None
 
 
 def _error_message(data: bytes, reason: str) -> tuple[str, str | None, str]:

@@ -69,13 +69,17 @@ class Kube(Protocol):
         ...
 
 
-class WatchingKube(Protocol):
-    """Calls of a reflector at the API server. Both methods may raise KubeError."""
-
-    async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
-        """Return one page of a LIST, with its metadata."""
-        ...
+class Watching(Protocol):
+    """Watches at the API server."""
 
     def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The events of a watch, a line of JSON each, until the API server ends it."""
+        """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
+        ...
+
+
+class WatchingKube(Watching, Protocol):
+    """Calls of a reflector at the API server."""
+
+    async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
+        """Return one page of a LIST, with its metadata. May raise KubeError."""
         ...

@@ -20,18 +20,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
-from nodedevices_common.backoff import Backoff
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.times import rfc3339
 
+from nodedevices_operator.cache.rejected import again_and_again
 from nodedevices_operator.desired.fleet import (
     OPEN,
     Action,
@@ -52,7 +51,7 @@ from nodedevices_operator.desired.fleet import (
     to_data,
     why_stopped,
 )
-from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, Watching
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import FLEET, config_map_path, config_maps, identified
 
@@ -280,25 +279,13 @@ class FleetGate:
         await self._kube.apply(self._path, body | {"data": data}, FLEET)
 
 
-class ObjectEvents(Protocol):
-    """Changes of objects, as the API server sends them."""
-
-    def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
-        ...
-
-
 class RecordWatch:
     """While the breaker is open, the record is watched: `changed` is called for each change of it, by any client.
     Without the right to watch, or while no watch is possible, the gate reads the record now and then."""
 
     WATCH_SECONDS = 120  # after which the API server ends one; a silent one is given up after 150
-    AGAIN_SECONDS = 1.0  # between two watches
-    BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.2)
 
-    def __init__(
-        self, events: ObjectEvents, *, namespace: str, wanted: asyncio.Event, changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, events: Watching, *, namespace: str, wanted: asyncio.Event, changed: Callable[[], None]) -> None:
         self._events = events
         self._path = config_maps(namespace)
         self._wanted = wanted
@@ -306,18 +293,11 @@ class RecordWatch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        failures = 0
-        while True:
-            await self._wanted.wait()
-            try:
-                await self.once()
-                failures, wait = 0, self.AGAIN_SECONDS
-            except KubeError as error:
-                failures += 1
-                wait = self.BACKOFF.after(failures, at_least=error.retry_after)
-                if failures == 1:
-                    log.warning("failed to watch the record of actions, retrying", error=str(error))
-            await asyncio.sleep(wait)
+        await again_and_again(self._wanted_once, "failed to watch the record of actions, retrying")
+
+    async def _wanted_once(self) -> None:
+        await self._wanted.wait()
+        await self.once()
 
     async def once(self) -> None:
         """One watch, until it ends. It begins with the record as it is, so that nothing between two is missed."""

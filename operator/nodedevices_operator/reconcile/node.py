@@ -97,7 +97,7 @@ class Leftovers:
                     await self._released(pod, self._writer.pod_condition(pods.entry(pod, shown), wanted))
                 if idle.own_condition(pod) is not None:
                     found = True
-                    await self._released(pod, self._writer.pod_idle(idle.identity(pod), None))
+                    await self._released(pod, self._writer.pod_condition(idle.identity(pod), None))
         return found
 
     @staticmethod

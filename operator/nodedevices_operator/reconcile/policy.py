@@ -11,7 +11,7 @@ nodes. The status is made of the sum at most about once a second for each policy
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -20,7 +20,6 @@ from nodedevices_api import conditions as names
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired.conditions import ConditionVerdict
-from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.policy_status import (
     Contribution,
@@ -39,103 +38,82 @@ from nodedevices_operator.desired.policy_status import (
 )
 from nodedevices_operator.desired.pools import SECTION, acts, trial_pool
 from nodedevices_operator.desired.rollout import RolloutState
-from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.reconcile.fleet import FleetGate, Stop
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRecord
 
 T = TypeVar("T")
-
-
-class _Supplied(Struct):
-    """Nodes where one generation of the policy supplies something and has not failed."""
-
-    applied: int = 0
-    waiting: dict[str, str] = field(default_factory=dict)  # node -> why
-    notes: Counter[Note] = field(default_factory=Counter)  # of nodes where it is in effect
-
-    @property
-    def nodes(self) -> int:
-        return self.applied + len(self.waiting)
+Counted = tuple[str, str | int]  # what is counted, and of which policy or generation
 
 
 class _Sum(Struct):
-    selected: int = 0
-    overridden: int = 0
-    silent: int = 0
-    older: Counter[str] = field(default_factory=Counter)  # policies that won a conflict, with on how many nodes
-    failing: dict[str, str] = field(default_factory=dict)  # node -> why
-    supplied: dict[int, _Supplied] = field(default_factory=dict)  # by generation
-    trials: dict[str, tuple[Trial, Preview]] = field(default_factory=dict)  # node -> what a DryRun policy would do
+    """The nodes of one policy."""
 
-    def add(self, node: str, it: Contribution) -> None:
-        self._count(it, 1)
-        if it.trial is not None:
-            self.trials[node] = it.trial
-        if it.failure:
-            self.failing[node] = it.failure
-        elif it.mine is not None and it.mine.supplies:
-            supplied = self.supplied.setdefault(it.mine.generation, _Supplied())
-            if it.waiting:
-                supplied.waiting[node] = it.waiting
-            else:
-                supplied.applied += 1
-                if it.notes:
-                    supplied.notes.update(it.notes)
+    counts: Counter[Counted] = field(default_factory=Counter)
+    notes: Counter[tuple[int, Note]] = field(default_factory=Counter)  # by generation, of nodes where it is in effect
+    notable: dict[str, Contribution] = field(default_factory=dict)  # nodes where it waits, has failed, or is tried
 
-    def remove(self, node: str, it: Contribution) -> None:
-        self._count(it, -1)
-        self.trials.pop(node, None)
-        self.failing.pop(node, None)
-        if not it.failure and it.mine is not None and it.mine.supplies:
-            supplied = self.supplied[it.mine.generation]
-            if it.waiting:
-                del supplied.waiting[node]
-            else:
-                supplied.applied -= 1
-                _take(supplied.notes, it.notes)
-            if not supplied.nodes:
-                del self.supplied[it.mine.generation]
-
-    def _count(self, it: Contribution, by: int) -> None:
-        self.selected += by
-        if it.mine is not None:
-            self.overridden += by * bool(it.mine.overridden)
-            self.silent += by * (not it.failure and not it.mine.supplies)
-        older = {
-            *(it.trial[0].conflicts if it.trial is not None else ()),
-            *(it.mine.conflicts if it.mine is not None else ()),
-        }
-        if older and by > 0:
-            self.older.update(older)
-        elif older:
-            _take(self.older, older)
+    def change(self, node: str, before: Contribution | None, after: Contribution | None) -> None:
+        for it, by in ((before, -1), (after, 1)):
+            if it is not None:
+                _add(self.counts, _counted(it), by)
+            if it is not None and it.mine is not None:
+                _add(self.notes, ((it.mine.generation, note) for note in it.notes), by)
+        self.notable.pop(node, None)
+        if after is not None and (after.trial is not None or after.failure or after.waiting):
+            self.notable[node] = after
 
     def tally(self, generation: int, rehearse: Rehearse) -> Tally:
         """With this generation of the policy as the one that is to be in effect."""
-        now = self.supplied.get(generation, _Supplied())
-        reacting = frozenset(node for node, (trial, _) in self.trials.items() if trial.faults is not None)
+        counts, applied = self.counts, self.counts["applied", generation]
+        notes = {note: nodes for (of, note), nodes in self.notes.items() if of == generation}
+        trials = {node: it.trial for node, it in self.notable.items() if it.trial is not None}
+        waiting = {
+            node: it.waiting
+            for node, it in self.notable.items()
+            if it.waiting and it.mine is not None and it.mine.generation == generation
+        }
+        reacting = frozenset(node for node, (trial, _) in trials.items() if trial.faults is not None)
         return Tally(
-            selected=self.selected,
-            applied=now.applied,
-            overridden=self.overridden,
-            failed=len(self.failing),
-            silent=self.silent,
-            outdated=sum(supplied.nodes for supplied in self.supplied.values()) - now.nodes,
-            older=frozenset(self.older),
-            failing=tuple(sorted(self.failing.items())),
-            waiting=waiting_first(now.waiting),
-            unmatched=counted(now.notes, applied=now.applied),
-            would_supply=sum(bool(trial.supplies) for trial, _ in self.trials.values()),
-            would=preview_lines({node: preview for node, (_, preview) in self.trials.items()}, reacting, rehearse),
+            selected=counts["selected", ""],
+            applied=applied,
+            overridden=counts["overridden", ""],
+            failed=counts["failed", ""],
+            silent=counts["silent", ""],
+            outdated=counts["supplied", ""] - applied - len(waiting),
+            older=frozenset(str(name) for kind, name in counts if kind == "older"),
+            failing=tuple(sorted((node, it.failure) for node, it in self.notable.items() if it.failure)),
+            waiting=waiting_first(waiting),
+            unmatched=counted(notes, applied=applied),
+            would_supply=sum(bool(trial.supplies) for trial, _ in trials.values()),
+            would=preview_lines({node: preview for node, (_, preview) in trials.items()}, reacting, rehearse),
         )
 
 
-def _take(counts: Counter[T], gone: Iterable[T]) -> None:
-    """Fewer by one of each; none is remembered with 0."""
-    for key in gone:
-        counts[key] -= 1
+def _counted(it: Contribution) -> Iterator[Counted]:
+    """Yield what a node counts for."""
+    yield "selected", ""
+    mine, trial = it.mine, it.trial
+    yield from (("older", name) for name in {*(mine.conflicts if mine else ()), *(trial[0].conflicts if trial else ())})
+    if mine is None:
+        return
+    if mine.overridden:
+        yield "overridden", ""
+    if it.failure:
+        yield "failed", ""
+    elif not mine.supplies:
+        yield "silent", ""
+    else:
+        yield "supplied", ""
+        if not it.waiting:
+            yield "applied", mine.generation
+
+
+def _add(counts: Counter[T], keys: Iterable[T], by: int) -> None:
+    """None is remembered with 0."""
+    for key in keys:
+        counts[key] += by
         if not counts[key]:
             del counts[key]
 
@@ -169,11 +147,8 @@ class Tallies:
         found = self._sums.get(policy)
         if found is None:
             found = self._sums[policy] = _Sum()
-        if was is not None:
-            found.remove(node, was)
-        if now is not None:
-            found.add(node, now)
-        if not found.selected:
+        found.change(node, was, now)
+        if not found.counts:
             del self._sums[policy]
         return True
 

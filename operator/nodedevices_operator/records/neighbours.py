@@ -8,11 +8,11 @@ with every check, and each change would be a write. `kubectl describe node` show
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import ConditionRecord
@@ -109,31 +109,18 @@ SIGNS: Final[tuple[Sign, ...]] = (
 )
 
 
-_BY_KEY = {place: {sign.key: sign for sign in SIGNS if sign.place is place} for place in Place}
-_RANK = {sign: rank for rank, sign in enumerate(SIGNS)}
-
-
 def reports(conditions: Mapping[str, ConditionRecord], labels: Raw, taints: Sequence[Raw]) -> tuple[ReportRecord, ...]:
     """Return what is on the Node, in the order of SIGNS. As a rule it is nothing, and costs a few look-ups."""
-    found = {
-        sign: _said(sign, said, more)
-        for place, key, said, more in _on(conditions, labels, taints)
-        if isinstance(said, str) and (sign := _BY_KEY[place][key]).value in {"", said}
-    }
-    return tuple(found[sign] for sign in sorted(found, key=_RANK.__getitem__))
-
-
-def _on(
-    conditions: Mapping[str, ConditionRecord], labels: Raw, taints: Sequence[Raw]
-) -> Iterator[tuple[Place, str, Any, str]]:
-    """What has the key of a sign: its place, key and value, and of a condition the reason."""
-    for key in _BY_KEY[Place.CONDITION].keys() & conditions.keys():
-        yield Place.CONDITION, key, conditions[key].status, conditions[key].reason
-    for key in _BY_KEY[Place.LABEL].keys() & labels.keys():
-        yield Place.LABEL, key, labels[key], ""
-    for taint in taints:
-        if (key := text(taint.get("key"))) in _BY_KEY[Place.TAINT]:
-            yield Place.TAINT, key, text(taint.get("value")), ""
+    tainted = {text(taint.get("key")): text(taint.get("value")) for taint in taints}
+    found: list[ReportRecord] = []
+    for sign in SIGNS:
+        value, reason = (tainted if sign.place is Place.TAINT else labels).get(sign.key), ""
+        if sign.place is Place.CONDITION:
+            shown = conditions.get(sign.key)
+            value, reason = (None, "") if shown is None else (shown.status, shown.reason)
+        if isinstance(value, str) and sign.value in {"", value}:
+            found.append(_said(sign, value, reason))
+    return tuple(found)
 
 
 def _said(sign: Sign, value: str, reason: str) -> ReportRecord:

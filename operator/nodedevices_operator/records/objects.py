@@ -381,6 +381,11 @@ class PolicyRecord:
     def paused(self) -> bool:
         return self.spec is not None and self.spec.paused and not self.dry_run
 
+    @property
+    def rank(self) -> tuple[int, str, str]:
+        """The strongest sorts first."""
+        return -self.priority, self.created, self.name
+
     def selects(self, labels: Mapping[str, str]) -> bool:
         return self.selector is not None and self.selector.matches(labels)
 

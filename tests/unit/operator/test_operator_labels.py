@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import Labels, Sections
-from nodedevices_operator.concerns.labels import MOST_WRITES, WINDOW_SECONDS, LabelsConcern
+from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS
+from nodedevices_operator.concerns.labels import MOST_WRITES, LabelsConcern
 from nodedevices_operator.concerns.port import Shown
 from nodedevices_operator.desired.labels import LabelPlan, plan_labels
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
@@ -448,8 +449,8 @@ async def test_labels_that_undo_their_own_reason_come_to_rest_and_are_reported()
     for turn in range(MOST_WRITES):
         assert (await publish(str(turn))).again is None
     rested = await publish("again")
-    assert (rested.reason, rested.again, len(kube.made)) == ("Conflict", WINDOW_SECONDS, MOST_WRITES)
-    now[0] = WINDOW_SECONDS
+    assert (rested.reason, rested.again, len(kube.made)) == ("Conflict", FIGHT_WINDOW_SECONDS, MOST_WRITES)
+    now[0] = FIGHT_WINDOW_SECONDS
     await publish("again")
     assert len(kube.made) == MOST_WRITES + 1
 
