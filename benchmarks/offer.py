@@ -32,7 +32,7 @@ from nodedevices_plugin.granting.containers import node_containers
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import RecentAllocations
-from nodedevices_plugin.kubelet.server import ResourceServer, snapshot
+from nodedevices_plugin.kubelet.server import ResourceServer, Serving, snapshot
 from nodedevices_plugin.model import Blocked, Inventory, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline import inventory
@@ -200,7 +200,7 @@ async def serve(folder: Path, case: Case) -> None:
     recent = RecentAllocations()
     observe = AgentMetrics(facts=lambda: None, probes=dict).kubelet_called
     shown = snapshot(resource)
-    server = ResourceServer(resource.name, shown, folder=folder, offer=answers, recent=recent, observe=observe)
+    server = ResourceServer(resource.name, shown, Serving(folder=folder, offer=answers, recent=recent, observe=observe))
     await server.start()
     print(server.path, flush=True)
     lines = asyncio.StreamReader()

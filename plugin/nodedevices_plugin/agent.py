@@ -45,10 +45,9 @@ from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, Devi
 from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.kubelet import checkpoint
-from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
-from nodedevices_plugin.kubelet.podresources import PodResourcesClient
+from nodedevices_plugin.kubelet.podresources import HolderPoller, PodResourcesClient
 from nodedevices_plugin.model import Holdings, Plan, RegistrationState
 from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.kubelet import holders
+from nodedevices_plugin.kubelet import podresources
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from support.kubelet import Owner, StandInKubelet
 from support.running_agent import RunningAgent
@@ -16,7 +16,7 @@ ONCE = "AllocatedOnce"
 
 @pytest.fixture
 def node(tmp_path: Path, kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch) -> RunningAgent:
-    monkeypatch.setattr(holders, "LIST_SECONDS", 0.5)
+    monkeypatch.setattr(podresources, "LIST_SECONDS", 0.5)
     return RunningAgent(tmp_path, kubelet, "--probe=simulated", "--simulated=h100 x 1")
 
 

@@ -9,17 +9,12 @@ from datetime import UTC, datetime, timedelta
 import grpc
 import pytest
 from msgspec.structs import replace
-from nodedevices_plugin.kubelet import podresources, rpc
+from nodedevices_plugin.kubelet import holders, podresources, rpc
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry
+from nodedevices_plugin.kubelet.holders import ListedHolder, listed, track
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
-from nodedevices_plugin.kubelet.podresources import (
-    ListedHolder,
-    PodResourcesClient,
-    listed,
-    track,
-    wanted_after_allocate,
-)
+from nodedevices_plugin.kubelet.podresources import PodResourcesClient, wanted_after_allocate
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate, tenure_key
 from nodedevices_plugin.runtime.threads import Worker
 from support.kubelet import Owner, StandInKubelet
@@ -477,15 +472,15 @@ def test_an_entry_that_came_while_a_list_was_answered_is_not_taken_for_the_pod_i
     new = CheckpointEntry("uid-2", "main", GPU, ("GPU-0",))
     old = CheckpointEntry("uid-1", "main", GPU, ("GPU-0",))
     in_list = frozenset({("main", GPU, ("GPU-0",))})
-    shown = podresources.ShownEntries().after("kubelet", [old], [new], in_list)
+    shown = holders.ShownEntries().after("kubelet", [old], [new], in_list)
     assert shown.without_ended((new,), frozenset()) == (new,)
-    assert podresources.ShownEntries().after("kubelet", [new], [new], in_list).without_ended((new,), frozenset()) == ()
+    assert holders.ShownEntries().after("kubelet", [new], [new], in_list).without_ended((new,), frozenset()) == ()
 
 
 def test_what_another_kubelet_has_listed_says_nothing() -> None:
     """One that has just started has not added all of its pods."""
     held = CheckpointEntry("uid-1", "main", GPU, ("GPU-0",))
-    shown = podresources.ShownEntries().after("kubelet", [held], [held], frozenset({("main", GPU, ("GPU-0",))}))
+    shown = holders.ShownEntries().after("kubelet", [held], [held], frozenset({("main", GPU, ("GPU-0",))}))
     shown = shown.after("another kubelet", [held], [held], frozenset())
     assert shown.without_ended((held,), frozenset()) == (held,)
 
@@ -508,7 +503,7 @@ async def test_a_checkpoint_that_can_no_longer_be_read_leaves_what_it_said(
 
 def test_lists_are_settled_once_they_have_had_the_same_pods_and_the_own_one_for_a_while() -> None:
     own, other = ("ns", "agent"), ("ns", "train")
-    first = podresources.Settling().after("kubelet", frozenset({own}), 10.0)
+    first = holders.Settling().after("kubelet", frozenset({own}), 10.0)
     assert not first.settled(own, 10.0)
     grown = first.after("kubelet", frozenset({own, other}), 11.5)
     assert not grown.settled(own, 12.5)
@@ -516,7 +511,7 @@ def test_lists_are_settled_once_they_have_had_the_same_pods_and_the_own_one_for_
     assert not grown.after("another kubelet", frozenset({own, other}), 13.6).settled(own, 13.6)
     assert not grown.settled(("ns", "agent-2"), 20.0)
     assert grown.settled(None, 20.0)
-    assert not podresources.Settling().after("kubelet", frozenset(), 10.0).settled(None, 20.0)
+    assert not holders.Settling().after("kubelet", frozenset(), 10.0).settled(None, 20.0)
 
 
 async def test_a_checkpoint_that_gives_nothing_to_anybody_proves_that_nobody_holds(kubelet: StandInKubelet) -> None:

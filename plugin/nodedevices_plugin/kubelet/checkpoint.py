@@ -11,14 +11,13 @@ private matter: anything unexpected makes the file unreadable, never empty.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 from nodedevices_common.errors import OperationError
 
-T = TypeVar("T", list[Any], dict[str, Any])
 FILE = "kubelet_internal_checkpoint"  # in the device-plugin folder
 MAX_BYTES = 16 << 20
 
@@ -42,6 +41,21 @@ class CheckpointEntry(Struct, frozen=True, order=True):
     container: str
     resource: str
     ids: tuple[str, ...]
+
+
+class _Entry(Struct):
+    pod_uid: str = field(name="PodUID")
+    container: str = field(name="ContainerName")
+    resource: str = field(name="ResourceName")
+    ids: dict[str, list[str] | None] | None = field(name="DeviceIDs")  # by NUMA node; Go writes null for what is empty
+
+
+class _Data(Struct):
+    entries: list[_Entry] | None = field(name="PodDeviceEntries")
+
+
+class _Checkpoint(Struct):
+    data: _Data = field(name="Data")
 
 
 class CheckpointFile:
@@ -83,35 +97,14 @@ def read(path: Path) -> tuple[CheckpointEntry, ...] | None:
 
 
 def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:
-    """`{"Data": {"PodDeviceEntries": [{"PodUID": ..., "ContainerName": ..., "ResourceName": ...,
-    "DeviceIDs": {"<NUMA node>": ["<id>"]}}]}}`.
-
-    Raises CheckpointError for anything else.
-    """
-    found: set[CheckpointEntry] = set()
+    """Raises CheckpointError for anything but a checkpoint."""
     try:
-        for entry in _of(list, json.loads(raw)["Data"]["PodDeviceEntries"]):
-            by_node = _of(dict, entry["DeviceIDs"])
-            ids = {_text(id_) for some in by_node.values() for id_ in _of(list, some)}
-            who = _text(entry["PodUID"]), _text(entry["ContainerName"])
-            found.add(CheckpointEntry(*who, _text(entry["ResourceName"]), tuple(sorted(ids))))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        written = msgspec.json.decode(raw, type=_Checkpoint)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointError(f"not a checkpoint of the kubelet's device manager: {error!r:.200}") from error
-    return tuple(checkpointed for checkpointed in sorted(found) if checkpointed.ids)
-
-
-def _of(kind: type[T], value: Any) -> T:
-    """The value, which Go writes as null where it is empty. What else is empty, or can be iterated over, is not
-    what the kubelet writes."""
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r:.64} is not a {kind.__name__}")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.64} is not a text")
-    value.encode()  # UnicodeError, a ValueError: half of a character, which nothing could be sent with
-    return value
+    found = {
+        CheckpointEntry(entry.pod_uid, entry.container, entry.resource, ids)
+        for entry in written.data.entries or ()
+        if (ids := tuple(sorted({id_ for some in (entry.ids or {}).values() for id_ in some or ()})))
+    }
+    return tuple(sorted(found))

@@ -24,7 +24,7 @@ from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
 from nodedevices_plugin.kubelet.handover import hand_over
 from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, RecentAllocations, StartGate
-from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
+from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, Registering, ResourcePlugin
 from nodedevices_plugin.kubelet.server import SnapshotError, snapshot
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, Registration, RegistrationState
 from nodedevices_plugin.model.registration import CallObserver, unobserved
@@ -75,18 +75,22 @@ class DevicePlugins:
         observe: CallObserver = unobserved,
         gate: StartGate | None = None,
     ) -> None:
-        self._folder = folder
-        self._kubelet_socket = kubelet_socket or folder / KUBELET_SOCKET
-        self._offer = offer
-        self._on_change = on_change
-        self._deadlines = deadlines or Deadlines()
         self._guard = Guard(folder, others, lists, beside=beside, differing=differing)
-        self._prepare = prepare
-        self._keep = keep
-        self._observe = observe
-        self._gate = gate or OpenGate()
-        self._on_allocated = on_allocated
         self.recent = recent or RecentAllocations()
+        self._registering = Registering(
+            folder=folder,
+            kubelet_socket=kubelet_socket or folder / KUBELET_SOCKET,
+            offer=offer,
+            recent=self.recent,
+            guard=self._guard,
+            gate=gate or OpenGate(),
+            deadlines=deadlines or Deadlines(),
+            on_change=on_change,
+            on_allocated=on_allocated,
+            observe=observe,
+            prepare=prepare,
+            keep=keep,
+        )
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
         self._refused: dict[str, str] = {}  # resources whose list is too large for the kubelet: name -> why
@@ -128,28 +132,12 @@ class DevicePlugins:
                 if name in self._plugins:
                     self._plugins[name].show(encoded, healthy=healthy)
                 else:
-                    plugin = ResourcePlugin(
-                        name,
-                        encoded,
-                        healthy=healthy,
-                        folder=self._folder,
-                        kubelet_socket=self._kubelet_socket,
-                        offer=self._offer,
-                        recent=self.recent,
-                        on_allocated=self._on_allocated,
-                        on_change=self._on_change,
-                        deadlines=self._deadlines,
-                        guard=self._guard,
-                        prepare=self._prepare,
-                        keep=self._keep,
-                        observe=self._observe,
-                        gate=self._gate,
-                        pre_start=desired[name].sharing.cores,
-                    )
+                    pre_start = desired[name].sharing.cores
+                    plugin = ResourcePlugin(name, encoded, self._registering, healthy=healthy, pre_start=pre_start)
                     self._plugins[name] = plugin
                     plugin.start()
             if gone or self._refused != refused_before:
-                self._on_change()
+                self._registering.on_change()
 
     def _encoded(self, changed: Mapping[str, OfferedResource], desired: dict[str, OfferedResource]) -> dict[str, bytes]:
         """The lists of these. One that cannot be is refused, and `desired` has what stays of it: the ids that the
@@ -219,8 +207,8 @@ class DevicePlugins:
             return await hand_over(
                 resource.name,
                 healthy,
-                folder=self._folder,
-                kubelet_socket=self._kubelet_socket,
+                folder=self._registering.folder,
+                kubelet_socket=self._registering.kubelet_socket,
                 lists=self._guard.lists,
             )
         except OSError as error:
@@ -230,7 +218,7 @@ class DevicePlugins:
     def _remove_stale_sockets(self) -> None:
         if not self._stale_removed:
             self._stale_removed = True
-            if removed := sockets.remove_stale(self._folder):
+            if removed := sockets.remove_stale(self._registering.folder):
                 log.info("removed sockets of ended processes", sockets=removed)
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -39,10 +40,9 @@ from nodedevices_probe.protocol import MAX_MESSAGE, text
 from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Guard
-from nodedevices_plugin.kubelet.offer import KubeletOffer, RecentAllocations, StartGate
-from nodedevices_plugin.kubelet.server import ResourceServer, options
+from nodedevices_plugin.kubelet.server import ResourceServer, Serving, options
 from nodedevices_plugin.model import Registration, RegistrationState
-from nodedevices_plugin.model.registration import CallObserver, KubeletCall, Method, Result
+from nodedevices_plugin.model.registration import KubeletCall, Method, Result
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECK_SECONDS = 0.25
@@ -103,60 +103,48 @@ class ListedCheck:
         return self._missed >= MISSED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registering(Serving):
+    """What all resources are registered with. `on_change`: a registration is another than before. `prepare` is awaited
+    before a resource is registered: it makes what must exist before an id is handed out. `keep` runs each in the
+    background."""
+
+    kubelet_socket: Path
+    guard: Guard
+    on_change: Callable[[], None]
+    deadlines: Deadlines
+    prepare: Callable[[], Awaitable[None]]
+    keep: Keep
+
+
 class ResourcePlugin:
     """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it.
 
-    `healthy`: whether it has a healthy id. `prepare` is awaited before the resource is registered: it makes what must
-    exist before an id is handed out. `keep` runs it in the background. `observe` gets each call that has ended.
-    `let_through`: `prepare` is done, and the guard allows the registration. `pre_start`: whether the kubelet is to call
-    PreStartContainer; the registration tells it so.
+    `healthy`: whether it has a healthy id. `let_through`: it is prepared, and the guard allows the registration.
+    `pre_start`: whether the kubelet is to call PreStartContainer; the registration tells it so.
     """
 
     def __init__(
-        self,
-        name: str,
-        shown: bytes,
-        *,
-        healthy: bool,
-        folder: Path,
-        kubelet_socket: Path,
-        offer: KubeletOffer,
-        recent: RecentAllocations,
-        on_allocated: Callable[[], None],
-        on_change: Callable[[], None],
-        deadlines: Deadlines,
-        guard: Guard,
-        prepare: Callable[[], Awaitable[None]],
-        keep: Keep,
-        observe: CallObserver,
-        gate: StartGate,
-        pre_start: bool,
+        self, name: str, shown: bytes, registering: Registering, *, healthy: bool, pre_start: bool = False
     ) -> None:
         self.name = name
         self.let_through = False
         self.registration = Registration(resource=name, state=RegistrationState.PENDING)
+        self.pre_start = pre_start
         self._shown = shown
         self._healthy = healthy
-        self._folder = folder
-        self._kubelet_socket = kubelet_socket
-        self._offer = offer
-        self._recent = recent
-        self._on_allocated = on_allocated
-        self._on_change = on_change
-        self._deadlines = deadlines
-        self._guard = guard
-        self._prepare = prepare
-        self._keep = keep
-        self._observe = observe
-        self._gate = gate
-        self.pre_start = pre_start
+        self._registering = registering
+        self._guard, self._observe = registering.guard, registering.observe
+        self._kubelet_socket, self._deadlines = registering.kubelet_socket, registering.deadlines
         self._server: ResourceServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0  # refusals in a row
         self._short_streams = 0  # streams in a row that did not last
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._keep("registration", self._run), name=f"register {self.name}")
+        self._task = asyncio.create_task(
+            self._registering.keep("registration", self._run), name=f"register {self.name}"
+        )
 
     def show(self, shown: bytes, *, healthy: bool) -> None:
         """Send the kubelet this list, and make it the first one of later registrations."""
@@ -244,7 +232,7 @@ class ResourcePlugin:
             if why := await self._guard.why_not(self.name, kubelet):
                 return why
             began = monotonic()
-            await self._prepare()
+            await self._registering.prepare()
             if not again or monotonic() - began < RECHECK_SECONDS:
                 break
         return ""
@@ -325,17 +313,7 @@ class ResourcePlugin:
     # --- the server -------------------------------------------------------------------------------------------------
     async def _serve(self) -> ResourceServer:
         """Return a server that no registration has used: each round has its own, and leaves none behind."""
-        self._server = ResourceServer(
-            self.name,
-            self._shown,
-            folder=self._folder,
-            offer=self._offer,
-            recent=self._recent,
-            on_allocated=self._on_allocated,
-            observe=self._observe,
-            gate=self._gate,
-            pre_start=self.pre_start,
-        )
+        self._server = ResourceServer(self.name, self._shown, self._registering, pre_start=self.pre_start)
         await self._server.start()
         return self._server
 
@@ -360,5 +338,5 @@ class ResourcePlugin:
         self.registration = registration
         level = log.info if state in (RegistrationState.REGISTERED, RegistrationState.PENDING) else log.warning
         level("registration", resource=registration.resource, state=state.value, why=registration.message)
-        self._on_change()
+        self._registering.on_change()
         return True

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import NoReturn
@@ -68,39 +69,36 @@ def snapshot(resource: OfferedResource) -> bytes:
     return message.SerializeToString()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What the answers of all resources are made with: sockets in `folder`, answers from `offer`. `on_allocated` is
+    called on the event loop after `recent` has got something; `observe` in the thread that has answered."""
+
+    folder: Path
+    offer: KubeletOffer
+    recent: RecentAllocations
+    on_allocated: Callable[[], None] = lambda: None
+    observe: CallObserver = unobserved
+    gate: StartGate = field(default_factory=OpenGate)
+
+
 class ResourceServer:
     """Serves one resource on one socket, from `start` to `stop`; not to be started again. Its methods are for the event
     loop on which it was started; the answers are given in threads.
 
     `shown` is the list that ListAndWatch sends, as `snapshot` makes it.
     `opened` counts the ListAndWatch streams so far, `open_streams` are the numbers of those still open: the n-th stream
-    has number n. `stream_change` is set whenever one opens or ends. `on_allocated` is called on the event loop after
-    `recent` has got something; `observe` in the thread that has answered.
+    has number n. `stream_change` is set whenever one opens or ends.
     """
 
-    def __init__(
-        self,
-        name: str,
-        shown: bytes,
-        *,
-        folder: Path,
-        offer: KubeletOffer,
-        recent: RecentAllocations,
-        on_allocated: Callable[[], None] = lambda: None,
-        observe: CallObserver = unobserved,
-        gate: StartGate | None = None,
-        pre_start: bool = False,
-    ) -> None:
+    def __init__(self, name: str, shown: bytes, serving: Serving, *, pre_start: bool = False) -> None:
         self.name = name
-        self.path = sockets.new_path(folder, name)
+        self.path = sockets.new_path(serving.folder, name)
         self.opened = 0
         self.open_streams: set[int] = set()
         self.stream_change = asyncio.Event()
-        self._offer = offer
-        self._recent = recent
-        self._on_allocated = on_allocated
-        self._observe = observe
-        self._gate = gate or OpenGate()
+        self._offer, self._recent, self._gate = serving.offer, serving.recent, serving.gate
+        self._serving = serving
         self._pre_start = pre_start
         self._newest = NewestList(shown)
         self._changed = threading.Condition()  # for what streams read and write
@@ -239,7 +237,7 @@ class ResourceServer:
             answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
             for ids in wanted:
                 self._recent.add(self.name, ids)
-        self._tell(self._on_allocated)
+        self._tell(self._serving.on_allocated)
         return answers
 
     def _get_preferred_allocation(
@@ -282,7 +280,7 @@ class ResourceServer:
         return None
 
     def _ended(self, method: Method, result: Result, began: float) -> None:
-        self._observe(KubeletCall(method, self.name, result, perf_counter() - began))
+        self._serving.observe(KubeletCall(method, self.name, result, perf_counter() - began))
 
     def _pre_start_container(
         self, request: api.PreStartContainerRequest, context: grpc.ServicerContext

@@ -29,8 +29,7 @@ from nodedevices_plugin.granting.answers import Answers, grant
 from nodedevices_plugin.granting.preferred import build, prefer
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry
-from nodedevices_plugin.kubelet.offer import RecentAllocations
-from nodedevices_plugin.kubelet.podresources import (
+from nodedevices_plugin.kubelet.holders import (
     Settling,
     ShownEntries,
     given,
@@ -39,6 +38,7 @@ from nodedevices_plugin.kubelet.podresources import (
     taken_from,
     with_checkpoint,
 )
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.model import AllocationError, HoldersState, Holdings, Inventory, Offer, Plan, RecentAllocate
 from nodedevices_plugin.model.ids import is_core
 from nodedevices_plugin.pipeline.requesting import SeenObject

@@ -15,7 +15,7 @@ from nodedevices_plugin.inputs.cluster import node_pod
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointError, parse
-from nodedevices_plugin.kubelet.podresources import listed, offers
+from nodedevices_plugin.kubelet.holders import listed, offers
 from nodedevices_plugin.model import AllocationError, Holder, NodePods
 from nodedevices_plugin.pipeline.state import StateError, StateFile
 from nodedevices_probe.loop import encode
