@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from support.agentprocess import agent_on
 from support.kubelet import StandInKubelet
-from support.patience import PATIENCE_SECONDS
 
 GPU = "nvidia.com/gpu"
 OURS = "k8s.device-plugin.nvidia.com"
@@ -135,23 +133,6 @@ async def test_nvidia_ctk_makes_it_where_there_is_one(node: Node) -> None:
     assert "has no GPU-" in node.agent.lines("nvidia-ctk failed to generate a CDI specification")[-1]["why"]
 
 
-async def test_a_folder_that_cannot_be_written_is_refused_and_nothing_is_offered_until_it_can(node: Node) -> None:
-    node.cdi.rmdir()
-    node.cdi.touch()
-    node.agent.start()
-    await node.agent.until(lambda: node.agent.lines("configuration"))
-    logged = node.agent.lines("configuration")[-1]
-    assert logged["condition"] == "ConfigInvalid"
-    assert logged["message"] == (
-        f"injection.deviceListStrategies: cdi-cri: cannot write {node.cdi}: Not a directory; install the component cdi "
-        "(manifests/components/cdi), or use envvar; nothing is offered until there is a valid configuration"
-    )
-    assert node.kubelet.allocatable(GPU) == 0
-    node.cdi.unlink()
-    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)
-    assert (await node.given()) in {f"{OURS}/gpu={name}" for name in node.names()}
-
-
 # --- never without the driver's libraries, unless it is configured ---------------------------------------------------
 async def test_without_libraries_a_cdi_strategy_is_refused_and_a_file_of_nvidias_plugin_stays_as_it_is(
     strict: Node,
@@ -172,42 +153,6 @@ async def test_without_libraries_a_cdi_strategy_is_refused_and_a_file_of_nvidias
     toolkit_has(node, 0, 1)
     await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)
     assert await node.given() in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}
-
-
-async def test_a_specification_of_the_toolkit_that_breaks_leaves_its_libraries_and_is_named(strict: Node) -> None:
-    node = strict
-    file = toolkit_has(node, 0, 1)
-    await start(node)
-    good = file.read_text()
-    file.write_text(good[:-20])
-    await node.agent.until(lambda: f"CDI: {file}: not JSON: " in configuration(node)[1])
-    assert configuration(node)[0] == "Applied"
-    assert configuration(node)[1].endswith("; the last good one is used")
-    await node.agent.until(lambda: 'nodedevices_cdi_problem{what="source"} 1.0' in node.agent.get("/metrics")[1])
-    assert (await node.given()).startswith(f"{OURS}/gpu=GPU-")
-    assert node.spec()["containerEdits"]["mounts"] == LIBRARY["mounts"]
-    assert node.kubelet.allocatable(GPU) == 2
-
-    node.agent.kill()
-    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 0)
-    await start(node)  # our own file has them
-    assert node.spec()["containerEdits"]["mounts"] == LIBRARY["mounts"]
-
-    file.write_text(good)
-    await node.agent.until(lambda: configuration(node) == ("Applied", ""))
-    async with asyncio.timeout(PATIENCE_SECONDS):  # what answers the kubelet follows the status within the same pass
-        while await node.given() not in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}:  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.1)
-
-
-async def test_a_gpu_that_the_toolkits_specification_lacks_gets_its_libraries_too(strict: Node) -> None:
-    node = strict
-    toolkit_has(node, 0, 1)
-    await start(node)
-    node.agent.edit("profile: l4 x 3\n")
-    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
-    assert len(node.names()) == 3
-    assert node.spec()["containerEdits"]["mounts"] == LIBRARY["mounts"]
 
 
 async def test_after_a_restart_without_any_specification_nothing_is_offered_until_there_is_one(strict: Node) -> None:

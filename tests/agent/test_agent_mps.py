@@ -8,16 +8,12 @@ from pathlib import Path
 import pytest
 from nodedevices_probe.simulated.probe import ProfileSource
 from support.agentprocess import NODE, AgentProcess, agent_on
-from support.kubelet import AdmissionError, StandInKubelet
+from support.kubelet import StandInKubelet
 from support.mps import MpsRunner, with_path
 from support.vendor import VendorProcess
 
 GPU = "nvidia.com/gpu"
-NONE = "version: v1\n"
 FOUR = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
-FOUR_BY_TIME = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
-MEMORY = "nodedevices.io/gpu-memory"
-BY_MEMORY = "version: v1\nsharing: {memory: {resources: [{name: nvidia.com/gpu, memoryUnit: 1Gi, enforcement: mps}]}}\n"
 L4_MIB = 23034
 
 
@@ -78,32 +74,6 @@ async def test_a_daemon_is_started_with_its_limits_before_its_shares_are_offered
     ]
 
 
-async def test_a_container_with_shares_of_memory_is_a_client_with_limits_of_its_own(
-    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    configure(made, BY_MEMORY)
-    async with made:
-        await kubelet.until(lambda: kubelet.allocatable(MEMORY) == 44)
-        await made.until(lambda: len(runner.commands(MEMORY)) == 4)
-        assert runner.commands(MEMORY) == [
-            "-d",
-            "set_default_active_thread_percentage 100",
-            f"set_default_device_pinned_mem_limit 0 {22 * 1024}M",
-            f"set_default_device_pinned_mem_limit 1 {22 * 1024}M",
-        ]
-        assert sorted(runner.modes().values()) == ["EXCLUSIVE_PROCESS"] * 2
-        granted = await kubelet.allocate(MEMORY, 8)
-        envs = granted.answer.envs
-        assert (envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) == (
-            "0=8192M",
-            "36",
-        )
-        assert [(each.host_path, each.container_path) for each in granted.answer.mounts] == [
-            (f"/run/nvidia/mps/{MEMORY}/pipe", f"/mps/{MEMORY}/pipe"),
-            ("/run/nvidia/mps/shm", "/dev/shm"),
-        ]
-
-
 async def test_while_no_daemon_answers_nothing_is_registered_and_the_reason_is_reported(
     made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
 ) -> None:
@@ -115,60 +85,6 @@ async def test_while_no_daemon_answers_nothing_is_registered_and_the_reason_is_r
         assert message_of(agent).endswith("nothing is offered until it answers")
         assert agent.get("/readyz")[0] == 503
         assert not kubelet.registered
-
-
-async def test_the_last_good_configuration_stays_until_the_daemon_of_the_new_one_answers(
-    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    runner.kill()
-    configure(made, NONE)
-    async with made as agent:
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
-        configure(agent, FOUR)
-        await agent.until(lambda: "the previous configuration stays in effect until it answers" in message_of(agent))
-        assert kubelet.allocatable(GPU) == 2
-        runner.start()
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-
-
-async def test_gpus_that_a_daemon_is_started_for_go_whole_to_no_new_pod(
-    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    """The control program hangs, as it does where the driver is busy."""
-    configure(made, NONE)
-    async with made as agent:
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
-        control = runner.programs / "nvidia-cuda-mps-control"
-        works, hangs = control.read_text(), runner.programs / "hangs"
-        hangs.touch()
-        control.write_text(works.replace("case $1 in", f'while [ -e "{hangs}" ]; do sleep 0.1; done\ncase $1 in', 1))
-        configure(agent, FOUR)
-        await kubelet.until(lambda: "EXCLUSIVE_PROCESS" in runner.modes().values())
-        gpu = min(kubelet.views[GPU].healthy | kubelet.views[GPU].unhealthy)
-        with pytest.raises(AdmissionError):
-            await kubelet.allocate_ids(GPU, [gpu])
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
-        hangs.unlink()
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-        configure(agent, NONE)
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
-        assert set(runner.modes().values()) == {"DEFAULT"}
-
-
-async def test_shares_are_withheld_while_their_daemon_is_dead_and_it_is_started_again(
-    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    runner.kill()
-    runner.die(GPU)
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
-    assert kubelet.capacity(GPU) == 8
-    await agent.until(lambda: "its shares are not offered until it answers" in message_of(agent))
-    await agent.until(lambda: 'reason="MpsDaemonDown"' in agent.get("/metrics")[1])
-    runner.start()
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    runner.die(GPU)
-    await agent.until(lambda: runner.commands(GPU).count("-d") == 3)
 
 
 async def test_the_end_of_a_daemon_is_reported_to_its_clients_however_soon_another_answers(
@@ -191,22 +107,6 @@ async def test_the_end_of_a_daemon_is_reported_to_its_clients_however_soon_anoth
     await agent.until(lambda: runner.commands(GPU).count("-d") == 3)
     agent.start()
     await agent.until(lambda: marked()[1:] == [("train-1", "MpsDaemonRestarted")])
-
-
-async def test_clients_keep_their_daemon_until_they_end_though_time_slices_have_the_same_ids(
-    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
-    configure(agent, FOUR_BY_TIME)
-    await agent.until(
-        lambda: message_of(agent).endswith("from mps to timeSlicing waits until these pods have ended: ml/train-0")
-    )
-    assert runner.alive(GPU)
-    assert "quit" not in runner.commands(GPU)
-    kubelet.release("train-0", "ml")
-    await agent.until(lambda: set(runner.modes().values()) == {"DEFAULT"})
-    assert not runner.alive(GPU)
 
 
 async def test_a_restart_of_the_agent_or_of_the_runner_leaves_the_daemon_and_its_clients_alone(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import uuid
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,11 +12,10 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.errors import parse
 from nodedevices_api.nodedevices import NodeDevices
 from support.contract import FULL_NODE, condition, device, policy
-from support.kubectl import Kubectl, KubectlError
+from support.kubectl import Kubectl
 
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
 IDENTITY: dict[str, Any] = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "n1"}}
-NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
 
 def apply(kubectl: Kubectl, manager: str, **parts: Any) -> None:
@@ -82,22 +80,6 @@ def test_a_device_left_out_of_the_agents_next_report_is_gone(shared: Kubectl) ->
     assert kept["status"]["affectedPods"][0]["uid"] == "u1"
 
 
-def test_a_node_whose_last_device_is_gone_can_say_so(shared: Kubectl) -> None:
-    apply(shared, AGENT, status={"conditions": [condition("Ready")]})
-
-    kept = node(shared)["status"]
-    assert not kept.get("devices")
-    assert kept["affectedPods"][0]["uid"] == "u1"
-
-
-def test_a_field_left_out_of_a_device_is_gone(shared: Kubectl) -> None:
-    bare = device(0)
-    del bare["attributes"]
-    apply(shared, AGENT, status={"devices": [bare], "conditions": [condition("Ready")]})
-
-    assert "attributes" not in node(shared)["status"]["devices"][0]
-
-
 def test_the_operators_next_configuration_leaves_peoples_marks(shared: Kubectl) -> None:
     apply(shared, OPERATOR, spec={"config": {}})
 
@@ -113,26 +95,6 @@ def test_a_person_takes_back_only_what_that_person_set(shared: Kubectl) -> None:
     kept = node(shared)["spec"]
     assert "unschedulable" not in kept
     assert kept["configHash"] == "ab"
-
-
-def test_writing_anothers_field_is_a_conflict_that_names_the_owner(shared: Kubectl) -> None:
-    with pytest.raises(KubectlError, match="conflict with") as caught:
-        apply(shared, OPERATOR, status={"devices": [device(0, health={**device(0)["health"], "state": "Unknown"})]})
-    assert AGENT in caught.value.said
-
-
-def test_the_same_apply_again_is_no_new_version(shared: Kubectl) -> None:
-    before = node(shared)["metadata"]["resourceVersion"]
-    apply(shared, OPERATOR, spec={"config": {"health": {"holdDownSeconds": 5}}, "configHash": "ab"})
-    assert node(shared)["metadata"]["resourceVersion"] == before
-
-
-def test_an_apply_with_another_uid_creates_nothing(kubectl: Kubectl) -> None:
-    body = copy.deepcopy(IDENTITY)
-    body["metadata"]["uid"] = str(uuid.uuid4())
-    with pytest.raises(KubectlError, match=r"[Cc]onflict|not found|uid"):
-        kubectl.run("apply", "--server-side", "-f", "-", stdin=json.dumps({**body, "spec": {"config": {}}}))
-    assert kubectl.get("nd", "n1") is None
 
 
 @pytest.mark.parametrize(

@@ -191,13 +191,6 @@ def test_no_container_has_a_privilege(default: list[dict[str, Any]]) -> None:
             assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_only_the_agent_runs_as_root_and_only_for_the_kubelets_directory(default: list[dict[str, Any]]) -> None:
-    agent = pod(of_kind(default, "DaemonSet")["nodedevices-agent"])
-    operator = pod(of_kind(default, "Deployment")["nodedevices-operator"])
-    assert agent["securityContext"]["runAsUser"] == 0
-    assert operator["securityContext"]["runAsNonRoot"] is True
-
-
 def test_the_agent_sees_two_directories_of_the_node_and_writes_one(default: list[dict[str, Any]]) -> None:
     spec = agent_pod(default)
     paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
@@ -228,16 +221,6 @@ def test_the_hardware_is_in_one_container_and_the_kubelets_sockets_and_the_token
     served = parse(["--node-name=n"], {"NODEDEVICES_PROBE_SERVER": server}).probe_server
     assert str(Path(served).parent) == inside["probe"]["mountPath"]
     assert (probe["image"], probe["securityContext"]) == (agent["image"], agent["securityContext"])
-
-
-def test_a_probes_container_that_cannot_be_made_keeps_no_agent_from_starting(default: list[dict[str, Any]]) -> None:
-    """An init container, a sidecar among them, would."""
-    assert "initContainers" not in agent_pod(default)
-
-
-def test_people_find_the_agent_where_they_name_no_container(default: list[dict[str, Any]]) -> None:
-    metadata = of_kind(default, "DaemonSet")["nodedevices-agent"]["spec"]["template"]["metadata"]
-    assert metadata["annotations"] == {"kubectl.kubernetes.io/default-container": "agent"}
 
 
 def test_no_token_is_mounted_that_is_not_bound_and_short_lived(default: list[dict[str, Any]]) -> None:
@@ -301,38 +284,11 @@ def test_the_ports_of_the_manifests_are_the_programs_defaults(default: list[dict
     assert probe["livenessProbe"]["httpGet"]["port"] == port["name"]
 
 
-def test_the_agent_is_on_every_node_and_the_last_to_be_evicted(default: list[dict[str, Any]]) -> None:
-    agent = of_kind(default, "DaemonSet")["nodedevices-agent"]
-    assert pod(agent)["priorityClassName"] == "system-node-critical"
-    assert pod(agent)["tolerations"] == [{"operator": "Exists"}]
-
-
-def test_a_roll_out_begins_with_one_node_and_waits_until_its_agent_has_been_ready(
-    default: list[dict[str, Any]],
-) -> None:
-    agent = of_kind(default, "DaemonSet")["nodedevices-agent"]
-    assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
-    assert agent["spec"]["minReadySeconds"] == 10
-
-
 def leaves_at(workload: dict[str, Any]) -> list[dict[str, Any]]:
     required = pod(workload)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     [term] = required["nodeSelectorTerms"]
     expressions: list[dict[str, Any]] = term["matchExpressions"]
     return expressions
-
-
-def test_a_label_takes_the_agent_away_from_one_node(default: list[dict[str, Any]]) -> None:
-    agent = of_kind(default, "DaemonSet")["nodedevices-agent"]
-    assert leaves_at(agent) == [{"key": "nodedevices.io/agent", "operator": "NotIn", "values": ["away"]}]
-
-
-def test_there_are_two_operators_on_two_nodes(default: list[dict[str, Any]]) -> None:
-    operator = of_kind(default, "Deployment")["nodedevices-operator"]
-    assert operator["spec"]["replicas"] == 2
-    assert operator["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    [spread] = operator["spec"]["template"]["spec"]["topologySpreadConstraints"]
-    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
 
 
 def test_the_admission_policy_is_about_agents_wherever_they_are_installed(default: list[dict[str, Any]]) -> None:
@@ -443,12 +399,6 @@ def test_the_page_on_security_has_the_patch_for_exact_names(tmp_path: Path) -> N
 
 
 @needs_kubectl
-def test_the_overlay_names_a_version_of_every_image(default: list[dict[str, Any]]) -> None:
-    images = {one["image"] for workload in workloads(default) for one in pod(workload)["containers"]}
-    assert images == {"nodedevices-agent:0.1.0", "nodedevices-operator:0.1.0"}
-
-
-@needs_kubectl
 def test_the_overlay_brings_the_crds_and_nothing_else_differs_without_them(default: list[dict[str, Any]]) -> None:
     """So that most tests do without."""
     assert set(of_kind(default, CRD)) == {"nodedevices.nodedevices.io", "devicepolicies.nodedevices.io"}
@@ -520,13 +470,6 @@ def with_components(*names: str) -> list[dict[str, Any]]:
     assert KUBECTL is not None
     found: list[dict[str, Any]] = pickle.loads(pickled(names, KUBECTL))
     return found
-
-
-def test_a_drain_never_waits_for_the_operator(default: list[dict[str, Any]]) -> None:
-    budget = of_kind(default, "PodDisruptionBudget")["nodedevices-operator"]["spec"]
-    operator = of_kind(default, "Deployment")["nodedevices-operator"]
-    assert budget["selector"] == operator["spec"]["selector"]
-    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
 
 
 @needs_kubectl

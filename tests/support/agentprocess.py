@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 from support.kubelet import StandInKubelet
@@ -69,9 +69,7 @@ class AgentProcess:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         if self.log.exists():
             print(self.log.read_text())  # pytest shows it when the test fails
@@ -79,10 +77,8 @@ class AgentProcess:
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
     def start(self, *extra: str) -> None:
         environment = {key: value for key, value in self._environment.items() if not key.startswith(("NODE", "KUBE"))}

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from cluster.rig import binaries, versions
@@ -132,7 +131,7 @@ class DeviceManager:
     def __enter__(self) -> DeviceManager:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()

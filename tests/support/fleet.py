@@ -254,17 +254,3 @@ def patch_pod(kubectl: Kubectl, name: str, status: Mapping[str, Any]) -> None:
     """What the pod's kubelet adds to its status."""
     change = {"status": status}
     kubectl.patch("pod", name, change, namespace=NAMESPACE, manager="kubelet", subresource="status")
-
-
-def container_status(allocated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The container's status with allocatedResourcesStatus, as KEP-4680 has it."""
-    state = {"running": {"startedAt": stamp()}}
-    return {
-        "name": "main",
-        "image": "none",
-        "imageID": "",
-        "ready": True,
-        "restartCount": 0,
-        "state": state,
-        "allocatedResourcesStatus": list(allocated),
-    }

@@ -30,7 +30,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc.aio
@@ -119,9 +118,7 @@ class StandInKubelet:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
         if self._own_root:
             shutil.rmtree(self.root, ignore_errors=True)
@@ -479,9 +476,7 @@ class ThreadedKubelet:
         self.kubelet = self.run(_started())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.run(self.kubelet.__aexit__(None, None, None))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

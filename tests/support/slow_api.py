@@ -13,7 +13,6 @@ import ssl
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import yaml
@@ -71,9 +70,7 @@ class SlowApi:
         self.kubeconfig.write_text(yaml.safe_dump(made))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.fast()
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(CLUSTER_PATIENCE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)

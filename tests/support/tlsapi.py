@@ -11,7 +11,6 @@ import asyncio
 import ssl
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import yaml
@@ -50,9 +49,7 @@ class TlsApi:
         self.kubeconfig.write_text(yaml.safe_dump(made))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     def hand_out(self) -> None:

@@ -9,7 +9,6 @@ import shlex
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from support.preloaded import Running, fork
@@ -45,9 +44,7 @@ class VendorProcess:
         self._process = fork("support.vendorplugin", self._arguments, os.environ, self.log)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
         print(self.log.read_text())  # pytest shows it when the test fails
 
