@@ -90,12 +90,17 @@ def _listed(items: Iterable[object]) -> str:
 
 
 class Serving(Strict):
-    """Whether NodeDevices itself serves the kubelet on the node."""
+    """Whether NodeDevices itself serves the kubelet on the node, and by which of the kubelet's APIs."""
 
     mode: Literal["Serve", "Observe"] = Field(
         default="Serve",
         description="Serve: NodeDevices offers the devices to the kubelet. Observe: the vendor's plugin offers them; "
         "NodeDevices observes, reports and reacts.",
+    )
+    api: Literal["DevicePlugin", "DRA"] = Field(
+        default="DevicePlugin",
+        description="DevicePlugin: pods request an extended resource. DRA: devices are in ResourceSlices, and pods "
+        "have ResourceClaims (Kubernetes 1.34 and later).",
     )
 
 

@@ -32,6 +32,7 @@ from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
+from nodedevices_plugin.dra import Dra, DraStores, merged
 from nodedevices_plugin.gates.held import counts_containers
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
@@ -48,7 +49,7 @@ from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import HolderPoller, PodResourcesClient
-from nodedevices_plugin.model import Holdings, Plan, RegistrationState
+from nodedevices_plugin.model import Api, Holdings, Inventory, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess
 from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins, unread_holders
@@ -92,6 +93,7 @@ class Agent:
         *,
         store: ObjectStore | None,
         pods: NodePodStore | None = None,
+        dra: DraStores | None = None,
         hardware: Callable[[], Mapping[str, str]] | None = None,
         spare: Spare | None = None,
     ) -> None:
@@ -166,6 +168,14 @@ class Agent:
             Path(local.allocations_dir), worker=workers["allocations"], held=self._held_keys
         )
         self._gate = CoreGate(self._cores, holdings=self._list_holders, write=self._allocations.write)
+        self._dra = Dra(
+            local,
+            stores=dra,
+            granting=self._recent.granting,
+            holdings=lambda: self._holders.holdings,
+            observe=self._metrics.kubelet_called,
+            on_change=self._wake.set,
+        )
         self._plugins = self._device_plugins()
         self._holders = PodResourcesClient(
             Path(local.pod_resources_socket),
@@ -220,7 +230,7 @@ class Agent:
         return Readiness(
             self._parts,
             world=lambda: self._world,
-            registrations=self._plugins.registrations,
+            registrations=self._registrations,
             probe_error=self._probes.problem,
             answering_seconds=self._recent.answering_seconds,
             publisher_problem=lambda: (self._publisher.problem() or "") if self._publisher is not None else "",
@@ -244,6 +254,7 @@ class Agent:
             hardware=self._hardware.found,
         )
         self._cores.remember(await self._allocations.read())
+        await self._dra.first()
         self._holders.with_offers = self._world.active.needs_offers
         self._holders.saved = self._world.state.held_since
         if self._world.active.applied_once:
@@ -265,6 +276,7 @@ class Agent:
                 tasks.create_task(keep("mps", self._mps.run))
                 tasks.create_task(keep("holders", self._poller.run))
                 tasks.create_task(keep("pods", self._pods.run))
+                tasks.create_task(keep("dra", self._dra.run))
                 tasks.create_task(keep("allocations", self._allocations.run))
                 for server in self._http_servers():
                     tasks.create_task(keep("http", server.run))
@@ -378,7 +390,8 @@ class Agent:
             seen=seen_object(self._seen_raw) if self._listed else None,
             holdings=self._holders.holdings,
             recent=self._recent.entries(),
-            registrations=self._plugins.registrations(),
+            registrations=self._registrations(),
+            dra=self._dra.facts,
             existing=self._paths.existing,
             pods=self._pods.pods,
             hardware=self._hardware.found,
@@ -394,10 +407,10 @@ class Agent:
             await self._cdi.request(requests, first=self._world.plan is None)
             assessment = assessment.with_cdi(self._cdi.environments)
         outcome = decide(assessment)
-        while (plan := outcome.world.plan) is not None and not self._answers.withdraw(
-            plan, outcome.world.inventory, known=assessment.inputs.recent
+        while (plan := outcome.world.plan) is not None and not self._withdrawn(
+            plan, outcome.world.inventory, assessment.inputs
         ):
-            inputs = replace(assessment.inputs, recent=self._recent.entries())
+            inputs = replace(assessment.inputs, recent=self._recent.entries(), dra=self._dra.facts)
             assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
             outcome = decide(assessment)
         before, self._world = self._world, outcome.world
@@ -418,7 +431,7 @@ class Agent:
         self._allocations.keep(self._cores.allocated())
         self._reporter.report(
             outcome,
-            registrations=self._plugins.registrations(),
+            registrations=self._registrations(),
             probe_errors=self._probes.errors,
             state_problem=self._state.problem or self._state.lost,
             cdi_problem=self._cdi.problem,
@@ -427,26 +440,40 @@ class Agent:
             cores=self._cores.held(),
             now=now,
         )
-        return min((deadline for deadline in (outcome.deadline, again) if deadline is not None), default=None)
+        deadlines = (outcome.deadline, again, self._dra.settles_at)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def _registrations(self) -> tuple[Registration, ...]:
+        return merged(self._plugins.registrations(), self._dra.registrations(self._plan_sent))
+
+    def _withdrawn(self, plan: Plan, inventory: Inventory, inputs: Inputs) -> bool:
+        """True when nothing that this plan takes away was granted after what it was decided from."""
+        by_plugin = self._answers.withdraw(plan, inventory, known=inputs.recent)
+        return self._dra.offer.withdraw(plan, inventory, known=inputs.dra.records) and by_plugin
 
     async def _update_kubelet(self, arrived: float | None, *, allow_next: bool) -> None:
         plan = self._world.plan
+        requested = self._world.requested.effective
+        self._dra.want(asked=self._world.active.effective.by_dra or (requested is not None and requested.by_dra))
         self._cores.observe(self._holders.holdings)
         self._pods.want(wanted=plan is not None and any(resource.sharing.cores for resource in plan.resources))
         if plan is None:
             return
-        if self._plugins.let_through:
+        serving = self._plugins.let_through or bool(plan.by(Api.DRA).resources)
+        if serving:
             await self._prepare()
         packed = self._world.active.effective.node.packed
-        self._answers.use(plan, self._world.inventory, self._world.access.containers, packed=packed)
-        if self._plugins.let_through:
+        inventory, containers = self._world.inventory, self._world.access.containers
+        self._answers.use(plan, inventory, containers, packed=packed)
+        self._dra.offer.use(plan, inventory, containers)
+        if serving:
             await self._tidy()
-        if plan == self._plan_sent:
-            return
-        before, self._plan_sent = self._plan_sent, plan
-        await self._plugins.set_plan(plan, allow_next=allow_next)
-        if arrived is not None and withdraws(before, plan):
-            self._metrics.fault_to_kubelet.observe(time.monotonic() - arrived)
+        if plan != self._plan_sent:
+            before, self._plan_sent = self._plan_sent, plan
+            await self._plugins.set_plan(plan.by(Api.DEVICE_PLUGIN), allow_next=allow_next)
+            if arrived is not None and withdraws(before, plan):
+                self._metrics.fault_to_kubelet.observe(time.monotonic() - arrived)
+        self._dra.publish(plan, inventory, self._world.verdicts)  # what left the plugin's list may come there now
 
     async def _others(self, resource: str, own: Collection[str], *, taking_over: bool = False) -> str | None:
         """Return which other plugin serves this resource or its devices; "" none, None: not known (kubelet.guard)."""
@@ -494,7 +521,7 @@ class Agent:
 
     def _none_held(self) -> bool:
         recent = self._recent.entries()
-        return none_held(self._holders.holdings, recent, monotonic=time.monotonic())
+        return not self._dra.offer.records and none_held(self._holders.holdings, recent, monotonic=time.monotonic())
 
     # --- the rest ----------------------------------------------------------------------------------------------------
     def _driver_root(self) -> Path:
@@ -535,7 +562,13 @@ def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None, 
 
 async def _run(local: Local, spare: Spare | None) -> int:
     store = None if local.standalone else KubeStore(local.kubeconfig)
-    agent = Agent(local, store=store, pods=store, spare=spare)
+    dra = None
+    if not local.standalone:  # a claim is read while slices are written, and neither waits for a status
+        dra = DraStores(
+            slices=KubeStore(local.kubeconfig, thread="kube-slices"),
+            claims=KubeStore(local.kubeconfig, thread="kube-claims"),
+        )
+    agent = Agent(local, store=store, pods=store, dra=dra, spare=spare)
     running = asyncio.create_task(agent.run(), name="agent")
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from nodedevices_common.raw import mapping, text
 
 from nodedevices_plugin.claims.records import Prepared, Record
-from nodedevices_plugin.claims.request import Claim, ClaimError, Result, results_of
+from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError, Result, results_of
 from nodedevices_plugin.claims.taints import is_left_out
 from nodedevices_plugin.model import Blocked
 
@@ -52,13 +52,14 @@ def prepare(
         leaving: ids that the next plan takes away.
 
     Raises:
-        ClaimError: a device is gone, is not offered or is another claim's.
+        NotNowError: a device is gone, is not offered or is another claim's.
+        ClaimError: the claim has a device twice.
     """
     before = records.get(claim.uid)
     if before is not None and before.is_of(claim):
         for entry in before.prepared:
             if entry.part_id not in present:
-                raise ClaimError(
+                raise NotNowError(
                     f"device {entry.result.device} ({entry.part_id}), which the claim was given, is not on this node "
                     "now; the claim gets no other device. Delete the pod, or wait until the device is back"
                 )
@@ -89,16 +90,16 @@ def _prepared(
     again = "Delete the pod, so that it is scheduled again"
     device = devices.get(result.device)
     if device is None:
-        raise ClaimError(f"this node does not offer the device {result.device[:64]} (any more). {again}")
+        raise NotNowError(f"this node does not offer the device {result.device[:64]} (any more). {again}")
     if device.part_id not in present:
-        raise ClaimError(f"the device {result.device} ({device.part_id}) is not on this node now. {again}")
+        raise NotNowError(f"the device {result.device} ({device.part_id}) is not on this node now. {again}")
     if device.part_id in leaving:
-        raise ClaimError(f"this node is about to stop offering the device {result.device}. {again}")
+        raise NotNowError(f"this node is about to stop offering the device {result.device}. {again}")
     if is_left_out(device.blocked) and device.blocked is not None:
         why = f"{device.blocked.reason}: {device.blocked.message}"
-        raise ClaimError(f"the device {result.device} goes to no new pod ({why}). {again}")
+        raise NotNowError(f"the device {result.device} goes to no new pod ({why}). {again}")
     if not result.admin and device.part_id in held:
-        raise ClaimError(f"the device {result.device} is prepared for the claim {held[device.part_id]}. {again}")
+        raise NotNowError(f"the device {result.device} is prepared for the claim {held[device.part_id]}. {again}")
     return Prepared(result=result, part_id=device.part_id, resource=device.resource)
 
 

@@ -8,9 +8,10 @@ costs one claim and not the node.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from nodedevices_common.errors import RefusedError
 
 from nodedevices_plugin.claims.request import Claim, Result
@@ -46,6 +47,20 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def held(self) -> frozenset[str]:
         """Return the parts that no other claim may get: not those of administrators."""
         return frozenset(entry.part_id for entry in self.prepared if not entry.result.admin)
+
+
+class DraFacts(Struct, frozen=True, kw_only=True):
+    """What the agent's DRA side knows, for the pipeline.
+
+    `records`: what each claim was given, by UID. `in_slices`: names of the devices that are in the node's
+    ResourceSlices, or left them a moment ago. `unavailable`: why DRA cannot be used here at all. `waits_for`: what is
+    missing yet before it may be used.
+    """
+
+    records: Mapping[str, Record] = field(default_factory=dict)
+    in_slices: frozenset[str] = frozenset()
+    unavailable: str = ""
+    waits_for: str = ""
 
 
 def file_name(uid: str) -> str:

@@ -22,6 +22,10 @@ class ClaimError(RefusedError):
     """Why a claim cannot be prepared. The text reaches the pod's Events, and says what to do."""
 
 
+class NotNowError(ClaimError):
+    """Why a claim cannot be prepared at this moment: the device may come, or come back, while the kubelet waits."""
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """One device that the scheduler allocated. `request`: its name in the claim, without the alternative's.
     `admin`: for an administrator, beside whoever has it. `share` and `consumed`: of a device that claims share."""

@@ -9,16 +9,18 @@ has 64 devices, as many as are allowed with taints: a taint that comes or goes m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 from nodedevices_common.quantity import exact
 
-from nodedevices_plugin.claims.attributes import MAX_BYTES, describe
+from nodedevices_plugin.claims.attributes import describe
+from nodedevices_plugin.claims.records import Record
 from nodedevices_plugin.claims.taints import is_left_out, taint
 from nodedevices_plugin.model import Inventory, OfferedResource, Verdict
 from nodedevices_plugin.model.inventory import Unit
+from nodedevices_plugin.model.resource_names import device_names
 
 Json = dict[str, Any]
 
@@ -51,19 +53,6 @@ class Writes(Struct, frozen=True, kw_only=True):
     deletes: tuple[str, ...] = ()
     updates: Mapping[tuple[str, str], Json] = field(default_factory=dict)
     creates: Mapping[str, Json] = field(default_factory=dict)
-
-
-def not_carried(resource: OfferedResource) -> str:
-    """Return why DRA cannot serve the resource, so that it stays with the device plugin; empty: DRA can."""
-    if resource.together:
-        return "a container gets all of its devices"
-    if resource.counts or resource.per_device is not None or resource.sharing.cores:
-        return "it shares computing power"
-    if resource.sharing.mode is not None:
-        return f"its devices are shared ({resource.sharing.name})"
-    if len(resource.name.encode()) > MAX_BYTES:
-        return f"its name has {len(resource.name.encode())} bytes; an attribute has at most {MAX_BYTES}"
-    return ""
 
 
 def publish(
@@ -113,6 +102,27 @@ def publish(
     return Published(devices=tuple(devices), ids=ids, left_out=left_out, problems=tuple(problems))
 
 
+def pinned_names(inventory: Inventory, records: Iterable[Record]) -> dict[str, str]:
+    """Return the names of devices and partitions by id. What a claim was given keeps its name: another device of that
+    name would seem to be the claim's."""
+    names = device_names(inventory)
+    pinned = {
+        entry.part_id: entry.result.device
+        for record in records
+        for entry in record.prepared
+        if names.get(entry.part_id, entry.result.device) != entry.result.device
+    }
+    if not pinned:
+        return names
+    reserved = set(pinned.values())
+    others = {id_: _renamed(id_, name) if name in reserved else name for id_, name in names.items()}
+    return {**others, **{id_: name for id_, name in pinned.items() if id_ in names}}
+
+
+def _renamed(id_: str, name: str) -> str:
+    return f"{name[:48].rstrip('-')}-{hashlib.sha256(id_.encode()).hexdigest()[:8]}"
+
+
 def slice_name(number: int, driver: str, node: str) -> str:
     """The allocator sorts slices by their names and takes the first device that fits."""
     name = f"{number:05x}-{driver}-{node}"
@@ -157,19 +167,30 @@ def writes(node: str, driver: str, devices: Sequence[Json], stored: Sequence[Sto
     )
 
 
-def dropped(sent: Json, stored: Json) -> frozenset[str]:
+def dropped(sent: Json, found: Json) -> frozenset[str]:
     """Return the names of devices that the API server stored without their taints, or without being told to share them:
     its feature gates are off, and it drops fields without an error. Such a device must be left out instead."""
-    kept = {str(device.get("name")): device for device in _devices(stored)}
+    kept = {str(device.get("name")): device for device in devices_of(found)}
     return frozenset(
         name
-        for device in _devices(sent)
+        for device in devices_of(sent)
         if (name := str(device["name"])) in kept
         and any(device.get(key) and not kept[name].get(key) for key in ("taints", "allowMultipleAllocations"))
     )
 
 
-def _devices(spec: Json) -> list[Json]:
+def stored(item: Mapping[str, Any]) -> Stored:
+    """Return a ResourceSlice as the API server answered."""
+    metadata = item.get("metadata") or {}
+    return Stored(
+        name=str(metadata.get("name", "")),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        spec=dict(item.get("spec") or {}),
+    )
+
+
+def devices_of(spec: Json) -> list[Json]:
+    """Return the devices of a slice."""
     found = spec.get("devices")
     return [device for device in found if isinstance(device, dict)] if isinstance(found, list) else []
 
@@ -186,7 +207,7 @@ def _with_times(device: Json, before: Json) -> Json:
         return device
     times = {
         (taint.get("key"), taint.get("value", ""), taint.get("effect")): taint.get("timeAdded")
-        for known in _devices(before)
+        for known in devices_of(before)
         if known.get("name") == device["name"]
         for taint in known.get("taints") or ()
         if isinstance(taint, dict)
@@ -204,7 +225,7 @@ def _same(one: Json, other: Json) -> bool:
 
 
 def _plain(spec: Json) -> Json:
-    return {**spec, "devices": [_plain_device(device) for device in _devices(spec)]}
+    return {**spec, "devices": [_plain_device(device) for device in devices_of(spec)]}
 
 
 def _plain_device(device: Json) -> Json:

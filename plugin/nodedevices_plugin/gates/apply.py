@@ -46,9 +46,16 @@ def apply(shape: Plan, facts: GateFacts, *, ours: Collection[str] = (), gates: S
     if not checks and not retained:
         return shape
     resources = [
-        _gated(resource, checks, retained.pop(resource.name, ()), facts, devices) for resource in shape.resources
+        _gated(
+            resource,
+            checks,
+            retained.pop(resource.name, ()) if resource.api is Api.DEVICE_PLUGIN else (),
+            facts,
+            devices,
+        )
+        for resource in shape.resources
     ] + [OfferedResource(name=name, ids=(), retained=ids) for name, ids in retained.items()]
-    return Plan(resources=tuple(sorted(counted(resources, facts), key=lambda resource: resource.name)))
+    return Plan(resources=tuple(sorted(counted(resources, facts), key=lambda resource: (resource.name, resource.api))))
 
 
 def _gated(

@@ -66,7 +66,7 @@ def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
     blocked = Blocked(reason=CHANGE_WAITS, message=CHANGE, waits_for=facts.change.waits_for)
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        stays = (resource.name, schedulable.id, bound[resource.name]) in kept or (
+        stays = (resource.name, schedulable.id, resource.api, bound[resource.name]) in kept or (
             resource.name,
             schedulable.id,
         ) in in_use

@@ -25,6 +25,7 @@ from nodedevices_plugin.granting.containers import NodeContainers, edits
 from nodedevices_plugin.granting.preferred import Topology, build, prefer
 from nodedevices_plugin.model import (
     AllocationError,
+    Api,
     ContainerEdits,
     Grant,
     Inventory,
@@ -121,7 +122,7 @@ class Answers:
         self._leaving: Mapping[str, frozenset[str]] = {}  # ids by resource, until the next `use`
 
     def use(self, plan: Plan, inventory: Inventory, containers: NodeContainers, *, packed: bool = False) -> None:
-        resources = {resource.name: resource for resource in plan.resources}
+        resources = {resource.name: resource for resource in plan.by(Api.DEVICE_PLUGIN).resources}
         offered = _Offered(resources=resources, inventory=inventory, containers=containers, packed=packed)
         with self._recent.granting:
             self._cores.use(plan.resources)

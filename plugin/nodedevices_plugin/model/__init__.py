@@ -49,6 +49,7 @@ from nodedevices_plugin.model.inventory import (
     numbered,
 )
 from nodedevices_plugin.model.plan import (
+    DRA_DRIVER,
     NOT_SHARED,
     AllocationError,
     Api,
@@ -74,6 +75,7 @@ from nodedevices_plugin.model.registration import (
 )
 
 __all__ = [
+    "DRA_DRIVER",
     "NOT_SHARED",
     "AllocationError",
     "Api",

@@ -131,6 +131,9 @@ class SchedulableId(Struct, frozen=True, kw_only=True):
         return self.partition_id or self.device_id
 
 
+DRA_DRIVER = "nodedevices.io"
+
+
 class Api(StrEnum):
     """How a node's devices reach pods."""
 
@@ -166,6 +169,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The offer that the kubelet is sent. Equal plans need no message."""
 
     resources: tuple[OfferedResource, ...] = ()  # sorted by name
+
+    def by(self, api: Api) -> Plan:
+        """Return what is served by this API. A name may be in both while pods hold its devices by the other one."""
+        if all(resource.api is api for resource in self.resources):
+            return self
+        return Plan(resources=tuple(resource for resource in self.resources if resource.api is api))
 
 
 class AllocationError(RefusedError):

@@ -40,11 +40,14 @@ def served_by_others(registrations: Iterable[Registration]) -> frozenset[str]:
 
 
 class Method(StrEnum):
-    """The method's name in the device plugin API. Register is the agent's call, the others are the kubelet's."""
+    """The method's name in the device plugin API, or in DRA's. Register is the agent's call, the others are the
+    kubelet's."""
 
     REGISTER = "Register"
     ALLOCATE = "Allocate"
     PREFERRED = "GetPreferredAllocation"
+    PREPARE = "NodePrepareResources"
+    UNPREPARE = "NodeUnprepareResources"
 
 
 class Result(StrEnum):

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from msgspec import Struct
 from nodedevices_common.text import clip, some
 
-from nodedevices_plugin.model import Holder, Holdings, Offer, OfferedResource, Plan, RecentAllocate
+from nodedevices_plugin.model import Api, Holder, Holdings, Offer, OfferedResource, Plan, RecentAllocate
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.daemons import has_daemon
 
@@ -93,7 +93,7 @@ def none_held(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic
 def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
     """Return by name the current ids of resources that would go, have other ids, or get or lose an MPS daemon."""
     new, old = held_as(wanted), held_as(current)
-    return {name: frozenset(id_ for id_, _ in held) for name, held in old.items() if new.get(name) != held}
+    return {name: frozenset(id_ for id_, *_ in held) for name, held in old.items() if new.get(name) != held}
 
 
 def leaving(
@@ -101,7 +101,7 @@ def leaving(
 ) -> dict[str, frozenset[str]]:
     """Return by resource the current ids that the wanted plan does not have, has in another way (`bound_to`) or gives
     to no new container, and those of devices and partitions that `moved`."""
-    new = {resource.name: resource for resource in wanted.resources}
+    new = {resource.name: resource for resource in wanted.by(Api.DEVICE_PLUGIN).resources}
     return {
         name: gone
         for name, resource in current.items()
@@ -117,10 +117,11 @@ def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None, moved
     return frozenset(offered.id for offered in current.ids if offered.id not in stay or offered.part_id in moved)
 
 
-def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
-    """Return by resource what its holders depend on: the ids, and the MPS daemon that runs their processes."""
+def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, Api, str]]]:
+    """Return by resource what its holders depend on: the ids, the kubelet's API, and the MPS daemon that runs their
+    processes."""
     return {
-        resource.name: frozenset((schedulable.id, bound_to(resource)) for schedulable in resource.ids)
+        resource.name: frozenset((schedulable.id, resource.api, bound_to(resource)) for schedulable in resource.ids)
         for resource in plan.resources
     }
 

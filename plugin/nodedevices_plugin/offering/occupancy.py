@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_probe.protocol import Partition
 
-from nodedevices_plugin.model import Holder, Holdings, Inventory, Plan
+from nodedevices_plugin.model import DRA_DRIVER, Api, Holder, Holdings, Inventory, Plan
 from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.sharing.registry import SHARED
 
@@ -25,13 +25,18 @@ class HeldId(Struct, frozen=True, kw_only=True):
     some container. The id is in our form, also where another plugin offered it; `key`: as the kubelet has it
     (model.held_key)."""
 
-    resource: str | None  # None: a DRA claim
+    resource: str | None  # None: a DRA claim's, by this `driver`
+    driver: str = ""
     id: str
     device_id: str
     partition_id: str | None = None
     replica: int | None = None
     holder: str = ""  # <namespace>/<pod>; "": not known
     key: str = ""
+
+    @property
+    def api(self) -> Api:
+        return Api.DRA if self.resource is None else Api.DEVICE_PLUGIN
 
     @property
     def part_id(self) -> str:
@@ -59,12 +64,14 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
         return ()
     wanted = {held_id.id for held_id in held}  # few, beside thousands of shares
     offered = {
-        (resource.name, schedulable.id)
+        (resource.api, DRA_DRIVER if resource.api is Api.DRA else resource.name, schedulable.id)
         for resource in shape.resources
         for schedulable in resource.ids
         if schedulable.id in wanted
     }
-    return tuple(held_id for held_id in held if (held_id.resource, held_id.id) not in offered)
+    return tuple(
+        held_id for held_id in held if (held_id.api, held_id.resource or held_id.driver, held_id.id) not in offered
+    )
 
 
 def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) -> tuple[HeldId, ...]:

@@ -24,6 +24,7 @@ from nodedevices_common.quantity import from_bytes
 
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.model import (
+    Api,
     Inventory,
     InventoryDevice,
     OfferedResource,
@@ -44,6 +45,7 @@ __all__ = ["PlanError", "PlanSettings", "fitting", "make_shape", "shape_of"]
 
 T = TypeVar("T")
 
+MAX_ATTRIBUTE_BYTES = 64  # of a string in a ResourceSlice
 # One ListAndWatch answer is one gRPC message, and the kubelet reads 4 MiB (grpc-go's default) at most.
 MAX_ANSWER_BYTES = 3 * 1024 * 1024
 # Protobuf around an id in ListAndWatchResponse: four tags with lengths, "Unhealthy", one NUMA node.
@@ -108,7 +110,28 @@ def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
         vendors=settings.vendors.known,
     )
     anywhere = _without_topology(named, settings)
-    return Plan(resources=tuple(_offered(shared, anywhere) for shared in shares))
+    resources = (_offered(shared, anywhere) for shared in shares)
+    return Plan(
+        resources=tuple(
+            replace(resource, api=Api.DRA)
+            if settings.serving.api == Api.DRA.value and not not_by_dra(resource)
+            else resource
+            for resource in resources
+        )
+    )
+
+
+def not_by_dra(resource: OfferedResource) -> str:
+    """Return why DRA cannot serve the resource, so that it stays with the device plugin; empty: it can."""
+    if resource.together:
+        return "a container gets all of its devices"
+    if resource.counts or resource.per_device is not None or resource.sharing.cores:
+        return "it shares computing power"
+    if resource.sharing.mode is not None:
+        return f"its devices are shared ({resource.sharing.name})"
+    if len(resource.name.encode()) > MAX_ATTRIBUTE_BYTES:
+        return f"its name has {len(resource.name.encode())} bytes; an attribute has at most {MAX_ATTRIBUTE_BYTES}"
+    return ""
 
 
 def fitting(inventory: Inventory, make: Callable[[Inventory], T]) -> tuple[T | None, PlanError | None]:

@@ -237,7 +237,7 @@ def assess(
             cordons=cordons_now,
             removed_probes=removed_probes,
             places=places.withheld,
-            held=held(inputs.holdings, holding.unconfirmed, _index(start, known.index), given),
+            held=held(inputs.holdings, holding.unconfirmed, _index(start, known.index), given, inputs.dra),
             holdings=inputs.holdings,
             unconfirmed=holding.unconfirmed,
             statuses=inputs.mps.statuses,

@@ -42,7 +42,8 @@ class ConfigStatus(Struct, frozen=True, kw_only=True):
 class ConfigProblem(Struct, frozen=True, kw_only=True):
     """Why the wanted configuration is not in effect, or the one in effect does not do what it says."""
 
-    # As Configured.refused; holders: it waits for pods; operator: for its configuration; state: to be saved.
+    # As Configured.refused; holders: it waits for pods; operator: for its configuration; state: to be saved;
+    # dra: for the kubelet and the API server.
     source: str
     message: str
     field: str = ""  # of the sections, where one is at fault
@@ -88,6 +89,8 @@ def _reason(problem: ConfigProblem) -> str:
         return names.CONFIG_INVALID
     if problem.source == "state":
         return names.STATE_NOT_SAVED
+    if problem.source == "dra":
+        return names.WAITING_FOR_KUBELET
     return names.WAITING_FOR_DAEMON if problem.awaits and not problem.waiting_for else names.WAITING_FOR_HOLDERS
 
 

@@ -23,6 +23,7 @@ from nodedevices_api import conditions as names
 from nodedevices_plugin import gates
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
+    Api,
     HoldersState,
     Plan,
     PlanError,
@@ -31,7 +32,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import ChangeDecision, changed_ids, decide_change
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
-from nodedevices_plugin.offering.shape import fitting, make_shape, shape_of
+from nodedevices_plugin.offering.shape import fitting, make_shape, not_by_dra, shape_of
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.assess import Assessment
@@ -150,7 +151,7 @@ def configure(assessed: Assessment) -> Configured:
         message = "; ".join(filter(None, (status.message, kept_text(running_on))))
         status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=message)
     if problem is None:
-        status = replace(status, unmatched=_unmatched(after.effective, assessed, requested.from_file))
+        status = replace(status, unmatched=_unmatched(after.effective, shape or Plan(), assessed, requested.from_file))
     to_save = problem.to_save if problem is not None else None
     configured = Configured(
         active=after,
@@ -239,6 +240,8 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, assessed: Assessme
         return ConfigProblem(source="cdi", field=refused.field, message=str(refused))
     if not before.applied_once and (why := awaits(assessed)) and not requested.effective.observing:
         return ConfigProblem(source="operator", message=why, waits=True)
+    if requested.effective.by_dra and (problem := _no_dra(before, requested.effective, assessed)) is not None:
+        return problem
     shape, error = _made(requested.effective, assessed)
     if error is None and shape is not None:
         settings = access.mode_settings(requested.effective, assessed.devices)
@@ -248,6 +251,20 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, assessed: Assessme
     if shape is not None and error is None:
         return _Change(effective=requested.effective, shape=shape)
     return ConfigProblem(source="plan", field=error.field if error else "", message=str(error or ""))
+
+
+def _no_dra(before: ActiveConfig, requested: Effective, assessed: Assessment) -> ConfigProblem | None:
+    """Return why devices cannot be served by DRA; None: they can. A node that does so already goes on."""
+    dra, field = assessed.inputs.dra, "serving.api"
+    if why := access.by_cdi_alone(requested, assessed.inventory):
+        return ConfigProblem(source="dra", field="injection.deviceListStrategies", message=why)
+    if before.applied_once and before.effective.by_dra:
+        return None
+    if dra.unavailable:
+        return ConfigProblem(source="dra", field=field, message=f"{field}: DRA: {dra.unavailable}")
+    if dra.waits_for:
+        return ConfigProblem(source="dra", field=field, message=f"{field}: DRA waits: {dra.waits_for}", waits=True)
+    return None
 
 
 def _running(before: ActiveConfig, assessed: Assessment, wanted: _Change | ConfigProblem) -> _Running:
@@ -378,11 +395,24 @@ def _made(effective: Effective, assessed: Assessment) -> tuple[Plan | None, Plan
     return fitting(assessed.inventory, partial(make_shape, settings=plan_settings(effective)))
 
 
-def _unmatched(effective: Effective, assessed: Assessment, from_file: Set[str]) -> tuple[Unmatched, ...]:
+def _not_by_dra(effective: Effective, shape: Plan) -> tuple[Unmatched, ...]:
+    """Return a note for each resource that stays with the device plugin although DRA is to serve the node."""
+    return tuple(
+        Unmatched(
+            section="serving",
+            entry=f"api DRA for {resource.name}",
+            message=f"it stays with the device plugin API: {not_by_dra(resource)}",
+        )
+        for resource in (shape.by(Api.DEVICE_PLUGIN).resources if effective.by_dra else ())
+    )
+
+
+def _unmatched(effective: Effective, shape: Plan, assessed: Assessment, from_file: Set[str]) -> tuple[Unmatched, ...]:
     """Return the notes on entries that match nothing, for a configuration that is in effect and so has a plan."""
     sections = effective.sections
     return (
         *unmatched(assessed.inventory, plan_settings(effective), from_file),
+        *_not_by_dra(effective, shape),
         *reasons.unmatched(sections.health.rules, assessed.vendors),
         *reasons.unmatched_faults(sections.faults.rules, assessed.vendors),
         *unmatched_rules(assessed.inventory, sections),

@@ -10,7 +10,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from nodedevices_plugin.model import Inventory, Unit
+from nodedevices_plugin.model import DRA_DRIVER, Inventory, Unit
 from nodedevices_plugin.model.ids import split
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.vendors.base import Naming, partitions
@@ -48,6 +48,7 @@ class DeviceIndex:
             units = (Unit(device), *partitions(device))
             for unit in units:
                 self._by_id[unit.id] = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
+                self._by_claim[DRA_DRIVER, called[unit.id]] = self._by_id[unit.id]
             if (vendor := vendors.vendor_of(fact)) is not None and vendor.dra_driver:
                 for unit in units:
                     name = vendor.claim_name(unit, called[fact.id])
@@ -76,6 +77,8 @@ class DeviceIndex:
     def claimed(self, name: str) -> IndexedPart | None:
         """Return the part that a claim's `<driver>/<pool>/<device>` names; None: not one of our devices."""
         driver, _, rest = name.partition("/")
+        if driver == DRA_DRIVER:
+            return self.in_slices(rest.rpartition("/")[2])
         vendor = self._drivers.get(driver)
         if vendor is None:
             return None
@@ -83,6 +86,10 @@ class DeviceIndex:
         return next(
             (self._by_claim[driver, candidate] for candidate in names if (driver, candidate) in self._by_claim), None
         )
+
+    def in_slices(self, name: str) -> IndexedPart | None:
+        """Return the part that our own ResourceSlices call so; None: this node has none."""
+        return self._by_claim.get((DRA_DRIVER, name))
 
     def _indices(self) -> dict[tuple[str, str], IndexedPart]:
         """Return the parts by domain and index: only these domains have ids that are indices."""

@@ -19,7 +19,10 @@ from msgspec.structs import replace
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.text import some
 
+from nodedevices_plugin.claims.records import DraFacts
 from nodedevices_plugin.model import (
+    DRA_DRIVER,
+    Api,
     Blocked,
     Given,
     Holder,
@@ -46,6 +49,7 @@ HEX_NUMBER = re.compile(r"[0-9a-fA-F]+")
 NAMED = 4  # of another plugin's resources, in one message
 Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
 NOTHING_GIVEN: Mapping[str, Given] = {}
+NO_DRA = DraFacts()
 _NOT_OFFERED = Blocked(reason=SERVED_BY_ANOTHER, message="the plugin that serves it does not offer it now")
 
 
@@ -68,10 +72,12 @@ def held(
     unconfirmed: Sequence[RecentAllocate],
     index: DeviceIndex,
     given: Mapping[str, Given] = NOTHING_GIVEN,
+    dra: DraFacts = NO_DRA,
 ) -> tuple[HeldId, ...]:
     """Every id of this node's devices that is held, or may be: by listed pods, by Allocates that no List has shown yet
-    (`unconfirmed`), and by whom the kubelet's checkpoint alone knows. `given`: which devices held ids named when they
-    were granted (pipeline.places): a name may be another device's by now, and then both are held."""
+    (`unconfirmed`), by whom the kubelet's checkpoint alone knows, and by claims. `given`: which devices held ids named
+    when they were granted (pipeline.places): a name may be another device's by now, and then both are held. `dra`:
+    claims that were prepared, init containers' too, and devices that a claim may be allocated now."""
     found: dict[tuple[str | None, str, str], HeldId] = {}
     taken: set[tuple[str | None, str]] = set()
 
@@ -83,6 +89,7 @@ def held(
             taken.add((resource, own))
             found[resource, own, holder] = HeldId(
                 resource=resource,
+                driver=id_.partition("/")[0] if resource is None else "",
                 id=own,
                 device_id=part.device_id,
                 partition_id=part.partition_id,
@@ -100,6 +107,13 @@ def held(
     for offer in holdings.possible or ():
         for id_ in offer.ids:
             add(offer.resource, id_, "")
+    by_claims = [index.part(id_) for record in dra.records.values() for id_ in sorted(record.held)]
+    for part in (*by_claims, *map(index.in_slices, sorted(dra.in_slices))):
+        if part is not None and (None, part.id) not in taken:
+            taken.add((None, part.id))
+            found[None, part.id, ""] = HeldId(
+                resource=None, driver=DRA_DRIVER, id=part.id, device_id=part.device_id, partition_id=part.partition_id
+            )
     return tuple(found.values())
 
 
@@ -219,7 +233,7 @@ def other_plugins(
     domain, which is one vendor's. `own`: names that we have registered. `taking_over`: the same id under the same name
     is not in the way (take_over).
     """
-    planned = [ours for ours in plan.resources if _domain(ours.name) == _domain(resource)]
+    planned = [ours for ours in plan.by(Api.DEVICE_PLUGIN).resources if _domain(ours.name) == _domain(resource)]
     planned_names = {ours.name for ours in planned}
     devices = {schedulable.device_id for ours in planned for schedulable in ours.ids}
     alike = {(ours.name, schedulable.id) for ours in planned for schedulable in ours.ids} if taking_over else set()

@@ -23,6 +23,7 @@ from nodedevices_plugin.health.events import LoggedEvent, logged_events
 from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.machine import next_deadline
 from nodedevices_plugin.model import (
+    Api,
     HoldersState,
     Holdings,
     Inventory,
@@ -338,7 +339,10 @@ def _offered(
     """Return the names that the kubelet serves for us or others, and those that it no longer does, with since when."""
     if plan is None:
         return state.offered, dict(state.retired)
-    offered = {resource.name for resource in plan.resources if resource.ids or resource.name in state.offered}
+    served = plan.by(Api.DEVICE_PLUGIN).resources
+    offered = {
+        resource.name for resource in served if resource.ids or resource.retained or resource.name in state.offered
+    }
     offered |= {resource.name for resource in (observed or Plan()).resources}
     retired = {name: since for name, since in state.retired.items() if name not in offered}
     retired |= {name: now for name in state.offered if name not in offered}

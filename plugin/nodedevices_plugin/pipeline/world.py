@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
 
+from nodedevices_plugin.claims.records import DraFacts
 from nodedevices_plugin.granting.conflicts import Comparison, Conflicts
 from nodedevices_plugin.health import history, lasting
 from nodedevices_plugin.health.events import EventCursor
@@ -72,6 +73,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     cdi: Mapping[str, CdiEnvironment] = msgspec.field(default_factory=dict)  # what CDI finds, by vendor
     pods: NodePods = msgspec.field(default_factory=NodePods)  # of this node, while computing power is shared
     hardware: frozenset[str] | None = None  # built-in probes with hardware that was found; None: not known yet
+    dra: DraFacts = msgspec.field(default_factory=DraFacts)
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
     unsaved_because: str = ""  # why the state file cannot be written
 

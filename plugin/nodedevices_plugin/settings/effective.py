@@ -28,7 +28,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.options import Values
 from pydantic import TypeAdapter, ValidationError
 
-from nodedevices_plugin.model.plan import WHOLE
+from nodedevices_plugin.model.plan import WHOLE, Api
 from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.file import ConfigError, FileConfig
 from nodedevices_plugin.settings.flags import Local
@@ -190,6 +190,11 @@ class Effective(Struct, frozen=True, kw_only=True):
     def observing(self) -> bool:
         """True when another plugin serves the kubelet, and this agent registers nothing."""
         return self.sections.serving.mode == "Observe"
+
+    @property
+    def by_dra(self) -> bool:
+        """True when DRA serves what it can."""
+        return not self.observing and self.sections.serving.api == Api.DRA.value
 
     @property
     def shape(self) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from nodedevices_common import guard, logs, unix_socket
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.options import Value, setting
 
+from nodedevices_plugin.model import DRA_DRIVER
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
@@ -239,6 +240,11 @@ class Local:
         """Where containers' `allocation.json` are, if computing power is shared: on the host, and here by the same
         path."""
         return f"{self.device_plugin_dir}/nodedevices-allocations"
+
+    @property
+    def claims_dir(self) -> str:
+        """The records of prepared claims, beside the DRA driver's socket."""
+        return f"{self.kubelet_dir}/plugins/{DRA_DRIVER}/claims"
 
     @property
     def own_pod(self) -> tuple[str, str] | None:

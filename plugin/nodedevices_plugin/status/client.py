@@ -31,6 +31,7 @@ from nodedevices_common.text import clip
 from nodedevices_kube import SERVICE_ACCOUNT, at
 from nodedevices_kube.errors import ApiError, KubeconfigError
 
+from nodedevices_plugin.claims.slices import Stored, stored
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.status.fitting import status_schema
 
@@ -41,6 +42,8 @@ KIND = "NodeDevices"
 COLLECTION = f"/apis/{API_VERSION}/nodedevices"
 PODS = "/api/v1/pods"
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+NAMESPACES = "/apis/resource.k8s.io/v1/namespaces"
 OPENAPI = f"/openapi/v3/apis/{API_VERSION}"
 FIELD_MANAGER = "nodedevices-agent"
 USER_AGENT = f"nodedevices-agent/{__version__}"  # tells an audit log which program sent a request
@@ -112,11 +115,11 @@ class NodePodStore(Protocol):
 
 
 class KubeStore:
-    """ObjectStore and NodePodStore at the API server."""
+    """ObjectStore, NodePodStore and the store of DRA's objects at the API server. Calls are made one after another."""
 
-    def __init__(self, kubeconfig: str | None) -> None:
+    def __init__(self, kubeconfig: str | None, *, thread: str = "kube-write") -> None:
         self._kubeconfig = kubeconfig
-        self._worker = Worker("kube-write")
+        self._worker = Worker(thread)
         self._client: Client | None = None  # the worker's
         self._made_from: tuple[object, ...] = ()  # the state of the credentials' files at that time
 
@@ -167,6 +170,31 @@ class KubeStore:
 
     def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
         return _on_thread("watch pods", partial(self._follow, "pods", PODS, f"spec.nodeName={node}", take))
+
+    # --- DRA ---------------------------------------------------------------------------------------------------------
+    def watch_slices(self, node: str, driver: str) -> AsyncIterator[ListedItems[Stored] | ChangedItem[Stored]]:
+        fields = f"spec.nodeName={node},spec.driver={driver}"
+        return _on_thread("watch ResourceSlices", partial(self._follow, "ResourceSlices", SLICES, fields, stored))
+
+    async def create_slice(self, body: Mapping[str, Any]) -> Object:
+        return await self._call("create ResourceSlice", lambda client: client.write("POST", SLICES, body))
+
+    async def update_slice(self, body: Mapping[str, Any]) -> Object:
+        path = at(SLICES, body["metadata"]["name"])
+        return await self._call("update ResourceSlice", lambda client: client.write("PUT", path, body))
+
+    async def delete_slice(self, name: str) -> None:
+        await self._call("delete ResourceSlice", lambda client: client.write("DELETE", at(SLICES, name), {}))
+
+    async def claim(self, namespace: str, name: str) -> Object:
+        """The ResourceClaim as it is now; {}: there is none."""
+        path = at(f"{at(NAMESPACES, namespace)}/resourceclaims", name)
+        try:
+            return await self._call("read ResourceClaim", lambda client: client.get(path))
+        except ApiError as error:
+            if error.status == 404:
+                return {}
+            raise
 
     async def _apply(self, what: str, subresource: str, body: Mapping[str, Any]) -> Object:
         path = at(COLLECTION, body["metadata"]["name"]) + subresource

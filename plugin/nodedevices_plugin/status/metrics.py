@@ -61,10 +61,21 @@ class AgentMetrics(Exposition):
         "`failed` (a bug; the first ids were returned).",
         "resource result",
     )
+    _prepares = counter(
+        "nodedevices_claim_prepares_total",
+        "Total ResourceClaims that the kubelet had prepared: `granted`, `refused` with a reason that the pod's Events "
+        "show, or `failed`. Only with `serving.api: DRA`.",
+        "driver result",
+    )
+    _unprepares = counter(
+        "nodedevices_claim_unprepares_total",
+        "Total ResourceClaims that the kubelet had unprepared: `granted` or `failed`.",
+        "driver result",
+    )
     _call_seconds = histogram(
         "nodedevices_kubelet_call_seconds",
         "Duration of calls between kubelet and agent: `Allocate`, `GetPreferredAllocation`, `Register` (in which the "
-        "kubelet dials the agent).",
+        "kubelet dials the agent), `NodePrepareResources`, `NodeUnprepareResources` (one claim of a call).",
         "method",
         buckets=CALL_BUCKETS,
     )
@@ -130,6 +141,7 @@ class AgentMetrics(Exposition):
             Method.ALLOCATE: self._allocations,
             Method.PREFERRED: self._preferred,
         }
+        self._claim_calls = {Method.PREPARE: self._prepares, Method.UNPREPARE: self._unprepares}
         self._xid_series: set[tuple[str, str, str]] = set()
         self._kernel_log_series: set[tuple[str, str, str]] = set()
 
@@ -142,7 +154,8 @@ class AgentMetrics(Exposition):
         return super().render()
 
     def kubelet_called(self, call: KubeletCall) -> None:
-        self._calls[call.method].labels(call.resource, call.result).inc()
+        calls = self._calls.get(call.method) or self._claim_calls[call.method]
+        calls.labels(call.resource, call.result).inc()
         self._call_seconds.labels(call.method).observe(call.seconds)
 
     def probe_read(self, probe: str, line: Snapshot) -> None:

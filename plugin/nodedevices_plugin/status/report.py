@@ -28,6 +28,7 @@ from nodedevices_common.times import rfc3339
 from nodedevices_probe.protocol import Driver
 
 from nodedevices_plugin.model import (
+    Api,
     Cordon,
     MostSeen,
     OfferedResource,
@@ -194,7 +195,7 @@ def _resources(facts: NodeFacts, names: Mapping[str, str], left_out: LeftOut) ->
             unit=sharing.memory.unit if sharing.memory is not None else None,
             packing=sharing.packing,
             enforcement=sharing.enforced_by.name if sharing.enforced_by is not None else None,
-            managed_by="plugin",
+            managed_by="dra" if resource.api is Api.DRA else "plugin",
             withheld=left_out.all(
                 f"resource {resource.name}: withheld",
                 partial(_withheld, names=names),

@@ -164,7 +164,7 @@ def test_long_texts_are_clipped_because_they_must_not_cost_the_report() -> None:
 # --- defaults --------------------------------------------------------------------------------------------------------
 def test_the_built_in_defaults_are_the_agreed_ones() -> None:
     assert to_dict(with_defaults(Sections())) == {
-        "serving": {"mode": "Serve"},
+        "serving": {"mode": "Serve", "api": "DevicePlugin"},
         "resources": {"devices": [], "exclude": []},
         "sharing": {"strategy": "none", "renameByDefault": False, "failRequestsGreaterThanOne": False, "resources": []},
         "partitions": {"strategy": "none"},

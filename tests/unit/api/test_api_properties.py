@@ -90,7 +90,7 @@ shares = st.fixed_dictionaries(
     }
 )
 configurations = some(
-    serving=some(mode=st.sampled_from(["Serve", "Observe"])),
+    serving=some(mode=st.sampled_from(["Serve", "Observe"]), api=st.sampled_from(["DevicePlugin", "DRA"])),
     partitions=some(strategy=st.sampled_from(["none", "single", "mixed"])),
     sharing=some(renameByDefault=st.booleans()) | shares,
     health=some(rules=st.lists(health_rules, max_size=4), holdDownSeconds=durations),

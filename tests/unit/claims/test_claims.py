@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE, UNHEALTHY
-from nodedevices_plugin.claims import DRIVER
 from nodedevices_plugin.claims.decide import Available, Prepare, ended, prepare
 from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name
 from nodedevices_plugin.claims.request import Claim, ClaimError, Result, read
+from nodedevices_plugin.model import DRA_DRIVER as DRIVER
 from nodedevices_plugin.model import Blocked
 from support.cases import cases
 

@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api.withheld import CORDONED, MEANINGS, TOLERABLE, UNHEALTHY
-from nodedevices_plugin.claims import DRIVER
 from nodedevices_plugin.claims.attributes import describe
 from nodedevices_plugin.claims.slices import (
     MAX_DEVICES,
@@ -19,14 +18,15 @@ from nodedevices_plugin.claims.slices import (
     Stored,
     Writes,
     dropped,
-    not_carried,
     publish,
     slice_name,
     writes,
 )
 from nodedevices_plugin.claims.taints import KEYS
+from nodedevices_plugin.model import DRA_DRIVER as DRIVER
 from nodedevices_plugin.model import Blocked, OfferedResource, SchedulableId
 from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.offering.shape import not_by_dra
 from nodedevices_probe.protocol import Attribute, DeviceFact
 from support import resourceslice
 from support.cases import cases
@@ -247,7 +247,7 @@ def test_devices_that_the_server_stored_without_their_taint_are_named() -> None:
     (OfferedResource(name=f"a/{'b' * 63}", ids=()), "its name has 65 bytes; an attribute has at most 64"),
 )
 def test_what_dra_cannot_carry_stays_with_the_device_plugin_and_says_why(resource: OfferedResource, why: str) -> None:
-    assert not_carried(resource) == why
+    assert not_by_dra(resource) == why
 
 
 def test_a_device_that_is_in_none_of_the_drivers_lists_is_in_no_slice() -> None:

@@ -16,10 +16,10 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, SEMANTIC_VERSION_PATTERN
 from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_common.quantity import QUANTITY_PATTERN
-from nodedevices_plugin.claims import DRIVER
 from nodedevices_plugin.claims.slices import Json, publish, writes
 from nodedevices_plugin.inputs.reader import MAX_VALUES, ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.server import snapshot as encoded
+from nodedevices_plugin.model import DRA_DRIVER as DRIVER
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, OfferedResource, SchedulableId, Unit
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline.state import State, StateFile

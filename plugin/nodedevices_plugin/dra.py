@@ -1,0 +1,257 @@
+"""Dynamic Resource Allocation on this node: the driver, its claims and their files, and the ResourceSlices, as one part
+of the agent.
+
+Nothing runs until a configuration asks for `serving.api: DRA`, or a claim is left of one that did. The driver stays
+registered while a claim is prepared, so that its pod can end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+from msgspec import Struct
+from nodedevices_common.errors import OperationError
+from nodedevices_kube.errors import ApiError
+
+from nodedevices_plugin.claims.decide import ended
+from nodedevices_plugin.claims.offer import ClaimOffer
+from nodedevices_plugin.claims.records import DraFacts
+from nodedevices_plugin.claims.slices import pinned_names, publish
+from nodedevices_plugin.host.claim_files import ClaimFiles
+from nodedevices_plugin.kubelet.dra.driver import DraDriver
+from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims
+from nodedevices_plugin.model import (
+    DRA_DRIVER,
+    Api,
+    HoldersState,
+    Holdings,
+    Inventory,
+    Plan,
+    Registration,
+    RegistrationState,
+    Verdict,
+)
+from nodedevices_plugin.model.registration import CallObserver
+from nodedevices_plugin.runtime.threads import Worker
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.status.client import Object
+from nodedevices_plugin.status.slices import SlicePublisher, SliceStore
+
+GET_SECONDS = 5.0
+SWEEP_SECONDS = 60.0
+READ_AGAIN_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimReader(Protocol):
+    """The ResourceClaims of the cluster."""
+
+    async def claim(self, namespace: str, name: str) -> Object:
+        """The claim as it is now; {}: there is none. Raises ApiError."""
+        ...
+
+
+class DraStores(Struct, frozen=True, kw_only=True):
+    """The objects of DRA in the API server."""
+
+    slices: SliceStore
+    claims: ClaimReader
+
+
+class Dra:
+    """`offer`: what claims are answered from. `on_change` is called on the loop when `facts` may be others. `granting`:
+    the lock under which ids are granted."""
+
+    def __init__(
+        self,
+        local: Local,
+        *,
+        stores: DraStores | None,
+        granting: AbstractContextManager[object],
+        holdings: Callable[[], Holdings],
+        observe: CallObserver,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._local = local
+        self._reader = None if stores is None else stores.claims
+        self._holdings = holdings
+        self._on_change = on_change
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._worker = Worker("claims")
+        self._wanted = asyncio.Event()
+        self._asked = False
+        self._published: tuple[object, ...] = ()
+        self.offer = ClaimOffer(granting)
+        self._files = ClaimFiles(Path(local.claims_dir), Path(local.cdi_dir), driver=DRA_DRIVER)
+        self._claims = Claims(
+            self.offer, self._files, get=self._get, pool=local.node_name, on_change=self._changed_in_thread
+        )
+        self._driver = DraDriver(
+            DRA_DRIVER,
+            self._claims,
+            kubelet_dir=Path(local.kubelet_dir),
+            pool=local.node_name,
+            on_change=on_change,
+            observe=observe,
+        )
+        self._slices = (
+            None
+            if stores is None
+            else SlicePublisher(stores.slices, node=local.node_name, driver=DRA_DRIVER, on_change=on_change)
+        )
+
+    async def first(self) -> None:
+        """Read the records of an earlier run, before the first plan: until it is known what claims have, nothing may
+        be offered."""
+        self._loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self.offer.restore(await self._worker.run(self._files.read))
+            except OperationError as error:
+                log.exception("records of prepared claims not read; nothing is offered until they are")
+                self._files.problem = str(error)
+                await asyncio.sleep(READ_AGAIN_SECONDS)
+            else:
+                return
+
+    @property
+    def facts(self) -> DraFacts:
+        if not self._asked:
+            return DraFacts(records=self.offer.records, waits_for="the node has just been asked")
+        return DraFacts(
+            records=self.offer.records,
+            in_slices=frozenset() if self._slices is None else self._slices.devices,
+            unavailable=self._unavailable(),
+            waits_for=self._waits_for(),
+        )
+
+    @property
+    def settles_at(self) -> float | None:
+        """Return when `facts` changes without news (time.monotonic()); None: it does not."""
+        return None if self._slices is None else self._slices.settles_at
+
+    @property
+    def problem(self) -> str:
+        """Why claims or slices are not as they should be; empty: they are."""
+        slices = self._slices.problem if self._slices is not None and self._wanted.is_set() else ""
+        return "; ".join(filter(None, (self._files.problem, self._driver.problem, slices)))
+
+    def _unavailable(self) -> str:
+        registry = Path(self._local.kubelet_dir) / "plugins_registry"
+        if self._slices is None or self._reader is None:
+            return "ResourceSlices need the API server, and this agent runs without one"
+        if self._slices.refused:
+            return f"{self._slices.problem}; DRA needs Kubernetes 1.34 or later, and the component dra"
+        return "" if registry.is_dir() else f"there is no folder {registry}; install the component dra"
+
+    def _waits_for(self) -> str:
+        if not self._driver.registered:
+            return self._driver.problem or f"the kubelet has not registered the driver {DRA_DRIVER} yet"
+        if self._slices is None or not self._slices.listed:
+            return (self._slices.problem if self._slices is not None else "") or "the ResourceSlices are not listed yet"
+        return ""
+
+    def want(self, *, asked: bool) -> None:
+        """`asked`: a configuration, in effect or wanted, has serving.api DRA."""
+        asked = asked or bool(self.offer.records)
+        wanted = asked and not self._unavailable()
+        if asked is not self._asked:
+            self._asked = asked
+            self._on_change()
+        self._driver.want(wanted=wanted)
+        if wanted:
+            self._wanted.set()
+
+    def publish(self, plan: Plan, inventory: Inventory, verdicts: Mapping[str, Verdict]) -> None:
+        """Have the node's slices offer this plan's DRA resources; after the device plugin's list was sent."""
+        if self._slices is None or not self._wanted.is_set():
+            return
+        resources = plan.by(Api.DRA).resources
+        given = (resources, inventory, verdicts, self.offer.records, self._driver.registered)
+        if all(now is before for now, before in zip(given, self._published, strict=False)) and self._published:
+            return
+        self._published = given
+        devices = None
+        if resources:
+            names = pinned_names(inventory, self.offer.records.values())
+            devices = publish(resources, inventory, verdicts, names, driver=DRA_DRIVER).devices
+        self._slices.want(devices, may_add=self._driver.registered)
+
+    def registrations(self, plan: Plan | None) -> tuple[Registration, ...]:
+        """Return the state of each resource that DRA serves, as those of the device plugin API have one."""
+        if self._driver.registered and not (self._slices is not None and self._slices.problem):
+            state = RegistrationState.REGISTERED
+        else:
+            state = RegistrationState.REJECTED if self._driver.refused else RegistrationState.PENDING
+        return tuple(
+            Registration(resource=resource.name, state=state, message=self.problem)
+            for resource in (plan.by(Api.DRA).resources if plan is not None else ())
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._driver.run())
+            tasks.create_task(self._publish())
+            tasks.create_task(self._sweep())
+
+    async def _publish(self) -> None:
+        await self._wanted.wait()
+        if self._slices is not None:
+            await self._slices.run()
+
+    async def _sweep(self) -> None:
+        """Release claims that the kubelet never unprepares: its record was lost, or they were deleted by force."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for record in tuple(self.offer.records.values()):
+                holdings = self._holdings()
+                shown = {tuple(holder.claim.split("/", 1)) for holder in holdings.holders if holder.claim}
+                complete = holdings.state is HoldersState.SYNCED
+                if self._reader is None or not complete or (record.namespace, record.name) in shown:
+                    continue
+                answer: Object | None = None
+                with suppress(ApiError):
+                    answer = await self._reader.claim(record.namespace, record.name)
+                known = {(record.namespace, record.name)} & shown
+                if ended(record, known, answer, driver=DRA_DRIVER, pool=self._local.node_name):
+                    log.warning("claim has ended without an unprepare", uid=record.uid, name=record.name)
+                    with suppress(OperationError):
+                        await self._worker.run(partial(self._claims.unprepare, record.uid))
+
+    def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """Called in a thread of the kubelet's call."""
+        if self._reader is None or self._loop is None:
+            raise ClaimNotReadError("this agent runs without an API server")
+        answer = asyncio.run_coroutine_threadsafe(_read(self._reader, namespace, name), self._loop)
+        try:
+            return answer.result(GET_SECONDS)
+        except TimeoutError as error:
+            answer.cancel()
+            what = f"read ResourceClaim {namespace}/{name}: no answer in {GET_SECONDS:g} s"
+            raise ClaimNotReadError(what) from error
+        except ApiError as error:
+            raise ClaimNotReadError(str(error)) from error
+
+    def _changed_in_thread(self) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the agent is ending
+                self._loop.call_soon_threadsafe(self._on_change)
+
+
+async def _read(reader: ClaimReader, namespace: str, name: str) -> Object:
+    return await reader.claim(namespace, name)
+
+
+def merged(plugin: tuple[Registration, ...], dra: tuple[Registration, ...]) -> tuple[Registration, ...]:
+    """Return one registration a name, where both APIs have it: DRA's, since the other one only waits for its pods."""
+    names = {registration.resource for registration in dra}
+    every = (*dra, *(registration for registration in plugin if registration.resource not in names))
+    return tuple(sorted(every, key=lambda registration: registration.resource))

@@ -1,0 +1,116 @@
+"""The files of prepared claims: a record each, which survives the agent, and the CDI specification.
+
+A record is on the disk before the kubelet is told that the claim is prepared, and is removed after the CDI file. CDI
+files are in a folder that a reboot empties, so they are written again whenever the kubelet prepares a claim again. A
+record that cannot be read is set aside alone: it costs one claim, and not the node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+from nodedevices_common.errors import OperationError
+from nodedevices_common.files import replace
+
+from nodedevices_plugin.claims import cdi_file
+from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name
+from nodedevices_plugin.vendors import cdi_schema
+from nodedevices_plugin.vendors.cdi import Document
+
+MAX_BYTES = 1 << 20  # 32 results of a claim take 8 KiB
+CDI_MODE = 0o644  # the container runtime reads it, as any user
+RECORD_MODE = 0o600
+ASIDE = ".unreadable"
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimFilesError(OperationError):
+    """A file that cannot be written, read or removed; the text says which and why."""
+
+
+class ClaimFiles:
+    """Methods block, and may be called in any thread, for one claim by one thread at a time. `folder`: of the records.
+    `cdi_folder`: where container runtimes read specifications."""
+
+    def __init__(self, folder: Path, cdi_folder: Path, *, driver: str) -> None:
+        self._folder = folder
+        self._cdi_folder = cdi_folder
+        self._driver = driver
+        self.problem = ""  # which records could not be read at the start, and why
+
+    def read(self) -> Mapping[str, Record]:
+        """Return the records by UID. Raises ClaimFilesError where the folder cannot be read: then nothing is known."""
+        found: dict[str, Record] = {}
+        problems = []
+        try:
+            paths = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
+        except OSError as error:
+            raise ClaimFilesError(f"{self._folder}: {error.strerror or error}") from error
+        for path in paths:
+            try:
+                found[path.stem] = _read(path)
+            except RecordError as error:
+                problems.append(f"{path}: {error}; set aside as {path.name}{ASIDE}")
+                self._set_aside(path)
+        if problems:
+            self.problem = "; ".join(problems)
+            log.error("records of prepared claims unusable", error=self.problem)
+        return found
+
+    def write(self, record: Record, document: Document | None) -> None:
+        """Write the record, then the CDI file (None: the claim needs none). Raises ClaimFilesError."""
+        path = self._folder / file_name(record.uid)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not _has(path, content := encode(record)):
+                replace(path, content, mode=RECORD_MODE, durable=True)
+        except OSError as error:
+            raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
+        if document is None:
+            return
+        path = self._cdi_folder / cdi_file.file_name(record.uid, self._driver)
+        if wrong := cdi_schema.problems(document):
+            raise ClaimFilesError(f"{path}: not written, since it is not valid: {'; '.join(wrong[:3])}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
+            if not _has(path, content):
+                replace(path, content, mode=CDI_MODE)
+        except OSError as error:
+            raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
+
+    def remove(self, uid: str) -> None:
+        """Remove both files, the record last. Raises ClaimFilesError; what is not there is no error."""
+        for path in (self._cdi_folder / cdi_file.file_name(uid, self._driver), self._folder / file_name(uid)):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
+
+    def _set_aside(self, path: Path) -> None:
+        try:
+            path.replace(path.with_name(path.name + ASIDE))
+        except OSError as error:
+            log.warning("record not set aside", path=str(path), error=error.strerror)
+
+
+def _read(path: Path) -> Record:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise RecordError(error.strerror or str(error)) from error
+    if len(content) > MAX_BYTES:
+        raise RecordError(f"more than {MAX_BYTES} bytes")
+    return decode(content, uid=path.stem)
+
+
+def _has(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False

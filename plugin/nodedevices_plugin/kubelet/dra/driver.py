@@ -1,0 +1,257 @@
+"""Serves the DRA driver to the kubelet, and registers it, for as long as claims may come.
+
+The kubelet watches the folder `plugins_registry` of its root. A socket there answers GetInfo with the driver's name and
+the path of its own socket, as the kubelet sees it; so the driver's socket listens before the one that registers it
+exists. NotifyRegistrationStatus says how it went. Removing that socket takes the driver out. A kubelet that starts
+finds the sockets as they are, and registers again by itself (pkg/kubelet/pluginmanager, 1.37.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import grpc
+import structlog
+from nodedevices_common.errors import OperationError, RefusedError
+
+from nodedevices_plugin.kubelet import sockets
+from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
+from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
+from nodedevices_plugin.kubelet.dra.prepare import Claims
+from nodedevices_plugin.model.registration import CallObserver, KubeletCall, Method, Result, unobserved
+from nodedevices_plugin.runtime.threads import Threads
+
+PLUGIN_TYPE = "DRAPlugin"
+VERSION = "v1.DRAPlugin"  # every kubelet from 1.34 on takes it
+DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+REGISTRATION_SERVICE = "pluginregistration.Registration"
+CHECK_SECONDS = 1.0
+STOP_GRACE_SECONDS = 1.0
+MAX_CALLS = 64  # at once; the kubelet makes one for each pod that starts
+
+log = structlog.get_logger(__name__)
+
+
+class DraDriver:
+    """The driver of this node; `want` turns it on and off, `run` carries that out. `on_change` is called on the event
+    loop when `registered` or `problem` is another. `observe` gets each call that has ended, in any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        claims: Claims,
+        *,
+        kubelet_dir: Path,
+        pool: str,
+        on_change: Callable[[], None] = lambda: None,
+        observe: CallObserver = unobserved,
+    ) -> None:
+        self.name = name
+        self.registered = False  # the kubelet calls us
+        self.problem = ""  # why it does not
+        self.refused = False  # by the kubelet
+        self._claims = claims
+        self._pool = pool
+        self._socket = kubelet_dir / "plugins" / name / "dra.sock"
+        self._registry = kubelet_dir / "plugins_registry" / f"{name}-reg.sock"
+        self._on_change = on_change
+        self._observe = observe
+        self._wanted = False
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._servers: list[_Server] = []
+
+    def want(self, *, wanted: bool) -> None:
+        """Serve while claims may come, or one is still prepared."""
+        if wanted is not self._wanted:
+            self._wanted = wanted
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled: keep both sockets, while they are wanted."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._keep()
+                self._wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_SECONDS if self._wanted else None):
+                        await self._wake.wait()
+        finally:
+            await self._stop()
+
+    async def _keep(self) -> None:
+        serving = bool(self._servers) and all(server.has_socket() for server in self._servers)
+        if serving is self._wanted:
+            return
+        await self._stop()
+        if not self._wanted:
+            self._settle(registered=False, problem="")
+            return
+        try:
+            self._check()
+            for path, handlers in ((self._socket, self._dra_handlers()), (self._registry, self._registry_handlers())):
+                self._servers.append(_Server(path, handlers))
+        except OSError as error:
+            await self._stop()
+            self._settle(registered=False, problem=f"{error.strerror or error}: {error.filename or self._registry}")
+
+    def _check(self) -> None:
+        if not self._registry.parent.is_dir():
+            raise FileNotFoundError(2, "no such folder; the component dra mounts it", str(self._registry.parent))
+        if self._registry.is_socket() and sockets.listening(self._registry):
+            raise FileExistsError(17, "another DRA driver of this name serves", str(self._registry))
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        for path in (self._socket, self._registry):
+            path.unlink(missing_ok=True)  # of an earlier run, which was killed
+
+    async def _stop(self) -> None:
+        """The registration first: the kubelet calls no socket that is about to go."""
+        for server in reversed(self._servers):
+            await server.stop()
+        self._servers = []
+
+    def _settle(self, *, registered: bool, problem: str, refused: bool = False) -> None:
+        if (registered, problem) != (self.registered, self.problem):
+            if problem:
+                log.warning("DRA driver not registered", driver=self.name, error=problem)
+            elif registered:
+                log.info("DRA driver registered", driver=self.name)
+            self.registered, self.problem, self.refused = registered, problem, refused
+            self._on_change()
+
+    # --- answers, each in a thread ------------------------------------------------------------------------------------
+    def _registry_handlers(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            REGISTRATION_SERVICE,
+            {
+                "GetInfo": grpc.unary_unary_rpc_method_handler(
+                    self._info, registration.InfoRequest.FromString, registration.PluginInfo.SerializeToString
+                ),
+                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                    self._notified,
+                    registration.RegistrationStatus.FromString,
+                    registration.RegistrationStatusResponse.SerializeToString,
+                ),
+            },
+        )
+
+    def _dra_handlers(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            DRA_SERVICE,
+            {
+                "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+                    self._prepare,
+                    dra.NodePrepareResourcesRequest.FromString,
+                    dra.NodePrepareResourcesResponse.SerializeToString,
+                ),
+                "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+                    self._unprepare,
+                    dra.NodeUnprepareResourcesRequest.FromString,
+                    dra.NodeUnprepareResourcesResponse.SerializeToString,
+                ),
+            },
+        )
+
+    def _info(self, _request: registration.InfoRequest, _context: grpc.ServicerContext) -> registration.PluginInfo:
+        return registration.PluginInfo(
+            type=PLUGIN_TYPE, name=self.name, endpoint=str(self._socket), supported_versions=[VERSION]
+        )
+
+    def _notified(
+        self, request: registration.RegistrationStatus, _context: grpc.ServicerContext
+    ) -> registration.RegistrationStatusResponse:
+        problem = "" if request.plugin_registered else f"the kubelet refused it: {request.error[:1024]}"
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the agent is ending
+                self._loop.call_soon_threadsafe(
+                    lambda: self._settle(registered=request.plugin_registered, problem=problem, refused=bool(problem))
+                )
+        return registration.RegistrationStatusResponse()
+
+    def _prepare(
+        self, request: dra.NodePrepareResourcesRequest, _context: grpc.ServicerContext
+    ) -> dra.NodePrepareResourcesResponse:
+        """Each claim has its own answer: an error of one costs no other."""
+        answer = dra.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            began = perf_counter()
+            of_claim = answer.claims[claim.uid]
+            result = Result.GRANTED
+            try:
+                for prepared in self._claims.prepare(claim.namespace, claim.name, claim.uid):
+                    device = of_claim.devices.add(
+                        request_names=[prepared.request],
+                        pool_name=self._pool,
+                        device_name=prepared.device,
+                        cdi_device_ids=prepared.cdi_ids,
+                    )
+                    if prepared.share:
+                        device.share_id = prepared.share
+            except Exception as error:
+                del of_claim.devices[:]
+                result, of_claim.error = _failure(error, "prepare", claim)
+            self._observe(KubeletCall(Method.PREPARE, self.name, result, perf_counter() - began))
+        return answer
+
+    def _unprepare(
+        self, request: dra.NodeUnprepareResourcesRequest, _context: grpc.ServicerContext
+    ) -> dra.NodeUnprepareResourcesResponse:
+        answer = dra.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            began = perf_counter()
+            of_claim = answer.claims[claim.uid]
+            result = Result.GRANTED
+            try:
+                self._claims.unprepare(claim.uid)
+            except Exception as error:
+                result, of_claim.error = _failure(error, "unprepare", claim)
+            self._observe(KubeletCall(Method.UNPREPARE, self.name, result, perf_counter() - began))
+        return answer
+
+
+def _failure(error: Exception, what: str, claim: dra.Claim) -> tuple[Result, str]:
+    named = f"{claim.namespace}/{claim.name}"
+    if isinstance(error, RefusedError):
+        log.warning(f"claim refused: {what}", claim=named, uid=claim.uid, error=str(error))
+        return Result.REFUSED, str(error)
+    if isinstance(error, OperationError):
+        log.warning(f"claim failed: {what}", claim=named, uid=claim.uid, error=str(error))
+        return Result.FAILED, f"NodeDevices failed to {what} the claim: {error}"
+    log.error(f"claim failed: {what}", claim=named, uid=claim.uid, exc_info=error)
+    text = f"NodeDevices failed to {what} the claim ({type(error).__name__}); see the log of its agent"
+    return Result.FAILED, text
+
+
+class _Server:
+    """A gRPC server on a unix socket. Raises OSError when the socket cannot be made."""
+
+    def __init__(self, path: Path, handlers: grpc.GenericRpcHandler) -> None:
+        self._path = path
+        self._threads = Threads(f"kubelet {path.name}")
+        self._server = grpc.server(
+            self._threads,  # type: ignore[arg-type]  # grpc calls `submit` alone
+            handlers=[handlers],
+            options=[("grpc.so_reuseport", 0)],
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        try:
+            self._server.add_insecure_port(f"unix:{path}")
+            self._server.start()
+        except RuntimeError as error:  # grpc raises it for every failure to bind
+            raise OSError(f"cannot serve on {path}: {error}") from error
+        self._identity = sockets.identity(path)
+
+    def has_socket(self) -> bool:
+        return self._identity is not None and sockets.identity(self._path) == self._identity
+
+    async def stop(self) -> None:
+        stopped = self._server.stop(STOP_GRACE_SECONDS)
+        await asyncio.to_thread(stopped.wait, STOP_GRACE_SECONDS + 1.0)
+        self._threads.end()
+        if self.has_socket():
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,175 @@
+"""Prepares and unprepares claims for the kubelet. Called in threads; calls for one claim wait for each other.
+
+The order of a prepare: the claim is read from the API server, its devices are entered under the lock under which
+Allocate grants, then the record is written, then the CDI file, then the kubelet has its answer. A failure on the way
+undoes the entry. A kubelet tries a failed prepare again after 60 to 90 seconds only (kubernetes/kubernetes#139836), so
+what may come by itself (an API server's answer, the first plan after a restart, a device that comes back) is waited
+for, within the 45 seconds that the kubelet waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import structlog
+from msgspec import Struct
+from nodedevices_common.errors import OperationError
+
+from nodedevices_plugin.claims import cdi_file, request
+from nodedevices_plugin.claims.decide import Prepare
+from nodedevices_plugin.claims.records import Record, RecordError, file_name
+from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
+from nodedevices_plugin.model import ContainerEdits
+
+WAIT_SECONDS = 35.0  # the kubelet gives up after 45
+AGAIN_SECONDS = 0.25
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimNotReadError(OperationError):
+    """The API server has not answered what a claim is; the text says why."""
+
+
+class Offer(Protocol):
+    """What claims are answered from (claims.offer)."""
+
+    @property
+    def driver(self) -> str: ...
+
+    @property
+    def records(self) -> Mapping[str, Record]: ...
+
+    def prepare(self, claim: Claim) -> Prepare:
+        """Give the claim its devices. Raises ClaimError."""
+        ...
+
+    def undo(self, decided: Prepare) -> None: ...
+    def release(self, uid: str) -> None: ...
+
+    def edits(self, record: Record) -> Mapping[str, ContainerEdits]:
+        """Return what a container needs for each request. Raises ClaimError."""
+        ...
+
+
+class Files(Protocol):
+    """The files of prepared claims (host.claim_files). Both may raise OperationError."""
+
+    def write(self, record: Record, document: Mapping[str, Any] | None) -> None: ...
+    def remove(self, uid: str) -> None: ...
+
+
+class PreparedDevice(Struct, frozen=True, kw_only=True):
+    """A device of a claim, for the kubelet. `cdi_ids`: what its request needs, on the request's first device."""
+
+    request: str
+    device: str
+    share: str
+    cdi_ids: tuple[str, ...]
+
+
+class Claims:
+    """The claims of this node. `get`: reads a claim by namespace and name; {} where there is none, and raises
+    ClaimNotReadError. `pool`: of this node. `on_change`: called in the thread, after what claims have has changed."""
+
+    def __init__(
+        self,
+        offer: Offer,
+        files: Files,
+        *,
+        get: Callable[[str, str], Mapping[str, Any]],
+        pool: str,
+        on_change: Callable[[], None] = lambda: None,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self._offer = offer
+        self._files = files
+        self._get = get
+        self._pool = pool
+        self._on_change = on_change
+        self._wait_seconds = wait_seconds
+        self._of_claims: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
+        self._locks = threading.Lock()
+
+    def prepare(self, namespace: str, name: str, uid: str) -> tuple[PreparedDevice, ...]:
+        """Raises ClaimError, whose text reaches the pod's Events, and OperationError."""
+        file_name(uid)  # refused before it becomes a path
+        until = time.monotonic() + self._wait_seconds
+        with self._lock(uid).lock:
+            while True:
+                try:
+                    return self._prepare(self._read(namespace, name, uid))
+                except (NotNowError, ClaimNotReadError):
+                    if time.monotonic() + AGAIN_SECONDS > until:
+                        raise
+                time.sleep(AGAIN_SECONDS)
+
+    def unprepare(self, uid: str) -> None:
+        """Release what the claim has; nothing where it has nothing. Raises OperationError."""
+        try:
+            file_name(uid)
+        except RecordError:
+            return  # such a claim was never prepared
+        with self._lock(uid).lock:
+            self._files.remove(uid)
+            if uid in self._offer.records:
+                self._offer.release(uid)
+                log.info("claim unprepared", uid=uid)
+                self._on_change()
+
+    def _read(self, namespace: str, name: str, uid: str) -> Claim:
+        found = self._get(namespace, name)
+        if not found:
+            raise ClaimError(f"there is no ResourceClaim {namespace}/{name} (any more): delete the pod")
+        return request.read(found, uid=uid, driver=self._offer.driver, pool=self._pool)
+
+    def _prepare(self, claim: Claim) -> tuple[PreparedDevice, ...]:
+        decided = self._offer.prepare(claim)
+        try:
+            edits = self._offer.edits(decided.record)
+            spec = cdi_file.specification(claim.uid, self._offer.driver, edits)
+            self._files.write(decided.record, spec.document)
+        except BaseException:
+            self._undo(decided)
+            raise
+        if decided.is_new:
+            devices = [entry.part_id for entry in decided.record.prepared]
+            log.info("claim prepared", claim=str(claim), uid=claim.uid, devices=devices)
+            self._on_change()
+        named = set[str]()
+        prepared = []
+        for entry in decided.record.prepared:
+            of_request = entry.result.request
+            prepared.append(
+                PreparedDevice(
+                    request=of_request,
+                    device=entry.result.device,
+                    share=entry.result.share,
+                    cdi_ids=() if of_request in named else spec.names[of_request],
+                )
+            )
+            named.add(of_request)
+        return tuple(prepared)
+
+    def _undo(self, decided: Prepare) -> None:
+        if not decided.is_new:
+            return  # a pod may have it already
+        try:
+            self._files.remove(decided.record.uid)
+        except OperationError as error:
+            log.warning("files of a claim that was not prepared stay", error=str(error))
+            return  # and so does the entry: what a record says, a restart would believe
+        self._offer.undo(decided)
+
+    def _lock(self, uid: str) -> _Lock:
+        with self._locks:
+            return self._of_claims.setdefault(uid, _Lock())
+
+
+class _Lock:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()

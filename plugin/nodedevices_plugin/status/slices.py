@@ -1,0 +1,238 @@
+"""Keeps the node's ResourceSlices in the API server equal to what DRA serves here.
+
+The kubelet deletes all slices of its node at each of its starts, and a driver's 30 seconds after its connection has
+ended (Kubernetes 1.37.2, pkg/kubelet/cm/dra/plugin). So the slices are watched, and come back. Devices are added only
+while the kubelet has the driver registered: a pod that is bound before that fails once. They are taken away at any
+time. Nothing is written where nothing differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+from nodedevices_common.backoff import Backoff
+from nodedevices_kube.errors import ApiError
+
+from nodedevices_plugin.claims.slices import API_VERSION, Json, Stored, Writes, devices_of, dropped, stored, writes
+from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, keep_watching
+
+SETTLING_SECONDS = 10.0  # after a device has left the slices: a scheduler may not have seen that yet
+WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
+
+log = structlog.get_logger(__name__)
+
+
+class SliceStore(Protocol):
+    """The ResourceSlices of one driver for one node. All may raise ApiError."""
+
+    async def node_uid(self) -> str | None: ...
+
+    def watch_slices(self, node: str, driver: str) -> AsyncIterator[ListedItems[Stored] | ChangedItem[Stored]]: ...
+
+    async def create_slice(self, body: Mapping[str, Any]) -> Object: ...
+
+    async def update_slice(self, body: Mapping[str, Any]) -> Object: ...
+
+    async def delete_slice(self, name: str) -> None: ...
+
+
+class SlicePublisher:
+    """`problem`: why the slices are not as they should be; empty: they are. `on_change` is called on the loop when
+    `problem`, `devices` or `left_out` may be another."""
+
+    def __init__(
+        self,
+        store: SliceStore,
+        *,
+        node: str,
+        driver: str,
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.problem = ""
+        self.refused = False  # by the API server: it has no such API, or we have no right to it
+        self.written = 0  # slices, since the start
+        self.left_out: frozenset[str] = frozenset()  # devices of which the server drops what they must not lack
+        self._store = store
+        self._node = node
+        self._driver = driver
+        self._on_change = on_change
+        self._clock = clock
+        self._wanted: tuple[Json, ...] | None = None
+        self._may_add = False
+        self._stored: dict[str, Stored] | None = None  # None: not listed yet
+        self._gone: dict[str, float] = {}  # device -> when it left the slices
+        self._owner: str | None = None
+        self._owner_known = False
+        self._wake = asyncio.Event()
+
+    def want(self, devices: Sequence[Json] | None, *, may_add: bool) -> None:
+        """Take the devices that the slices should have; None: there should be no slice. `may_add`: the kubelet has the
+        driver registered."""
+        wanted = None if devices is None else tuple(devices)
+        if (wanted, may_add) != (self._wanted, self._may_add):
+            self._wanted, self._may_add = wanted, may_add
+            self._wake.set()
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The devices that are in the slices, or were a moment ago: a claim may still be allocated one of them."""
+        since = self._clock() - SETTLING_SECONDS
+        return _names(self._stored).union(name for name, at in self._gone.items() if at > since)
+
+    @property
+    def settles_at(self) -> float | None:
+        """Return when `devices` changes without news (time.monotonic()); None: it does not."""
+        now = self._clock()
+        ends = (at + SETTLING_SECONDS for at in self._gone.values())
+        return min((end for end in ends if end > now), default=None)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(
+                keep_watching(
+                    lambda: self._store.watch_slices(self._node, self._driver),
+                    self._seen,
+                    self._not_watched,
+                )
+            )
+            tasks.create_task(self._write())
+
+    @property
+    def listed(self) -> bool:
+        """True when the slices that exist are known."""
+        return self._stored is not None
+
+    def _not_watched(self, error: ApiError) -> None:
+        self.refused = error.status in (403, 404)
+        self._settle(str(error))
+
+    def _seen(self, news: ListedItems[Stored] | ChangedItem[Stored]) -> None:
+        before, self.refused = _names(self._stored), False
+        now = dict(self._stored or {})
+        if isinstance(news, ListedItems):
+            now = {found.name: found for found in news.items}
+        elif news.gone:
+            now.pop(news.item.name, None)
+        elif _version(now.get(news.item.name)) < _version(news.item):
+            now[news.item.name] = news.item
+        self._take(now, before)
+        self._wake.set()
+
+    def _take(self, slices: dict[str, Stored], before: frozenset[str]) -> None:
+        first, self._stored = self._stored is None, slices
+        now = _names(slices)
+        at = self._clock()
+        self._gone = {
+            name: left
+            for name, left in {**self._gone, **dict.fromkeys(before - now, at)}.items()
+            if name not in now and left > at - SETTLING_SECONDS
+        }
+        if before != now or first:
+            self._on_change()
+
+    async def _write(self) -> None:
+        failures = 0
+        while True:
+            self._wake.clear()
+            try:
+                await self._carry_out(self._needed())
+            except ApiError as error:
+                failures += 1
+                self._settle(str(error))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(WRITE_BACKOFF.after(failures, at_least=error.retry_after)):
+                        await self._wake.wait()
+                continue
+            failures = 0
+            if self._stored is not None:
+                self._settle("")
+            await self._wake.wait()
+
+    def _needed(self) -> Writes:
+        """What has to be written now; nothing before the slices were listed."""
+        if self._stored is None:
+            return Writes()
+        if self._wanted is None:
+            return Writes(deletes=tuple(sorted(self._stored)))
+        wanted = [device for device in self._wanted if device["name"] not in self.left_out]
+        if not self._may_add:
+            there = _names(self._stored)
+            wanted = [device for device in wanted if device["name"] in there]
+            if not self._stored and not wanted:
+                return Writes()
+        return writes(self._node, self._driver, wanted, tuple(self._stored.values()))
+
+    async def _carry_out(self, needed: Writes) -> None:
+        for name in needed.deletes:
+            await self._gone_or(self._store.delete_slice(name))
+            self._forget(name)
+        for (name, version), spec in needed.updates.items():
+            body = self._body(name, spec)
+            body["metadata"]["resourceVersion"] = version
+            self._wrote(spec, await self._store.update_slice(body))
+        for name, spec in needed.creates.items():
+            if not self._owner_known:
+                self._owner, self._owner_known = await self._store.node_uid(), True
+            self._wrote(spec, await self._store.create_slice(self._body(name, spec)))
+
+    async def _gone_or(self, deletion: Any) -> None:
+        try:
+            await deletion
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def _forget(self, name: str) -> None:
+        before = _names(self._stored)
+        self._take({key: found for key, found in (self._stored or {}).items() if key != name}, before)
+
+    def _wrote(self, sent: Json, answer: Object) -> None:
+        self.written += 1
+        found = stored(answer)
+        before = _names(self._stored)
+        self._take({**(self._stored or {}), found.name: found}, before)
+        if lacking := dropped(sent, found.spec) - self.left_out:
+            self.left_out |= lacking
+            log.warning(
+                "the API server drops taints or shares of devices, so they are left out of the slices",
+                devices=sorted(lacking),
+            )
+            self._wake.set()
+            self._on_change()
+
+    def _body(self, name: str, spec: Json) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": name}
+        if self._owner is not None:
+            owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._owner, "controller": True}
+            metadata["ownerReferences"] = [owner]
+        return {"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+
+    def _settle(self, problem: str) -> None:
+        if problem != self.problem:
+            if problem:
+                log.warning("ResourceSlices not up to date", error=problem)
+            else:
+                log.info("ResourceSlices up to date", devices=len(_names(self._stored)))
+            self.problem = problem
+            self._on_change()
+
+
+def _version(found: Stored | None) -> int:
+    return int(found.resource_version) if found is not None and found.resource_version.isdecimal() else 0
+
+
+def _names(slices: Mapping[str, Stored] | None) -> frozenset[str]:
+    return frozenset(_device_names(slices or {}))
+
+
+def _device_names(slices: Mapping[str, Stored]) -> Iterator[str]:
+    for found in slices.values():
+        for device in devices_of(found.spec):
+            yield str(device.get("name"))

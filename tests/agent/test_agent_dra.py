@@ -1,0 +1,201 @@
+"""DRA in the whole agent: from a policy to ResourceSlices, from a claim to its CDI file, and from one API to the other
+with pods running."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_kube.errors import ApiError
+from nodedevices_plugin.model import DRA_DRIVER
+from support.dra import BY_DRA, DraNode, allocated
+from support.kubelet import AdmissionError, StandInKubelet
+from support.running_agent import simulated
+
+GPU = "acme.com/gpu"
+NAMED = {"resources": {"devices": [{"match": {"vendor": "acme"}, "name": GPU}]}}
+PLUGIN: dict[str, Any] = {"serving": {"api": "DevicePlugin"}, **NAMED}
+DRA = {**BY_DRA, **NAMED}
+TWO = """devices:
+- {index: 0, id: ACME-0, type: gpu, vendor: acme, deviceNodes: [/dev/acme0]}
+- {index: 1, id: ACME-1, type: gpu, vendor: acme, deviceNodes: [/dev/acme1]}
+"""
+
+
+class Node(DraNode):
+    def __init__(self, folder: Path, kubelet: StandInKubelet, *, config: dict[str, Any] = DRA) -> None:
+        super().__init__(folder, kubelet, *simulated(folder, TWO), config=config)
+
+    def configure(self, config: dict[str, Any]) -> None:
+        item = self.store.item
+        assert item is not None
+        generation = item["metadata"]["generation"] + 1
+        self.store.replace(
+            {**item, "metadata": {**item["metadata"], "generation": generation}, "spec": {"config": config}}
+        )
+
+    async def serving_by_dra(self, devices: Iterable[str] = ("gpu-0", "gpu-1")) -> None:
+        await self.dra.register()
+        await self.kubelet.until(lambda: set(self.api.devices) == set(devices))
+
+    def cdi(self, uid: str) -> dict[str, Any] | None:
+        file = self.folder / "cdi" / f"{DRA_DRIVER}-claim-{uid}.json"
+        found: dict[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
+        return found
+
+    @property
+    def records(self) -> list[str]:
+        return sorted(path.name for path in (self.kubelet.root / "plugins" / DRA_DRIVER / "claims").glob("*"))
+
+
+@pytest.fixture
+def node(tmp_path: Path, kubelet: StandInKubelet) -> Node:
+    return Node(tmp_path, kubelet)
+
+
+@pytest.fixture
+async def running(node: Node) -> AsyncIterator[Node]:
+    async with node.running():
+        await node.serving_by_dra()
+        yield node
+
+
+async def test_devices_are_in_slices_once_the_kubelet_has_the_driver_and_in_no_list_of_the_device_plugin(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    async with node.running():
+        info = await node.dra.register(refuses="not now")
+        assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRA_DRIVER, ["v1.DRAPlugin"])
+        await kubelet.until(lambda: "not now" in node.condition("ConfigApplied")[1])
+        assert not node.api.writes
+        await node.serving_by_dra()
+        device = node.api.devices["gpu-0"]
+        assert device["attributes"]["resource"] == {"string": GPU}
+        assert device["attributes"]["vendor"] == {"string": "acme"}
+        assert kubelet.capacity(GPU) == 0
+        await kubelet.until(lambda: node.condition("ConfigApplied")[0] == "Applied")
+        [resource] = node.status["resources"]
+        assert (resource["name"], resource["managedBy"], resource["capacity"]) == (GPU, "dra", 2)
+
+
+async def test_a_claim_gets_its_device_nodes_by_a_file_of_its_own_and_gives_them_back(running: Node) -> None:
+    claim = running.api.give(allocated("train", "gpu-1"))
+    answer = (await running.dra.prepare(claim))["uid-train"]
+    assert not answer.error
+    [device] = answer.devices
+    assert (device.pool_name, device.device_name, list(device.request_names)) == ("node-a", "gpu-1", ["gpu"])
+    assert device.cdi_device_ids == [f"{DRA_DRIVER}/claim=uid-train-gpu"]
+    document = running.cdi("uid-train")
+    assert document is not None
+    [made] = document["devices"]
+    assert made["name"] == "uid-train-gpu"
+    assert [each["path"] for each in made["containerEdits"]["deviceNodes"]] == ["/dev/acme1"]
+    assert running.records == ["uid-train.json"]
+    assert not (await running.dra.unprepare(claim))["uid-train"].error
+    assert (running.cdi("uid-train"), running.records) == (None, [])
+    assert not (await running.dra.unprepare(claim))["uid-train"].error  # again, and of a claim that never was
+
+
+async def test_a_claim_that_is_prepared_again_after_a_reboot_gets_the_same_device_and_its_file(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    claim = node.api.give(allocated("train", "gpu-0"))
+    async with node.running():
+        await node.serving_by_dra()
+        first = (await node.dra.prepare(claim))["uid-train"]
+        before = node.cdi("uid-train")
+    for file in (node.folder / "cdi").iterdir():
+        file.unlink()
+    async with node.running():
+        await node.dra.register()
+        assert (await node.dra.prepare(claim))["uid-train"] == first
+        assert node.cdi("uid-train") == before
+
+
+async def test_slices_that_the_kubelet_deletes_come_back_and_nothing_is_written_for_a_pod(
+    running: Node, kubelet: StandInKubelet
+) -> None:
+    before = len(running.api.writes)
+    await running.dra.prepare(running.api.give(allocated("train", "gpu-0")))
+    assert len(running.api.writes) == before
+    running.api.wipe()
+    await kubelet.until(lambda: set(running.api.devices) == {"gpu-0", "gpu-1"})
+
+
+async def test_a_device_is_no_other_claims_until_the_first_gives_it_back(running: Node) -> None:
+    first, second = (running.api.give(allocated(name, "gpu-0")) for name in ("first", "second"))
+    await running.dra.prepare(first)
+    waiting = running.dra.prepare(second)  # the agent waits for the device, longer than this
+    assert not (await running.dra.unprepare(first))["uid-first"].error
+    assert not (await waiting)["uid-second"].error
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        (allocated("other", "gpu-0", pool="node-b"), "has no device of nodedevices.io allocated on node node-a"),
+        (
+            {**allocated("gone", "gpu-0"), "metadata": {"namespace": "ml", "name": "never", "uid": "u"}},
+            "is no ResourceClaim",
+        ),
+    ],
+)
+async def test_a_claim_that_makes_no_sense_here_is_refused_at_once_and_by_name(
+    running: Node, claim: dict[str, Any], why: str
+) -> None:
+    if claim["metadata"]["name"] != "never":
+        running.api.give(claim)
+    [answer] = (await running.dra.prepare(claim)).values()
+    assert why in answer.error
+    assert running.records == []
+
+
+async def test_from_the_plugin_to_dra_a_device_that_a_pod_holds_comes_last(
+    tmp_path: Path, kubelet: StandInKubelet
+) -> None:
+    node = Node(tmp_path, kubelet, config=PLUGIN)
+    async with node.running():
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+        [held] = (await kubelet.allocate(GPU, 1, pod="old")).ids
+        node.configure(DRA)
+        await node.dra.register()
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 0 and len(node.api.devices) == 1)
+        assert kubelet.connected(GPU)  # or the pod's container could not start again
+        assert f"gpu-{held.removeprefix('ACME-')}" not in node.api.devices
+        with pytest.raises(AdmissionError):
+            await kubelet.allocate(GPU, 1, pod="late")
+        kubelet.release("old")
+        await kubelet.until(lambda: set(node.api.devices) == {"gpu-0", "gpu-1"})
+        await kubelet.until(lambda: not kubelet.connected(GPU))
+
+
+async def test_from_dra_to_the_plugin_a_device_comes_after_it_has_left_the_slices_and_its_claim_has_ended(
+    running: Node, kubelet: StandInKubelet
+) -> None:
+    claim = running.api.give(allocated("train", "gpu-0"))
+    await running.dra.prepare(claim)
+    running.configure(PLUGIN)
+    await kubelet.until(lambda: not running.api.devices)
+    assert kubelet.allocatable(GPU) == 0
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 1)
+    late = running.api.give(allocated("late", "gpu-1"))
+    assert not (await running.dra.unprepare(late))["uid-late"].error
+    await running.dra.unprepare(claim)
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+    await kubelet.until(lambda: not running.dra.socket.exists())
+
+
+async def test_without_the_component_or_the_rights_the_device_plugin_goes_on_and_the_condition_says_what_to_install(
+    tmp_path: Path, kubelet: StandInKubelet
+) -> None:
+    node = Node(tmp_path, kubelet, config=PLUGIN)
+    node.api.problem = ApiError("403 resourceslices is forbidden", status=403)
+    async with node.running():
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+        node.configure(DRA)
+        await kubelet.until(lambda: node.condition("ConfigApplied")[0] == "ConfigInvalid")
+        assert "forbidden" in node.condition("ConfigApplied")[1]
+        assert kubelet.allocatable(GPU) == 2
