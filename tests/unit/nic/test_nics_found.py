@@ -7,17 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.model import DeviceNode, Holder
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
 from nodedevices_plugin.vendors.settings import DeviceFileOutcome
-from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START
 from support.local import at_once
 from support.nic_trees import Nics, connectx_7_pair, solarflare, sriov
+from support.sources import line_of
 from support.stepped_node import Node
 
 FLAGS = (
@@ -29,10 +28,7 @@ HOST = frozenset({"/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
 
 
 def found(root: Path) -> tuple[DeviceFact, ...]:
-    """As the agent reads it."""
-    written: list[bytes] = []
-    LineLoop(source=NicSource(system=System(root)), write=written.append, boot_id="b").once()
-    return parse_line(written[0]).devices
+    return line_of(NicSource(system=System(root))).devices
 
 
 class Machine(Node):

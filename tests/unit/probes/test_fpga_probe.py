@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.fpga.probe import FpgaSource
-from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
+from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath, Snapshot
 from nodedevices_probe.source import BoundedReads
 from support.fpga_trees import (
     U30_SHELL,
@@ -32,21 +30,14 @@ from support.fpga_trees import (
     user_services,
 )
 from support.patience import PATIENCE_SECONDS
+from support.sources import line_of
 from support.trees import Tree
 
 DEVICES = "sys/bus/pci/devices"
 
 
-def poll(root: Path) -> SourceFacts:
-    return facts_of(FpgaSource(system=System(root)))
-
-
-def facts_of(source: FpgaSource) -> SourceFacts:
-    """What was found, once it has proved to be a line that the agent accepts."""
-    written: list[bytes] = []
-    facts = LineLoop(source=source, write=written.append, boot_id="b").once()
-    parse_line(written[0])
-    return facts
+def poll(root: Path) -> Snapshot:
+    return line_of(FpgaSource(system=System(root)))
 
 
 def said(device: DeviceFact) -> dict[str, str | None]:
@@ -141,15 +132,15 @@ def test_a_versal_card_has_its_serial_number_and_sensors_elsewhere(tmp_path: Pat
 
 def test_a_card_that_is_being_reset_has_a_reason_and_comes_back_by_itself(tmp_path: Path) -> None:
     tree, source = alveo(tmp_path), FpgaSource(system=System(tmp_path))
-    before = facts_of(source).devices
+    before = line_of(source).devices
     reset(tmp_path, 0)
-    broken, other = facts_of(source).devices
+    broken, other = line_of(source).devices
     assert (broken.id, broken.index) == (before[0].id, 0)
     assert broken.readings.error is not None
     assert "being reset" in broken.readings.error
     assert other == before[1]
     user_services(tree, 0)
-    assert facts_of(source).devices == before
+    assert line_of(source).devices == before
 
 
 def test_a_card_whose_driver_says_that_it_is_offline_is_being_reset(tmp_path: Path) -> None:
@@ -161,27 +152,27 @@ def test_a_card_whose_driver_says_that_it_is_offline_is_being_reset(tmp_path: Pa
 def test_a_user_function_that_leaves_the_bus_for_a_while_is_the_same_card(tmp_path: Path) -> None:
     alveo(tmp_path)
     source = FpgaSource(system=System(tmp_path))
-    before = [each.id for each in facts_of(source).devices]
+    before = [each.id for each in line_of(source).devices]
     link = tmp_path / DEVICES / fpga_bus_id(1)
     target = link.readlink()
     link.unlink()
-    gone = facts_of(source).devices
+    gone = line_of(source).devices
     assert [each.id for each in gone] == before
     assert "not on the bus" in str(gone[1].readings.error)
     assert gone[1].pci_bus_id == f"{fpga_slot(1)}.0"
     link.symlink_to(target)
-    assert facts_of(source).devices[1].readings.error is None
+    assert line_of(source).devices[1].readings.error is None
 
 
 def test_a_card_that_is_plugged_out_is_not_listed_and_one_that_is_plugged_in_is(tmp_path: Path) -> None:
     alveo(tmp_path)
     source = FpgaSource(system=System(tmp_path))
-    facts_of(source)
+    line_of(source)
     for function in (0, 1):
         (tmp_path / DEVICES / f"{fpga_slot(0)}.{function}").unlink()
-    assert [each.id for each in facts_of(source).devices] == [fpga_bus_id(1)]
+    assert [each.id for each in line_of(source).devices] == [fpga_bus_id(1)]
     alveo(tmp_path, cards=1, first=5)
-    assert [each.id for each in facts_of(source).devices] == [fpga_bus_id(1), fpga_bus_id(5)]
+    assert [each.id for each in line_of(source).devices] == [fpga_bus_id(1), fpga_bus_id(5)]
 
 
 @dataclass(frozen=True)
@@ -215,12 +206,12 @@ def test_a_card_whose_files_block_keeps_no_other_waiting_and_is_read_once_at_a_t
     def polls_until(wanted: tuple[bool, bool]) -> None:
         """Whether each card answers; a machine under load may be late with a good one."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while tuple(each.readings.error is None for each in facts_of(source).devices) != wanted:
+        while tuple(each.readings.error is None for each in line_of(source).devices) != wanted:
             assert time.monotonic() < until
 
     polls_until((False, True))
     polls_until((False, True))
-    assert "has not finished" in str(facts_of(source).devices[0].readings.error)
+    assert "has not finished" in str(line_of(source).devices[0].readings.error)
     polls_until((False, True))
     assert threading.active_count() <= threads + 2, "one that hangs, and one that may be ending"
     roots.released.set()
@@ -293,9 +284,9 @@ def test_the_two_fpgas_of_a_u30_are_partitions_of_one_card(tmp_path: Path) -> No
 def test_a_u30_of_which_one_fpga_is_being_reset_stays_the_same_card(tmp_path: Path) -> None:
     u30(tmp_path, cards=2)
     source = FpgaSource(system=System(tmp_path))
-    before = facts_of(source).devices
+    before = line_of(source).devices
     reset(tmp_path, 1)
-    broken, other = facts_of(source).devices
+    broken, other = line_of(source).devices
     assert (broken.id, [each.id for each in broken.partitions]) == (
         before[0].id,
         [each.id for each in before[0].partitions],
@@ -307,10 +298,10 @@ def test_a_u30_of_which_one_fpga_is_being_reset_stays_the_same_card(tmp_path: Pa
 def test_a_u30_of_which_one_fpga_left_the_bus_is_not_half_a_card(tmp_path: Path) -> None:
     u30(tmp_path)
     source = FpgaSource(system=System(tmp_path))
-    facts_of(source)
+    line_of(source)
     for function in (0, 1):
         (tmp_path / DEVICES / f"{fpga_slot(1)}.{function}").unlink()
-    assert facts_of(source).devices[0].readings.error == f"{fpga_bus_id(1)}: it is not on the bus"
+    assert line_of(source).devices[0].readings.error == f"{fpga_bus_id(1)}: it is not on the bus"
 
 
 def test_a_u30_that_was_never_read_is_a_problem_until_its_serial_number_is_known(tmp_path: Path) -> None:
@@ -318,14 +309,14 @@ def test_a_u30_that_was_never_read_is_a_problem_until_its_serial_number_is_known
     reset(tmp_path, 0)
     reset(tmp_path, 1)
     source = FpgaSource(system=System(tmp_path))
-    facts = facts_of(source)
+    facts = line_of(source)
     assert facts.devices == ()
     assert [each.code for each in facts.problems] == ["CardNotRead", "CardNotRead"]
     user_services(tree, 0, shell=U30_SHELL, timestamp="0", serial="XFL1U30X0000")
-    [half] = facts_of(source).devices
+    [half] = line_of(source).devices
     assert half.readings.error == "its other FPGA cannot be read yet"
     user_services(tree, 1, shell=U30_SHELL, timestamp="0", serial="XFL1U30X0000")
-    [whole] = facts_of(source).devices
+    [whole] = line_of(source).devices
     assert (whole.readings.error, len(whole.partitions)) == (None, 2)
 
 
@@ -342,13 +333,13 @@ def test_a_new_u30_is_a_problem_since_its_two_fpgas_have_no_serial_number_yet(tm
 def test_a_u30_that_moved_to_another_slot_is_whole_there(tmp_path: Path) -> None:
     u30(tmp_path)
     source = FpgaSource(system=System(tmp_path))
-    facts_of(source)
+    line_of(source)
     for card in (0, 1):
         for function in (0, 1):
             (tmp_path / DEVICES / f"{fpga_slot(card)}.{function}").unlink()
     serials = ("XFL1U30X0000", "XFL1U30X0000")
     alveo(tmp_path, cards=2, first=4, shell=U30_SHELL, timestamp="0", device=0x513C, serials=serials)
-    [moved] = facts_of(source).devices
+    [moved] = line_of(source).devices
     assert (moved.id, moved.readings.error) == ("u30-XFL1U30X0000", None)
     assert [each.id for each in moved.partitions] == [fpga_bus_id(4), fpga_bus_id(5)]
 

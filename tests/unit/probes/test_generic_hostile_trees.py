@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from pathlib import Path
@@ -11,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
-from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.protocol import DriverState, Snapshot
 from support.fuzzing import scaled
+from support.sources import NO_FILES, line_of
 from support.trees import Tree, usb
 
 FILE = """
@@ -29,15 +28,10 @@ FILE = """
 ODD = ("", "-1", "0x1a86", "9" * 30, "1_0", "a" * 100, "\x00\x1b[31m", "é\u202e", "1 2 3", "MAJOR=1\nDEVNAME=../../etc")
 
 
-def line(root: Path) -> SourceFacts:
-    """What was found, once it has proved to be a line that the agent accepts."""
+def line(root: Path) -> Snapshot:
     file = root.parent / "generic.yaml"
     file.write_text(FILE)
-    written: list[bytes] = []
-    source = GenericSource(file=WatchedFile(path=file, parse=parse), system=System(root))
-    facts = LineLoop(source=source, write=written.append, boot_id="b").once()
-    parse_line(written[0])
-    return facts
+    return line_of(GenericSource(file=WatchedFile(path=file, parse=parse), system=System(root)))
 
 
 @pytest.fixture
@@ -55,20 +49,6 @@ def build(root: Path) -> Path:
     return root
 
 
-def spoil(path: Path, how: int, value: str) -> None:
-    path.unlink()
-    if how == 0:
-        path.write_text(value)
-    elif how == 1:
-        os.mkfifo(path)
-    elif how == 2:
-        path.symlink_to(path.name)
-    elif how == 3:
-        path.mkdir()
-    elif how == 4:
-        path.symlink_to("/dev/zero")
-
-
 @settings(max_examples=scaled(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), value=st.sampled_from(ODD))
 def test_files_of_any_kind_and_content_are_one_good_line(tmp_path: Path, seed: int, value: str) -> None:
@@ -76,8 +56,10 @@ def test_files_of_any_kind_and_content_are_one_good_line(tmp_path: Path, seed: i
     root, chosen = build(tmp_path / "root"), random.Random(seed)
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     for path in chosen.sample(files, 6):
-        spoil(path, chosen.randrange(6), value)
-    assert not line(root).silent
+        path.unlink()
+        put = chosen.choice([*NO_FILES.values(), lambda path: path.write_text(value), Path.exists])
+        put(path)
+    assert line(root).driver.state is DriverState.LOADED
 
 
 def test_names_of_any_characters_are_left_out_or_said(machine: Path) -> None:

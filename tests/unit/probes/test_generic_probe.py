@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount, ids
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
@@ -16,12 +15,13 @@ from nodedevices_probe import generic as attributes
 from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
-from nodedevices_probe.loop import LineLoop, SourceFacts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.registry import KINDS
 from support.facts import START
 from support.local import at_once
+from support.sources import line_of
 from support.stepped_node import Node, nodes
 from support.trees import Tree, char_device, usb
 
@@ -371,9 +371,7 @@ def test_many_parts_and_long_paths_are_one_good_line(tmp_path: Path) -> None:
     machine.tree.node("/dev/a")
     for number in range(15):
         machine.tree.node(f"{long}{number}")
-    lines: list[bytes] = []
-    LineLoop(source=machine.source, write=lines.append, boot_id="b").once()
-    assert [each.id for each in parse_line(lines[0]).devices] == ["dev-a"]
+    assert [each.id for each in line_of(machine.source).devices] == ["dev-a"]
     found = machine.node().container(f"{DOMAIN}/a", "dev-a").mounts
     assert found[14] == Mount(container_path=f"{long}14", host_path=f"{long}14", read_only=False)
 
@@ -541,8 +539,6 @@ def test_a_line_with_every_attribute_is_one_that_the_agent_accepts(tmp_path: Pat
     machine = Machine(tmp_path, '[{name: x, usb: [{vendor: "0403", nodes: [usb, tty]}]}, {preset: fuse}]')
     usb(machine.tree, "1-1", ids="0403:6001", number=5, serial="S/ 1\u202e", tty="ttyUSB3")
     machine.tree.node("/dev/fuse")
-    lines: list[bytes] = []
-    LineLoop(source=machine.source, write=lines.append, boot_id="b").once()
-    one, other = parse_line(lines[0]).devices
+    one, other = line_of(machine.source).devices
     assert one.id.startswith("usb:0403:6001:S--1")
     assert replace(other, extra={}).id == "dev-fuse"

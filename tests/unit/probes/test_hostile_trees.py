@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -12,18 +11,21 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.amd.probe import AmdSource
+from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.intel.probe import IntelSource
-from nodedevices_probe.loop import LineLoop, Source, SourceFacts
+from nodedevices_probe.loop import Source
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.roots import MAX_BYTES, MAX_ENTRIES, Roots
 from nodedevices_probe.node.sysfs import System
 from support.changing_roots import SystemOf, VanishingRoots
+from support.fpga_trees import alveo, fpga_bus_id, fpga_slot, ma35, u30
 from support.fuzzing import scaled
 from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, sriov
+from support.sources import NO_FILES, line_of
 from support.trees import Tree, amd_bus_id, flex, intel_bus_id, mi300x
 
+DEVICES = "sys/bus/pci/devices"
 ODD = (
     "",
     "-1",
@@ -36,15 +38,9 @@ ODD = (
     "\x00\x1b[31m",
     "é\u202e",
     "1 2 3",
+    "a/b\n../..",
+    "= = =",
 )
-
-
-def line(source: Source) -> SourceFacts:
-    """What was found, once it has proved to be a line that the agent accepts."""
-    written: list[bytes] = []
-    facts = LineLoop(source=source, write=written.append, boot_id="b").once()
-    parse_line(written[0])
-    return facts
 
 
 def amd(root: Path) -> Source:
@@ -59,6 +55,10 @@ def nic(root: Path) -> Source:
     return NicSource(system=System(root), plain=True)
 
 
+def fpga(root: Path) -> Source:
+    return FpgaSource(system=System(root))
+
+
 PROBES: dict[str, Callable[[Path], Source]] = {
     "amd": amd,
     "intel": intel,
@@ -66,6 +66,7 @@ PROBES: dict[str, Callable[[Path], Source]] = {
     "nic-functions": nic,
     "nic-soft": nic,
     "nic-aux": nic,
+    "fpga": fpga,
 }
 
 
@@ -78,10 +79,18 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "nic-functions": sriov(tmp_path_factory.mktemp("functions"), functions=4).root,
         "nic-soft": soft_roce(tmp_path_factory.mktemp("soft")).root,
         "nic-aux": e810(tmp_path_factory.mktemp("aux")).root,
+        "fpga": xilinx(tmp_path_factory.mktemp("fpga")),
     }
 
 
-DEVICES = {"amd": 2, "intel": 2, "nic": 2, "nic-functions": 5, "nic-soft": 2, "nic-aux": 2}
+def xilinx(root: Path) -> Path:
+    u30(root)
+    alveo(root, cards=2, first=4, qdma=True)
+    ma35(root)
+    return root
+
+
+DEVICES_OF = {"amd": 2, "intel": 2, "nic": 2, "nic-functions": 5, "nic-soft": 2, "nic-aux": 2}
 
 
 @pytest.mark.parametrize("probe", PROBES)
@@ -95,45 +104,31 @@ def test_files_of_any_content_are_one_good_line(machines: dict[str, Path], probe
     try:
         for path in before:
             path.write_text(value)
+        found = len(line_of(PROBES[probe](machine)).devices)
         # A card of network cards without its PCI class is none that this probe knows, unless it has RDMA.
         spoiled = sum(path.name == "class" for path in before)
-        found = len(line(PROBES[probe](machine)).devices)
-        assert DEVICES[probe] - spoiled * (probe.startswith("nic")) <= found <= DEVICES[probe]
+        if probe != "fpga":  # of Xilinx' cards these files say which of them are one
+            assert DEVICES_OF[probe] - spoiled * (probe.startswith("nic")) <= found <= DEVICES_OF[probe]
     finally:
         for path, content in before.items():
             path.write_bytes(content)
 
 
-def spoil_fifo(path: Path) -> None:
+def spoil(path: Path, kind: str) -> None:
     path.unlink()
-    os.mkfifo(path)
+    NO_FILES[kind](path)
 
 
-def spoil_loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
-
-
-def spoil_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def spoil_absolute_link(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize("spoil", [spoil_fifo, spoil_loop, spoil_folder, spoil_absolute_link])
-def test_what_is_no_file_is_not_known(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_known(tmp_path: Path, kind: str) -> None:
     mi300x(tmp_path, gpus=2)
     for file in ("numa_node", "product_name", "ras/umc_err_count", "hwmon/hwmon0/temp1_input"):
-        spoil(tmp_path / "sys/bus/pci/devices" / amd_bus_id(0) / file)
-        assert len(line(amd(tmp_path)).devices) == 2, file
+        spoil(tmp_path / DEVICES / amd_bus_id(0) / file, kind)
+        assert len(line_of(amd(tmp_path)).devices) == 2, file
 
 
-@pytest.mark.parametrize("spoil", [spoil_fifo, spoil_loop, spoil_folder, spoil_absolute_link])
-def test_what_is_no_file_is_not_known_of_a_network_card(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_known_of_a_network_card(tmp_path: Path, kind: str) -> None:
     for number, file in enumerate(
         (
             "bus/pci/devices/0000:17:00.0/vendor",
@@ -148,13 +143,13 @@ def test_what_is_no_file_is_not_known_of_a_network_card(tmp_path: Path, spoil: C
         )
     ):
         root = connectx_7_pair(tmp_path / str(number)).root
-        spoil(root / "sys" / file)
-        assert [each.id for each in line(nic(root)).devices] == ["0000:17:00.0", "0000:17:00.1"], file
+        spoil(root / "sys" / file, kind)
+        assert [each.id for each in line_of(nic(root)).devices] == ["0000:17:00.0", "0000:17:00.1"], file
 
 
 def test_links_to_anywhere_and_names_of_any_kind_are_no_network_card(tmp_path: Path) -> None:
     nics = connectx_7_pair(tmp_path)
-    good = line(nic(tmp_path)).devices
+    good = line_of(nic(tmp_path)).devices
     for folder in ("class/net", "class/infiniband", "bus/auxiliary/devices", "bus/vdpa/devices", "bus/pci/devices"):
         for name, target in (
             ("loop", "loop"),
@@ -166,10 +161,10 @@ def test_links_to_anywhere_and_names_of_any_kind_are_no_network_card(tmp_path: P
         ):
             (tmp_path / "sys" / folder).mkdir(parents=True, exist_ok=True)
             (tmp_path / "sys" / folder / name).symlink_to(target)
-    facts = line(nic(tmp_path))
+    facts = line_of(nic(tmp_path))
     assert [each for each in facts.devices if each.pci_bus_id in {"0000:17:00.0", "0000:17:00.1"}] == list(good)
     nics.unplug("sys/devices/pci0000:16/0000:16:07.0/0000:17:00.0")
-    assert line(nic(tmp_path)).devices[0].id == "0000:17:00.1"
+    assert line_of(nic(tmp_path)).devices[0].id == "0000:17:00.1"
 
 
 def test_thousands_of_interfaces_functions_and_rdma_devices_are_bounded(tmp_path: Path) -> None:
@@ -182,7 +177,7 @@ def test_thousands_of_interfaces_functions_and_rdma_devices_are_bounded(tmp_path
         (tmp_path / "sys/class/infiniband").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"sys/class/infiniband/rxe{number}").symlink_to(f"../../devices/virtual/infiniband/rxe{number}")
         (tmp_path / folder / f"virtfn{number}").symlink_to(f"../0000:18:{number % 32:02x}.0")
-    facts = line(nic(tmp_path))
+    facts = line_of(nic(tmp_path))
     assert (len(facts.devices), [each.code for each in facts.problems]) == (256, ["NoInterfaces", "TooManyDevices"])
 
 
@@ -192,7 +187,7 @@ def test_folders_of_any_size_and_names_of_any_characters_are_bounded(tmp_path: P
         (tmp_path / f"sys/devices/platform/amdgpu_xcp_{number}").mkdir(parents=True)
     for name in ("0000:0c:00.0\x1b[2J", "..hidden", "0000:ff:1f.7", "é"):
         (tmp_path / "sys/module/amdgpu/drivers/pci:amdgpu" / name).symlink_to("/nowhere")
-    facts = line(amd(tmp_path))
+    facts = line_of(amd(tmp_path))
     assert [each.id for each in facts.devices] == [amd_bus_id(0), "0000:ff:1f.7"]
     assert facts.devices[1].readings.error is not None
     assert len(Roots(tmp_path).names("sys/devices/platform")) == MAX_ENTRIES
@@ -224,7 +219,7 @@ def test_a_gpu_that_leaves_while_it_is_read_is_reported_whole_or_not_at_all(
         root = make(tmp_path / str(reads)).root
         before = {each.id: each for each in probe(system=System(root)).poll().devices}
         roots = VanishingRoots(root, left=[reads], unplug=partial(unplug, root, gone))
-        now = {each.id: each for each in line(probe(system=SystemOf(root, below=roots))).devices}
+        now = {each.id: each for each in line_of(probe(system=SystemOf(root, below=roots))).devices}
         assert (now[stays].extra, now[stays].capacity) == (before[stays].extra, before[stays].capacity), reads
         assert now.get(gone, before[gone]) == before[gone], reads
 
@@ -240,3 +235,61 @@ def test_a_file_is_read_up_to_a_limit_and_a_device_that_leaves_meanwhile_says_no
     assert len(Roots(tmp_path).read("long")) == MAX_BYTES
     assert Roots(tmp_path).read("gone") == Roots(tmp_path).link("gone") == ""
     assert Roots(tmp_path).names("gone") == ()
+
+
+# --- Xilinx' cards: one card's error or absence, never another's ---------------------------------------------------
+@settings(max_examples=scaled(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), value=st.sampled_from(ODD))
+def test_what_is_wrong_with_one_card_is_that_card_s_alone(machines: dict[str, Path], seed: int, value: str) -> None:
+    machine = machines["fpga"]
+    good = {each.id: each for each in line_of(fpga(machine)).devices}
+    chosen = random.Random(seed)
+    slot = (machine / DEVICES / fpga_bus_id(4)).resolve().parent
+    files = [path for path in sorted(slot.rglob("*")) if path.is_file() and fpga_slot(4) in str(path)]
+    before = {path: path.read_bytes() for path in chosen.sample(files, 4)}
+    try:
+        for path in before:
+            path.write_text(value)
+        now = {each.id: each for each in line_of(fpga(machine)).devices}
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)
+    others = [each for each in good if each != fpga_bus_id(4)]
+    assert [now[each].readings for each in others] == [good[each].readings for each in others]
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_known_of_one_fpga_alone(tmp_path: Path, kind: str) -> None:
+    alveo(tmp_path)
+    for file in ("rom.u.0/VBNV", "rom.u.0/timestamp", "logic_uuids", "xmc.u.0/serial_num", "vendor"):
+        spoil(tmp_path / DEVICES / fpga_bus_id(0) / file, kind)
+        found = {each.id: each for each in line_of(fpga(tmp_path)).devices}
+        assert found[fpga_bus_id(1)].readings.error is None, file
+
+
+def test_a_card_that_vanishes_while_it_is_read_is_its_own_error(tmp_path: Path) -> None:
+    alveo(tmp_path)
+    link = tmp_path / DEVICES / fpga_bus_id(0)
+    link.unlink()
+    link.symlink_to("/nowhere")
+    found = {each.id: each.readings.error for each in line_of(fpga(tmp_path)).devices}
+    assert found[fpga_bus_id(1)] is None
+
+
+def test_folders_of_any_size_and_names_of_any_characters_are_no_fpga(tmp_path: Path) -> None:
+    alveo(tmp_path, cards=1)
+    folder = tmp_path / DEVICES / fpga_bus_id(0)
+    for number in range(MAX_ENTRIES + 100):
+        (folder / f"junk{number}").touch()
+    for name in ("0000:3b:00.0\x1b[2J", "..hidden", "é", "zzzz:ff:1f.7"):
+        (tmp_path / DEVICES / name).symlink_to("/nowhere")
+    for name in ("ama_transcoder", "ama_transcoder99999", "ama_transcoder-1", "ama_transcoder7x"):
+        (tmp_path / "sys/class/misc" / name).mkdir(parents=True)
+    assert [each.id for each in line_of(fpga(tmp_path)).devices] == [fpga_bus_id(0)]
+
+
+def test_two_transcoders_with_one_address_are_one_device(tmp_path: Path) -> None:
+    ma35(tmp_path)
+    (tmp_path / "sys/devices/virtual/misc/ama_transcoder1/bus_id").write_text("0000:61:00.0\n")
+    ids = [each.id for each in line_of(fpga(tmp_path)).devices]
+    assert ids == ["0000:61:00.0", "0000:62:00.0"]

@@ -8,15 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.kmsg.lines import MAX_LINES
 from nodedevices_probe.kmsg.probe import BOOTED_SECONDS, LOST_SHOWN_SECONDS, SIZES, Follower, KernelLogSource, file_tail
-from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Driver, DriverState
 from support.clock import Clock
 from support.facts import START
+from support.sources import line_of
 
 STALLED = "mlx5_core 0000:d2:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count"
 DAY = 86_400.0
@@ -64,9 +63,7 @@ class Probe:
 
 def test_it_has_no_devices_and_its_line_is_one_that_the_agent_reads() -> None:
     log = Log().write(STALLED, DAY - 1)
-    lines: list[bytes] = []
-    LineLoop(source=Probe(log).source, write=lines.append).once()
-    line = parse_line(lines[0])
+    line = line_of(Probe(log).source)
     [event] = line.events
     assert (line.probe, line.devices, line.accelerators_on_bus, line.problems) == ("kmsg", (), 0, ())
     assert (event.kind, event.device_id, event.pci_bus_id) == (kinds.MLX5_STALLED, None, "0000:d2:00.0")

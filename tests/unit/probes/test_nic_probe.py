@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 from nodedevices_api.bounds import MAX_DEVICES
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.probes import missing, read
 from nodedevices_probe.kind import Hardware
-from nodedevices_probe.loop import NO_DRIVER, LineLoop, SourceFacts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.nic.rdma import FirmwareReads
 from nodedevices_probe.node.roots import MAX_BYTES, Roots
 from nodedevices_probe.node.sysfs import MAX_PATHS, System
-from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, DeviceFact, PciePath
+from nodedevices_probe.protocol import MAX_OWN, DeviceFact, PciePath, Snapshot
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.source import BoundedReads
 from support.changing_roots import SystemOf, VanishingRoots
@@ -39,13 +38,14 @@ from support.nic_trees import (
     sriov,
     virtual_machine,
 )
+from support.sources import line_of
 
 
 def poll(root: Path, **settings: Any) -> SourceFacts:
     return NicSource(system=System(root), **settings).poll()
 
 
-def by_id(facts: SourceFacts) -> dict[str, DeviceFact]:
+def by_id(facts: SourceFacts | Snapshot) -> dict[str, DeviceFact]:
     return {each.id: each for each in facts.devices}
 
 
@@ -523,10 +523,8 @@ def test_a_card_that_leaves_while_it_is_read_touches_no_other(tmp_path: Path, re
     before = by_id(poll(tmp_path))["0000:17:00.1"]
     unplug = partial(nics.unplug, "sys/devices/pci0000:16/0000:16:07.0/0000:17:00.0")
     roots = VanishingRoots(tmp_path, left=[reads], unplug=unplug)
-    written: list[bytes] = []
     source = NicSource(system=SystemOf(tmp_path, below=roots))
-    LineLoop(source=source, write=written.append, boot_id="b").once()
-    other = by_id(SourceFacts(driver=NO_DRIVER, devices=parse_line(written[0]).devices))["0000:17:00.1"]
+    other = by_id(line_of(source))["0000:17:00.1"]
     assert (other.extra, other.device_nodes, other.readings) == (before.extra, before.device_nodes, before.readings)
     assert {each.id for each in source.poll().devices} <= {"0000:17:00.0", "0000:17:00.1"}
     assert [each.id for each in source.poll().devices] == ["0000:17:00.1"]
@@ -541,10 +539,7 @@ def test_nothing_below_the_root_is_written(tmp_path: Path) -> None:
 
 def test_four_cards_of_sixty_four_functions_are_a_line_which_says_what_it_leaves_out(tmp_path: Path) -> None:
     sriov(tmp_path, cards=4, functions=64)
-    written: list[bytes] = []
-    LineLoop(source=NicSource(system=System(tmp_path)), write=written.append, boot_id="b").once()
-    line = parse_line(written[0])
-    assert len(written[0]) < MAX_LINE_BYTES
+    line = line_of(NicSource(system=System(tmp_path)))
     assert len(line.devices) == MAX_DEVICES
     assert sum(each.type == "nic" for each in line.devices) == 4, "functions are left out before cards"
     (problem,) = line.problems
@@ -566,9 +561,7 @@ def test_an_rdma_device_of_an_odd_name_is_a_problem_and_the_others_are_reported(
 
 @pytest.mark.skipif(not os.path.isdir("/sys/class/net"), reason="no sysfs")  # noqa: PTH112
 def test_this_machine_is_a_good_line() -> None:
-    written: list[bytes] = []
-    LineLoop(source=NicSource(plain=True), write=written.append, boot_id="b").once()
-    assert parse_line(written[0]).driver.name == "linux"
+    assert line_of(NicSource(plain=True)).driver.name == "linux"
 
 
 def test_a_card_of_an_unknown_maker_is_called_by_its_number(tmp_path: Path) -> None:

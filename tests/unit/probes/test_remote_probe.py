@@ -14,14 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_common.errors import InputError
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from nodedevices_probe import remote as attributes
 from nodedevices_probe.files import WatchedFile
-from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse
 from nodedevices_probe.remote.probe import FIRST_SECONDS, Checker, RemoteSource, attempt
@@ -30,6 +28,7 @@ from support.clock import Clock
 from support.facts import START
 from support.fuzzing import scaled
 from support.local import at_once
+from support.sources import line_of
 from support.stepped_node import Node
 
 ORION = "virtaitech.com/gpu"
@@ -265,9 +264,7 @@ def test_a_pool_that_is_taken_out_of_the_file_is_no_fault_once_nobody_holds_it(p
 def test_the_line_is_one_that_the_agent_accepts(pools: Pools) -> None:
     pools.found(reachable=False, problem="\x1b[31m" + "x" * 900)
     pools.source.poll()
-    lines: list[bytes] = []
-    LineLoop(source=pools.source, write=lines.append, boot_id="b").once()
-    assert parse_line(lines[0]).devices[0].readings.conditions == ("controllerUnreachable",)
+    assert line_of(pools.source).devices[0].readings.conditions == ("controllerUnreachable",)
 
 
 REFUSED = {
