@@ -25,7 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
+from nodedevices_probe.protocol import Problem, problem
 
 
 class CheckError(InputError):
@@ -275,7 +275,7 @@ class WatchedFile(Generic[T]):
             self._refuse(FILE_INVALID, str(error))
 
     def _refuse(self, code: str, why: str) -> None:
-        self.problem = Problem(code=code, message=text(f"{self.path}: {why}", MAX_MESSAGE))
+        self.problem = problem(code, f"{self.path}: {why}")
 
 
 def _content(path: Path) -> bytes:

@@ -385,6 +385,11 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
+def problem(code: str, message: str) -> Problem:
+    """The problem with this text, as the line may carry it."""
+    return Problem(code=code, message=text(message, MAX_MESSAGE))
+
+
 def is_device_id(value: str) -> bool:
     """True when a line may carry it as the id of a device or partition."""
     return len(value) <= MAX_DEVICE_ID and re.fullmatch(DEVICE_ID, value) is not None

@@ -46,6 +46,7 @@ from nodedevices_probe.protocol import (
     Problem,
     Readings,
     normal_bus_id,
+    problem,
     text,
 )
 from nodedevices_probe.source import BoundedReads, Found, SysfsSource, attributes
@@ -103,8 +104,7 @@ class FpgaSource(SysfsSource):
         for serial, both in u30s.items():
             cards.append(_u30(serial, both, self._lacking(serial, [fpga.functions.user for fpga in both], unread)))
         self._members = {serial: users for serial, users in self._members.items() if serial in u30s}
-        problems = (text(f"{user}: {why}", MAX_MESSAGE) for user, why in unread.items())
-        return cards, [Problem(code="CardNotRead", message=message) for message in problems]
+        return cards, [problem("CardNotRead", f"{user}: {why}") for user, why in unread.items()]
 
     def _lacking(self, serial: str, here: Sequence[str], unread: Collection[str]) -> list[str]:
         """Why a U30 is not all there: FPGAs that it had are not on the bus, or one that may be its second is not

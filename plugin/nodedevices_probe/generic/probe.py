@@ -40,7 +40,7 @@ from nodedevices_probe.generic.config import (
 )
 from nodedevices_probe.generic.glob import is_pattern, match_text, matches
 from nodedevices_probe.generic.sets import Match, Set, sets
-from nodedevices_probe.loop import NO_DRIVER, EventLog, SourceFacts
+from nodedevices_probe.loop import NO_DRIVER, SourceFacts
 from nodedevices_probe.node.roots import MAX_ENTRIES, Roots
 from nodedevices_probe.node.sysfs import NODE_MISSING, PciePlace, System
 from nodedevices_probe.protocol import (
@@ -54,9 +54,10 @@ from nodedevices_probe.protocol import (
     Problem,
     Readings,
     is_device_id,
+    problem,
     text,
 )
-from nodedevices_probe.source import attributes
+from nodedevices_probe.source import SysfsSource, attributes
 
 MAX_NODES = 16  # of a device, in a line
 MAX_PROBLEMS = 16
@@ -272,7 +273,7 @@ class _Search:
 
     def _note(self, message: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(code="UsedTwice", message=text(message, MAX_MESSAGE)))
+            self.problems.append(problem("UsedTwice", message))
 
     def _place(self, plugged: usb.UsbDevice | None, nodes: Iterable[str]) -> PciePlace:
         """Return the place of its USB controller, or of the first node whose hardware is on PCIe."""
@@ -356,12 +357,10 @@ def _is_folder(place: Path) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class GenericSource:
+class GenericSource(SysfsSource):
     file: WatchedFile[GenericConfig]
-    system: System = field(default_factory=System)
     poll_seconds: float = 1.0
     name: str = "generic"
-    events: EventLog = field(default_factory=EventLog)
 
     def poll(self) -> SourceFacts:
         self.file.refresh()

@@ -30,7 +30,7 @@ from nodedevices_probe.kmsg import lines
 from nodedevices_probe.kmsg.lines import seconds
 from nodedevices_probe.loop import NONE_NEEDED, EventKey, SourceFacts
 from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
+from nodedevices_probe.protocol import Problem, problem
 from nodedevices_probe.source import Found, SysfsSource
 
 READ_ALL = 3  # syslog(2) SYSLOG_ACTION_READ_ALL
@@ -196,7 +196,7 @@ def _unreadable(error: OSError) -> Problem:
         f"the kernel log cannot be read: {error.strerror or error}; give the container the capability SYSLOG"
         " (component kmsg), or, under SELinux, a type that may read it"
     )
-    return Problem(code="KernelLogUnreadable", message=text(message, MAX_MESSAGE))
+    return problem("KernelLogUnreadable", message)
 
 
 def source(options: Namespace) -> KernelLogSource:

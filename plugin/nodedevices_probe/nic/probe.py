@@ -41,6 +41,7 @@ from nodedevices_probe.protocol import (
     Problem,
     Readings,
     is_device_id,
+    problem,
     text,
     within,
 )
@@ -320,7 +321,7 @@ def _no_interfaces(machine: _Machine) -> Problem | None:
 def _odd_names(found: Sequence[str]) -> Problem | None:
     first = ", ".join(text(name) for name in found[:4])
     why = f"{len(found)} RDMA devices are not reported, such as {first}: give them names of letters, digits and ._:-"
-    return Problem(code="NotReported", message=text(why, MAX_MESSAGE)) if found else None
+    return problem("NotReported", why) if found else None
 
 
 def _no_routes(machine: _Machine) -> Problem | None:
@@ -337,14 +338,13 @@ def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
                 groups.setdefault(node, []).append(device.id)
     shared = [f"{node} ({', '.join(ids[:4])})" for node, ids in groups.items() if len(ids) > 1]
     why = "a pod with one function of an IOMMU group can use the other functions, too; give all of them to one pod"
-    message = text(f"{why}: {'; '.join(shared[:4])}", MAX_MESSAGE)
-    return Problem(code="SharedIommuGroup", message=message) if shared else None
+    return problem("SharedIommuGroup", f"{why}: {'; '.join(shared[:4])}") if shared else None
 
 
 def _too_many(devices: Sequence[DeviceFact]) -> Problem | None:
     left = [device.id for device in devices[MAX_DEVICES:]]
     why = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported, without {some(left, 8)}"
-    return Problem(code="TooManyDevices", message=text(why, MAX_MESSAGE)) if left else None
+    return problem("TooManyDevices", why) if left else None
 
 
 def source(options: argparse.Namespace) -> NicSource:

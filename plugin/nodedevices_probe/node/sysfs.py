@@ -19,13 +19,13 @@ from nodedevices_common.text import some
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import (
     MAX_INTEGER,
-    MAX_MESSAGE,
     DeviceFact,
     PcieNeighbour,
     PciePath,
     Problem,
     Readings,
     normal_bus_id,
+    problem,
     text,
     within,
 )
@@ -123,7 +123,7 @@ def unbound(accelerators: Mapping[str, str], devices: Iterable[DeviceFact]) -> t
     if not alone:
         return ()
     why = "on the PCI bus without a driver: it did not start (dmesg says why), or was unbound"
-    return (Problem(code=DRIVER_UNBOUND, message=text(f"{some(alone, UNBOUND_NAMED)}: {why}", MAX_MESSAGE)),)
+    return (problem(DRIVER_UNBOUND, f"{some(alone, UNBOUND_NAMED)}: {why}"),)
 
 
 def parse_mig_minors(lines: str) -> dict[tuple[int, int, int | None], int]:

@@ -21,7 +21,7 @@ import pynvml
 from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe import nvidia
-from nodedevices_probe.loop import NONE_NEEDED, EventLog, SourceFacts
+from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.sysfs import System, nearest, unbound
 from nodedevices_probe.nvidia.calls import DriverGoneError, Library, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
@@ -43,7 +43,6 @@ from nodedevices_probe.nvidia.readings import (
     read_use,
 )
 from nodedevices_probe.protocol import (
-    MAX_MESSAGE,
     DeviceFact,
     Driver,
     DriverState,
@@ -53,8 +52,10 @@ from nodedevices_probe.protocol import (
     Readings,
     is_device_id,
     memory_bytes,
+    problem,
     text,
 )
+from nodedevices_probe.source import SysfsSource
 
 PCI_VENDOR = "0x10de"
 DRIVER_NAME = "nvidia"
@@ -73,16 +74,13 @@ class _Gpu:
 
 
 @dataclass(slots=True, kw_only=True)
-class NvmlSource:
+class NvmlSource(SysfsSource):
     """NVIDIA GPUs."""
 
-    poll_seconds: float
+    name: str = "nvml"
     telemetry: bool = False
     use: bool = False  # read who uses the GPUs (loop.ReadsUse)
-    system: System = field(default_factory=System)
     library: Library = field(default_factory=Library)
-    name: str = "nvml"
-    events: EventLog = field(default_factory=EventLog)
     _driver: Driver | None = None  # None: NVML is not initialised
     _known: dict[str, GpuIdentity] = field(default_factory=dict)
     _last: dict[int, DeviceFact] = field(default_factory=dict)  # by NVML's index, from when it last answered
@@ -136,7 +134,7 @@ class NvmlSource:
         state = DriverState.UNKNOWN
         if mismatch:
             state = DriverState.VERSION_MISMATCH
-        elif code == pynvml.NVML_ERROR_DRIVER_NOT_LOADED or (on_bus and not self.system.roots.exists(MODULE)):
+        elif code == pynvml.NVML_ERROR_DRIVER_NOT_LOADED or (on_bus and not self.roots.exists(MODULE)):
             state = DriverState.NOT_LOADED
         reason = "DriverVersionMismatch" if mismatch else "DriverNotLoaded"
         why = self.library.missing() if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else describe(code)
@@ -144,7 +142,7 @@ class NvmlSource:
             driver=Driver(state=state, name=DRIVER_NAME),
             machine=Machine(type=self.system.machine_type()),
             accelerators_on_bus=on_bus,
-            problems=(Problem(code=reason, message=text(f"failed to initialise NVML: {why}", MAX_MESSAGE)),),
+            problems=(problem(reason, f"failed to initialise NVML: {why}"),),
             needs_fresh_process=mismatch or not clean,
         )
 
@@ -207,7 +205,7 @@ class NvmlSource:
                 reported.append(fact)
                 continue
             why = f"GPU {fact.index}: {fact.readings.error}; retrying"
-            problems.append(Problem(code="OddAnswer", message=text(why, MAX_MESSAGE)))
+            problems.append(problem("OddAnswer", why))
             if fact.id in self._answered:
                 reported.append(replace(self._answered[fact.id], index=fact.index))
         self._odd = odd
@@ -370,13 +368,11 @@ class NvmlSource:
             if before is not None:
                 before.stop()
         if failed:
-            problems.append(
-                Problem(code="EventsUnavailable", message=text(f"waiting for events: {failed}", MAX_MESSAGE))
-            )
+            problems.append(problem("EventsUnavailable", f"waiting for events: {failed}"))
         names = {device.id: f"GPU {device.index}" for device in devices}
         if self._monitor is not None and self._monitor.unmonitored:
             whys = sorted(f"{names.get(id_, id_)}: {why}" for id_, why in self._monitor.unmonitored.items())
-            problems.append(Problem(code="Unmonitored", message=text("no events from " + ", ".join(whys), MAX_MESSAGE)))
+            problems.append(problem("Unmonitored", "no events from " + ", ".join(whys)))
         return problems
 
     def _machine(self, gpus: list[_Gpu]) -> Machine:

@@ -31,12 +31,11 @@ from nodedevices_common import __version__
 from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, EventLog, SourceFacts
 from nodedevices_probe.protocol import (
-    MAX_MESSAGE,
     DeviceFact,
     Driver,
     DriverState,
-    Problem,
     Readings,
+    problem,
     text,
 )
 from nodedevices_probe.remote import CONTROLLER, POOL, TYPE, UNCHECKED, UNREACHABLE, VENDOR
@@ -159,10 +158,9 @@ class RemoteSource:
         self._began = self.clock() if self._began is None else self._began
         self._follow({pool.check for pool in config.pools})
         states = {pool.name: self._checkers[pool.check].state() for pool in config.pools}
-        for name, (reachable, problem) in states.items():
+        for name, (reachable, why) in states.items():
             if reachable is False:
-                message = text(f"{name}: its controller cannot be reached: {problem}", MAX_MESSAGE)
-                problems.append(Problem(code="ControllerUnreachable", message=message))
+                problems.append(problem("ControllerUnreachable", f"{name}: its controller cannot be reached: {why}"))
         early = self.clock() < self._began + FIRST_SECONDS
         return SourceFacts(
             driver=Driver(state=DriverState.LOADED),
