@@ -23,7 +23,7 @@ from nodedevices_common import __version__
 from nodedevices_common.loading import quickly
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.text import nearest, show
-from nodedevices_kube import credentials, kubeconfig
+from nodedevices_kube import kubeconfig
 from nodedevices_kube.client import JSON, Client
 from nodedevices_kube.connection import Answer, Connection
 from nodedevices_kube.errors import ApiError, KubeconfigError
@@ -77,7 +77,7 @@ def find_contexts(explicit: str, named: Sequence[str], environment: Mapping[str,
 def connect(context: Context, environment: Mapping[str, str], seconds: float = 0.0) -> Api:
     """Nothing is sent yet; an exec plugin is run. `seconds`: the longest to wait for an answer, and nobody is
     asked to log in; 0: as usual."""
-    known = credentials.for_context(context, partial(log_in, environment=environment, ask=not seconds))
+    known = kubeconfig.credentials(context, partial(log_in, environment=environment, ask=not seconds))
     limits = {"connect_seconds": seconds, "answer_seconds": seconds} if seconds else {}
     connection = Connection(context.cluster, known, environment, user_agent=USER_AGENT, **limits)
     return Api(connection, context.name)

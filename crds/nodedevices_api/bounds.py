@@ -1,9 +1,10 @@
 """Bounds that a probe's line and the contract share: what a line may say, the agent can report.
 
-This module imports nothing, because a probe is as small as it can be. The contract's types (`fields`) and the line's
-(nodedevices_probe.protocol) are made of these; a line that the reader accepted never fails a report.
+This module imports next to nothing, because a probe is as small as it can be. The contract's types (`fields`) and the
+line's (nodedevices_probe.protocol) are made of these; a line that the reader accepted never fails a report.
 """
 
+import re
 from typing import Final
 
 INT32_MAX: Final = 2**31 - 1
@@ -33,3 +34,11 @@ SEMANTIC_VERSION_PATTERN: Final = (
 )
 MAX_EXTRA: Final = 32
 MAX_CAPACITIES: Final = 32
+_PARTS: Final = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?")
+
+
+def dra_version(text: str) -> str | None:
+    """`570.148.08` -> `570.148.8`, `12.8` -> `12.8.0`: the version as a ResourceSlice takes it (semver 2.0.0, three
+    parts without leading zeros). None where the text is no dotted number of up to three parts."""
+    match = _PARTS.fullmatch(text.strip())
+    return None if match is None else ".".join(str(int(part or "0")) for part in match.groups())

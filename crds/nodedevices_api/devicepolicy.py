@@ -6,20 +6,16 @@ that sets it supplies the whole section; sections never mix.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
-from nodedevices_common.text import clip
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from nodedevices_api import API_VERSION
 from nodedevices_api.base import Loose, Root, Rule, Strict
-from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.conditions import Condition
 from nodedevices_api.fields import Atomic, Count, Flag, Generation, ListType, Whole, in_schema
 from nodedevices_api.meta import LabelSelector, ObjectMeta
-from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, Sections
+from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, NodesOrPercent, Sections, nodes_or_percent
 
 MAX_RECORD = 63 + 1 + 253  # a namespace and a name
 _MPS_IS_WRONG = "MPS is not possible with partitions.strategy mixed; use timeSlicing, or another partitions.strategy"
@@ -39,30 +35,13 @@ def _mps_with_mixed(it: DevicePolicySpec) -> bool:
     return mps and it.partitions is not None and it.partitions.strategy == "mixed" and not observes
 
 
-PERCENT_OF_NODES = r"^(100|[1-9][0-9]?)%$"
-MAX_NODES_MESSAGE = "give a number of nodes from 1, or 1% to 100% of them"
-
-
-def _max_nodes(value: object) -> object:
-    number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= INT32_MAX
-    percent = isinstance(value, str) and re.fullmatch(PERCENT_OF_NODES, value) is not None
-    if not number and not percent:
-        text = f"maxNodes {clip(str(value), 32)}: {MAX_NODES_MESSAGE}"
-        raise PydanticCustomError("max_nodes", "{message}", {"message": text})
-    return value
-
-
-MaxNodes = Annotated[
-    int | str,
-    BeforeValidator(_max_nodes),
-    Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 16}),
-]
+_MAX_NODES, _MAX_NODES_RULE = nodes_or_percent("maxNodes", 1)
 
 
 class Rollout(Strict):
     """How a change of this policy comes to its nodes: some at a time, and no further while one has lost devices."""
 
-    max_nodes: MaxNodes = Field(
+    max_nodes: Annotated[NodesOrPercent, _MAX_NODES] = Field(
         default="10%",
         description="Nodes that change at one time (default 10%): a number, or 1% to 100%, rounded up, of the nodes on "
         "which the policy supplies a section that agents act on. The next node follows when a node has applied the "
@@ -74,16 +53,7 @@ class Rollout(Strict):
         "least 10 s after its agent has applied the change.",
     )
 
-    cel_rules = (
-        Rule(
-            "!has(self.maxNodes) || (type(self.maxNodes) == int ? int(self.maxNodes) >= 1 : "
-            f"string(self.maxNodes).matches('{PERCENT_OF_NODES}'))",
-            MAX_NODES_MESSAGE,
-            lambda _: True,  # the field's own validator has checked already
-            found="maxNodes %s",
-            values="self.maxNodes",
-        ),
-    )
+    cel_rules = (_MAX_NODES_RULE,)
 
 
 class DevicePolicySpec(Sections):

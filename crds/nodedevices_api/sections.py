@@ -155,7 +155,7 @@ FIRST = "first:"  # `first:2`: the first two devices by index; that file says it
 
 
 # What goes with memoryUnit only.
-_OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container", "core_resource")
+_OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container", "core_resource", "cores")
 _CEL_PRESET = f"has(self.rename) && self.rename in {list(MEMORY_UNITS)}"
 
 
@@ -230,12 +230,6 @@ class SharedResource(Strict):
                 or it.replicas is None
                 or all(getattr(it, name) is None for name in _OF_MEMORY)
             ),
-            found="self.name + ' has no memoryUnit'",
-        ),
-        Rule(
-            "has(self.memoryUnit) || !has(self.replicas) || !has(self.cores)",
-            "cores goes with memoryUnit",
-            lambda it: it.memory_unit is not None or it.replicas is None or it.cores is None,
             found="self.name + ' has no memoryUnit'",
         ),
         Rule(
@@ -493,30 +487,36 @@ class FaultRule(Strict):
     }
 
 
-PERCENT_PATTERN = r"^(100|[1-9]?[0-9])%$"
+PERCENT_PATTERNS = {0: r"^(100|[1-9]?[0-9])%$", 1: r"^(100|[1-9][0-9]?)%$"}  # by the least that is allowed
+NodesOrPercent = Annotated[int | str, Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 16})]
 
 
-def _max_unavailable(value: object) -> object:
-    number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT32_MAX
-    percent = isinstance(value, str) and re.fullmatch(PERCENT_PATTERN, value) is not None
-    if not number and not percent:
-        text = f"maxUnavailable {clip(str(value), 32)}: {MAX_UNAVAILABLE_MESSAGE}"
-        raise PydanticCustomError("max_unavailable", "{message}", {"message": text})
-    return value
+def nodes_or_percent(key: str, least: int) -> tuple[BeforeValidator, Rule]:
+    """The check of a number of nodes or a percentage of them, for us and for the API server."""
+    right = f"give a number of nodes from {least}, or {least}% to 100% of them"
+    pattern = PERCENT_PATTERNS[least]
+
+    def checked(value: object) -> object:
+        number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= INT32_MAX
+        percent = isinstance(value, str) and re.fullmatch(pattern, value) is not None
+        if not number and not percent:
+            text = f"{key} {clip(str(value), 32)}: {right}"
+            raise PydanticCustomError("nodes_or_percent", "{message}", {"message": text})
+        return value
+
+    cel = f"type(self.{key}) == int ? int(self.{key}) >= {least} : string(self.{key}).matches('{pattern}')"
+    # The field's own validator has checked already.
+    rule = Rule(f"!has(self.{key}) || ({cel})", right, lambda _: True, found=f"{key} %s", values=f"self.{key}")
+    return BeforeValidator(checked), rule
 
 
-MAX_UNAVAILABLE_MESSAGE = "give a number of nodes from 0, or 0% to 100% of them"
-MaxUnavailable = Annotated[
-    int | str,
-    BeforeValidator(_max_unavailable),
-    Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 16}),
-]
+_MAX_UNAVAILABLE, _MAX_UNAVAILABLE_RULE = nodes_or_percent("maxUnavailable", 0)
 
 
 class Budget(Strict):
     """Limits of what actions may take out of service in the fleet."""
 
-    max_unavailable: MaxUnavailable | None = Field(
+    max_unavailable: Annotated[NodesOrPercent, _MAX_UNAVAILABLE] | None = Field(
         default=None,
         description="Nodes out of service at one time: a number, or 0% to 100%, rounded down, of the nodes whose "
         "faults section is this policy's. Out of service: not Ready, cordoned, tainted for a fault, or pods are being "
@@ -527,14 +527,7 @@ class Budget(Strict):
     )
 
     cel_rules = (
-        Rule(
-            "!has(self.maxUnavailable) || (type(self.maxUnavailable) == int ? int(self.maxUnavailable) >= 0 : "
-            f"string(self.maxUnavailable).matches('{PERCENT_PATTERN}'))",
-            MAX_UNAVAILABLE_MESSAGE,
-            lambda _: True,  # the field's own validator has checked already
-            found="maxUnavailable %s",
-            values="self.maxUnavailable",
-        ),
+        _MAX_UNAVAILABLE_RULE,
         Rule(
             "has(self.maxUnavailable) || has(self.perHour)",
             "a budget has maxUnavailable, perHour or both",

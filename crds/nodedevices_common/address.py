@@ -1,12 +1,18 @@
-"""Addresses to listen on: `127.0.0.1:9736`, `[::1]:9736`, `:9736`."""
+"""Addresses to listen on: `127.0.0.1:9736`, `[::1]:9736`, `:9736`; and unix sockets, `unix:/run/nics/probe.sock`, as
+gRPC and systemd's tools write them."""
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 
+from nodedevices_common.text import show
+
 MAX_PORT = 65535
 BACKLOG = 128
+UNIX_SCHEME = "unix:"
+MAX_UNIX_BYTES = 107  # sun_path of unix(7) has 108, the last one for a zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +43,12 @@ def listening(address: Address) -> socket.socket:
     made = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     made.settimeout(0)
     return made
+
+
+def unix_path(text: str) -> str:
+    """The path of a unix socket. ValueError: there is none that a socket can have."""
+    path = text.removeprefix(UNIX_SCHEME)
+    if path == text or not path.startswith("/") or len(os.fsencode(path)) > MAX_UNIX_BYTES:
+        right = f"an absolute path of at most {MAX_UNIX_BYTES} bytes, as in {UNIX_SCHEME}/run/nics/probe.sock"
+        raise ValueError(f"{show(text)} is not allowed; give {UNIX_SCHEME} and {right}")
+    return path

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from nodedevices_common.reading import At, Interned, reader
+from nodedevices_common.raw import At, Interned, reader
 from nodedevices_common.text import clip
 
 MESSAGE_LIMIT: Final = 1024  # characters

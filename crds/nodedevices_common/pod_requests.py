@@ -1,5 +1,5 @@
 """Requests of a pod's containers for devices: how many of a resource, and, where shares of a device are given out,
-how much of its computing power.
+how much of its computing power, and of which device a container gets them.
 
 The agent books by it what the kubelet allocates, the scheduler extender foresees it, and the operator adds up what a
 node's pods request. All call these functions, so that they agree. A missing or odd field reads as absent, but for the
@@ -9,7 +9,7 @@ text of an annotation: what is no percentage is a problem for the pod's owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -173,3 +173,21 @@ def _stray(name: str, container: str) -> str:
         f"annotation {CORES_ANNOTATION}{name[:64]} names no container of the pod; did you mean "
         f"{CORES_ANNOTATION}{container}? Correct it, or remove it for a part like the container's memory."
     )
+
+
+# --- which device ----------------------------------------------------------------------------------------------------
+def choose(
+    free: Mapping[str, int], size: int, *, spread: bool, among: Callable[[str], bool] | None = None
+) -> str | None:
+    """The device that gets `size` shares: of those with room the fullest (`spread`: the emptiest), of equals the first.
+
+    `free` has the free shares of each device, by index. With `among`, only devices for which it is true. None: no
+    device has room.
+    """
+    best: str | None = None
+    for device, count in free.items():
+        if count < size or (among is not None and not among(device)):
+            continue
+        if best is None or (count > free[best] if spread else count < free[best]):
+            best = device
+    return best

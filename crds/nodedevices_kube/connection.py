@@ -24,9 +24,8 @@ from nodedevices_common.errors import retry_after_seconds
 from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.text import show
 
-from nodedevices_kube.credentials import Credentials
 from nodedevices_kube.errors import ApiError, KubeconfigError
-from nodedevices_kube.kubeconfig import Cluster
+from nodedevices_kube.kubeconfig import Cluster, Credentials
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0

@@ -17,7 +17,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 
-from nodedevices_common import unix_socket
+from nodedevices_common import address
 
 from nodedevices_probe.files import CheckError
 from nodedevices_probe.wanted import MAX_BYTES, Wanted, follow
@@ -79,7 +79,7 @@ class Listener:
 def socket_path(text: str) -> Path:
     """An argument of the command line: unix:PATH."""
     try:
-        return Path(unix_socket.path_of(text))
+        return Path(address.unix_path(text))
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
 

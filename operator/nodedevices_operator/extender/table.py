@@ -4,7 +4,7 @@ A pod is placed by the kubelet and the agent, each container's shares on one dev
 (devicemanager/manager.go, Allocate and devicesToAllocate, v1.36) goes through the init containers and then the others.
 What init containers had, the next ones get first, and the agent adds to it on the same device; a sidecar and a main
 container keep what they get. What is free of a reused device and not enough is a refusal, as is a container for which
-no device has room. Where nothing is reused, the agent chooses: nodedevices_common.packing, here as there.
+no device has room. Where nothing is reused, the agent chooses: nodedevices_common.pod_requests, here as there.
 
 Where computing power is shared, too, a device has room only if that much of it is left. An init container's part is
 that of those which reuse its shares.
@@ -25,8 +25,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
-from nodedevices_common.packing import choose
-from nodedevices_common.pod_requests import INIT, WHOLE, Demand
+from nodedevices_common.pod_requests import INIT, WHOLE, Demand, choose
 
 from nodedevices_operator.extender.shares import HeldShares, MemoryResource, PodRequest, Steps
 

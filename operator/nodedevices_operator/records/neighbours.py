@@ -16,8 +16,7 @@ from typing import Final
 
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import ConditionRecord
-from nodedevices_common.raw import Raw, text
-from nodedevices_common.reading import Interned
+from nodedevices_common.raw import Interned, Raw, text
 from nodedevices_common.text import clip, printable
 from nodedevices_common.times import rfc3339
 

@@ -1,6 +1,6 @@
 """Records of objects that the operator remembers: the few fields that decisions need, frozen, and cheap to compare.
 
-Made from the raw JSON by what the annotations say (nodedevices_common.reading), without pydantic: this runs for every
+Made from the raw JSON by what the annotations say (nodedevices_common.raw), without pydantic: this runs for every
 watch event of the fleet. A missing or odd field reads as absent; nothing here raises for what a status contains,
 because one odd status must not stop the rest. Equal records mean that nothing changed which anybody decides by:
 resourceVersion and the heartbeat are carried but not compared.
@@ -25,8 +25,7 @@ from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.errors import InputError
 from nodedevices_common.observing import OBSERVE
 from nodedevices_common.quantity import whole_units
-from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.reading import At, Interned, Present, reader
+from nodedevices_common.raw import At, Interned, Present, Raw, mapping, mappings, reader, text
 from orjson import dumps
 
 from nodedevices_operator.records.names import (

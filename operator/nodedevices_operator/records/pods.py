@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from nodedevices_common.pod_requests import INIT, extended_resources, raw_containers
-from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.reading import At, reader
+from nodedevices_common.raw import At, Raw, mapping, mappings, reader, text
 from nodedevices_common.text import clip
 
 FAILED = "Failed"  # status.phase

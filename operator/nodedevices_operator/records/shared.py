@@ -16,8 +16,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 from nodedevices_common.quantity import MEBIBYTE, to_bytes
-from nodedevices_common.raw import Raw, mapping, text
-from nodedevices_common.reading import At, reader
+from nodedevices_common.raw import At, Raw, mapping, reader, text
 
 REMEMBERED = 4096  # different values of a kind; a fleet has far fewer
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from nodedevices_common.packing import choose
+from nodedevices_common.pod_requests import choose
 
 from nodedevices_plugin.cores.ledger import Room
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId

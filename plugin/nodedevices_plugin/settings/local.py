@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nodedevices_common import guard, logs, unix_socket
+from nodedevices_common import address, guard, logs
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.options import Value, setting
 
@@ -31,7 +31,7 @@ def _address(text: str) -> Address | None:
 
 
 def _server(text: str) -> str:
-    return unix_socket.path_of(text) if text else ""
+    return address.unix_path(text) if text else ""
 
 
 def _or_none(text: str) -> str | None:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from nodedevices_api.bounds import MAX_PROBE_NAME, MAX_PROBES, PROBE_NAME_PATTERN
-from nodedevices_common import unix_socket
+from nodedevices_common import address
 from nodedevices_common.options import Value
 from nodedevices_common.text import show
 from nodedevices_probe.files import CheckError
@@ -213,9 +213,9 @@ def path_of(folder: str, name: str) -> str:
 
 def _spec(name: str, text: str) -> tuple[ProbeSpec, str]:
     """Return a probe of a person's own, and what is wrong with it."""
-    if text.startswith(unix_socket.SCHEME):
+    if text.startswith(address.UNIX_SCHEME):
         try:
-            return ProbeSpec(name, socket=unix_socket.path_of(text)), ""
+            return ProbeSpec(name, socket=address.unix_path(text)), ""
         except ValueError as error:
             return ProbeSpec(name), str(error)
     try:

@@ -247,7 +247,7 @@ class KubeStore:
             )  # a server that ends every stream at once must not make this a busy loop
 
     def _connect(self) -> Client:
-        from nodedevices_kube import credentials, kubeconfig  # noqa: PLC0415  see the module's docstring
+        from nodedevices_kube import kubeconfig  # noqa: PLC0415  see the module's docstring
         from nodedevices_kube.client import Client  # noqa: PLC0415
         from nodedevices_kube.connection import Connection  # noqa: PLC0415
 
@@ -261,7 +261,7 @@ class KubeStore:
                 if self._kubeconfig
                 else kubeconfig.of_service_account(os.environ)
             )
-            known = credentials.for_context(context)
+            known = kubeconfig.credentials(context)
             return Client(Connection(context.cluster, known, os.environ, user_agent=USER_AGENT, **limits))
         except KubeconfigError as error:
             raise ApiError(f"load credentials: {error}{hint}") from error

@@ -9,8 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Mapping
 
-from nodedevices_api.bounds import MAX_DEVICE_NAME
-from nodedevices_api.versions import dra_version
+from nodedevices_api.bounds import MAX_DEVICE_NAME, dra_version
 
 from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_telemetry, any_of, exists, on_pci
 from nodedevices_probe.node.sysfs import ACCELERATOR_CLASSES

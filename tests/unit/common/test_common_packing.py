@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nodedevices_common.packing import choose
+from nodedevices_common.pod_requests import choose
 from support.cases import cases
 
 FREE = {"gpu-0": 40, "gpu-1": 12, "gpu-2": 15, "gpu-3": 12, "gpu-4": 40}

@@ -10,12 +10,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from nodedevices_kube import credentials, kubeconfig
+from nodedevices_kube import kubeconfig
 from nodedevices_kube.client import Client
 from nodedevices_kube.connection import Connection
-from nodedevices_kube.credentials import Credentials
 from nodedevices_kube.errors import ApiError, KubeconfigError
-from nodedevices_kube.kubeconfig import Cluster, Context, User
+from nodedevices_kube.kubeconfig import Cluster, Context, Credentials, User
 from support.cases import cases
 from support.patience import PATIENCE_SECONDS
 
@@ -113,15 +112,15 @@ def context_of(user: User) -> Context:
 @pytest.mark.parametrize("token", ["se\ncret", "se\u20accret"])
 def test_a_token_that_no_header_may_have_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(KubeconfigError) as refused:
-        credentials.for_context(context_of(User(token=token)))
+        kubeconfig.credentials(context_of(User(token=token)))
     assert str(refused.value) == "context c: what it has for Authorization has characters that no header has"
 
 
 def test_an_exec_plugin_is_run_for_who_can_log_in_alone() -> None:
     user = User(command={"command": "login"})
-    assert credentials.for_context(context_of(user), lambda *_: {"token": "t"}).headers == {"Authorization": "Bearer t"}
+    assert kubeconfig.credentials(context_of(user), lambda *_: {"token": "t"}).headers == {"Authorization": "Bearer t"}
     with pytest.raises(KubeconfigError, match="context c: exec: not possible here"):
-        credentials.for_context(context_of(user))
+        kubeconfig.credentials(context_of(user))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_a_pod_knows_its_api_server_by_the_service(tmp_path: Path, host: str, se
         (tmp_path / name).write_text(name)
     found = kubeconfig.of_service_account({"KUBERNETES_SERVICE_HOST": host}, tmp_path)
     assert (found.cluster.server, found.cluster.authority, found.namespace) == (server, b"ca.crt", "namespace")
-    assert credentials.for_context(found).headers == {"Authorization": "Bearer token"}
+    assert kubeconfig.credentials(found).headers == {"Authorization": "Bearer token"}
 
 
 def test_a_pod_without_an_authority_trusts_nobody(tmp_path: Path) -> None:

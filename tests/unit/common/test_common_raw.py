@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
-from nodedevices_common.reading import At, Interned, Present, reader
+from nodedevices_common.raw import At, Interned, Present, reader
 from support.cases import cases
 from support.odd_json import JSON, with_odd_value
 
