@@ -83,16 +83,13 @@ def test_every_key_of_the_file_exists_and_every_setting_is_on_the_page_under_eve
     assert {name for name in documented if f"`{name}`" not in text} == set()
 
 
-def test_everything_that_nvidias_plugin_has_is_compared_in_one_word() -> None:
+def test_all_of_nvidias_plugin_is_compared_in_one_word_and_no_variable_of_the_chart_is_forgotten() -> None:
     """No row of a table that compares leaves the word out."""
     verdicts = {"same", "better", "different", "not there"}
     for table in re.split(r"\n\n", (DOCS / PAGES[0]).read_text()):
         lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line[:1] == "|"]
         compared = [cells for cells in lines[2:] if set(cells) & verdicts]
         assert compared in ([], lines[2:]), table[:300]
-
-
-def test_what_is_taken_along_from_the_chart_are_the_agents_variables_and_none_is_forgotten() -> None:
     [known] = re.findall(r"^def known:\n(.*?\]);$", TAKE_ALONG.read_text(), re.DOTALL | re.MULTILINE)
     of_nvidia = {name for option in OPTIONS if option.group == "NVIDIA" for name in option.variables}
     copied = set(json.loads(known))

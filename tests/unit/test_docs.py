@@ -80,14 +80,11 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert not set(pages()) - seen
 
 
-def test_a_page_answers_one_question() -> None:
+def test_a_page_answers_one_question_and_names_only_make_targets_that_there_are() -> None:
     """Two screens; those that are generated of schemas, flags, rows are looked up and not read."""
     generated = {"nodedevices.md", "devicepolicy.md", "flags.md", "metrics.md", "reliability.md", "CHANGELOG.md"}
     words = {page.name: len(page.read_text().split()) for page in pages() if page.name not in generated}
     assert {name: count for name, count in words.items() if count > 2500} == {}
-
-
-def test_no_page_names_a_make_target_that_is_not_there() -> None:
     makefiles = [ROOT / "Makefile", ROOT / "tests" / "cluster" / "cluster.mk"]
     targets = {one for file in makefiles for one in re.findall(r"^([a-z][a-z0-9-]*):", file.read_text(), re.MULTILINE)}
     for page in pages():

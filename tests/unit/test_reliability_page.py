@@ -60,11 +60,8 @@ def test_a_scenario_that_make_test_does_not_show_says_why_and_how_long_it_takes(
     assert left_out == bool(scenario.only_all) == bool(scenario.seconds), "seconds, only_all: where every test is long"
 
 
-def test_make_test_shows_all_but_ten_scenarios() -> None:
+def test_make_test_shows_all_but_ten_scenarios_and_what_is_missing_is_named_once() -> None:
     assert len(ONLY_IN_ALL) <= 10
-
-
-def test_what_is_missing_names_scenarios_that_there_are_each_once() -> None:
     named = [id_ for each in MISSING for id_ in each.ids]
     assert len(set(named)) == len(named)
     assert set(named) <= {each.id for each in EVERY}

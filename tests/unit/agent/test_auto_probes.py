@@ -54,14 +54,11 @@ def test_auto_stands_for_what_was_found_in_the_order_of_the_built_in_ones(
     assert auto(*hardware, file=said(*listed)).runs == run
 
 
-def test_where_nothing_is_found_the_usual_probe_runs_and_a_simulated_one_is_never_auto() -> None:
+def test_where_nothing_is_found_the_usual_probe_runs_by_flag_as_by_variable() -> None:
     assert auto().runs == ("nvml",)
     assert Node(AUTO, None, None, None).runs == ("nvml",), "and while nobody knows, too"
     assert "simulated" not in probes.AUTOMATIC
     assert auto("simulated", "amd").runs == ("amd",)
-
-
-def test_by_flag_and_by_variable_it_is_the_same() -> None:
     for local in (
         parse(["--node-name=n1", "--probe=auto"], {}),
         parse(["--node-name=n1"], {"NODEDEVICES_PROBE": f"auto, {NICS}"}),
@@ -77,14 +74,11 @@ def test_a_probe_whose_devices_a_file_describes_runs_where_that_file_is_given(ki
     assert Node(AUTO, FOLDER, None, of("nvml")).runs == ("nvml",)
 
 
-def test_a_file_that_comes_later_brings_its_probe() -> None:
+def test_a_file_that_comes_later_brings_its_probe_and_what_is_given_for_one_is_checked_at_the_start() -> None:
     node = Node(AUTO, FOLDER, None, of("nvml")).line("nvml", gpu(0))
     node.given(device_files={"generic.yaml": DeviceFileOutcome(content=GenericConfig())})
     assert node.line("nvml", gpu(0)).runs == ("nvml", "generic")
     assert (node.devices, node.offered) == ([gpu_id(0)], [gpu_id(0)])
-
-
-def test_what_is_given_for_a_probe_that_hardware_may_start_is_checked_at_the_start() -> None:
     with pytest.raises(ConfigError, match="NODEDEVICES_RDMA_REQUIRED: 'no-such' is not allowed"):
         parse(["--node-name=n1", "--probe=auto"], {"NODEDEVICES_RDMA_REQUIRED": "no-such"})
 
@@ -110,20 +104,19 @@ def test_the_one_that_runs_for_want_of_another_goes_when_hardware_is_found_and_s
     assert node.line("nvml", gpu(0)).runs == ("nvml", "amd")
 
 
-def test_a_node_that_changes_from_its_probe_to_auto_keeps_its_devices_whatever_was_found() -> None:
+def test_devices_of_before_auto_or_of_hardware_that_vanished_while_the_agent_was_away_are_kept() -> None:
     node = auto("amd", file=said("nvml")).line("nvml", gpu(0)).held(GPU, gpu_id(0))
     node.uses(AUTO).line("nvml", gpu(0))
     assert (node.runs, node.offered) == (("nvml", "amd"), [gpu_id(0)])
-
-
-# --- across restarts --------------------------------------------------------------------------------------------------
-def test_hardware_that_vanished_while_the_agent_was_away_is_missing_and_not_forgotten() -> None:
     before = auto("nvml", "amd").line("nvml", gpu(0)).line("amd", nic())
     assert before.world.state.auto_probes == ("nvml", "amd")
     node = auto("nvml", state=before.world.state)
     assert node.runs == ("nvml", "amd")
     node.line("nvml", gpu(0)).line("amd")
     assert node.states["NIC-0"] == ("Unknown", "Missing")
+
+
+# --- across restarts --------------------------------------------------------------------------------------------------
 
 
 def test_a_probe_that_never_had_a_device_is_not_started_again_unless_its_hardware_is_not_known() -> None:

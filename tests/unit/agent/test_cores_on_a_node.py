@@ -82,15 +82,12 @@ def test_a_shared_gpu_that_no_pod_can_get_takes_a_hundred_along_and_those_that_a
     assert set(held.ids) <= set(node.offers[CORES])
 
 
-def test_one_container_gets_memory_and_cores_of_one_gpu_in_either_order() -> None:
+def test_one_container_gets_memory_and_cores_of_one_gpu_and_a_whole_one_goes_to_no_two() -> None:
     node = Node(*TWO).now(tencents("0"))
     by_memory = node.container(MEMORY, f"{gpu_id(0)}::256Mi.3")
     assert by_memory.envs["NVIDIA_VISIBLE_DEVICES"] == gpu_id(0)
     assert node.container(CORES, "shared::core.7", "shared::core.8").envs == {}
     assert node.container(CORES, *whole(1)).envs["NVIDIA_VISIBLE_DEVICES"] == gpu_id(1)
-
-
-def test_ids_of_one_whole_gpu_never_go_to_two_containers() -> None:
     node = Node(*TWO).now(tencents("0"))
     with pytest.raises(AllocationError, match="whole GPUs"):
         node.container(CORES, *whole(1)[:50], *(f"shared::core.{each}" for each in range(50)))

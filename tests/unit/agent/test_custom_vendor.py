@@ -117,22 +117,21 @@ def test_what_its_dra_driver_gave_a_pod_is_nobody_elses() -> None:
     assert node.offers["acme.com/fpga"] == ["ACME-0"], "no driver but its own speaks of it"
 
 
-def test_one_resource_may_have_devices_of_two_vendors_and_a_container_gets_what_each_of_them_says() -> None:
+def test_devices_of_two_vendors_or_of_none_are_offered_by_a_rule_and_a_container_gets_what_each_says() -> None:
     node = with_acme(gpu(0, readings=old()), fpga(0)).now(named("example.com/accelerator", minMemory="0"))
     assert node.offers == {"example.com/accelerator": ["ACME-0", gpu_id(0)]}
     assert node.container("example.com/accelerator", gpu_id(0), "ACME-0") == ContainerEdits(
         envs={"NVIDIA_VISIBLE_DEVICES": gpu_id(0), "ACME_FPGAS": "ACME-0"}, devices=nodes("/dev/acme0")
     )
-
-
-# --- devices that no vendor knows -----------------------------------------------------------------------------------
-def test_a_device_that_no_vendor_knows_is_offered_by_a_rule_alone_and_its_container_gets_its_nodes() -> None:
     node = Node(gpu(0, readings=old()), dpu(0), dpu(1)).now()
     assert node.offers == {"nvidia.com/gpu": [gpu_id(0)]}
     node.now(named("mellanox.com/nic", type="dpu"))
     assert node.offers == {"mellanox.com/nic": ["NIC-0", "NIC-1"], "nvidia.com/gpu": [gpu_id(0)]}
     assert node.container("mellanox.com/nic", "NIC-1") == ContainerEdits(devices=nodes("/dev/infiniband/uverbs1"))
     assert not node.unmatched
+
+
+# --- devices that no vendor knows -----------------------------------------------------------------------------------
 
 
 @cases("match", {"type": "dpu"}, {"ids": ["NIC-0"]}, {"vendor": "mellanox"})
@@ -163,24 +162,18 @@ def test_a_rule_for_devices_that_are_not_there_says_what_there_is() -> None:
     assert "ConnectX-7" in note
 
 
-def test_nics_need_no_cdi_specification_with_the_drivers_libraries_of_gpus() -> None:
+def test_libraries_of_gpus_mps_and_bare_indices_are_for_nvidias_gpus() -> None:
     node = Node(gpu(0, readings=old()), dpu())
     node.now(named("example.com/nic", type="dpu"))
     by_cdi = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
     node.now({**named("example.com/nic", type="dpu"), **by_cdi})
     assert node.world.config.reason == "ConfigInvalid"
     assert node.offers == {"example.com/nic": ["NIC-0"], "nvidia.com/gpu": [gpu_id(0)]}, "the last good one holds"
-
-
-def test_mps_is_for_nvidias_gpus() -> None:
     mps = {"strategy": "mps", "resources": [{"name": "example.com/nic", "replicas": 2}]}
     local = at_once(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
     node = Node(dpu(), local=local).now()
     node.now({**named("example.com/nic", type="dpu"), "sharing": mps})
     assert "MPS shares NVIDIA's GPUs; use timeSlicing" in node.world.config.message
-
-
-def test_a_bare_number_that_a_pod_holds_is_a_gpus_index_and_no_nics() -> None:
     by_index = {"injection": {"deviceIDStrategy": "index"}, **named("example.com/nic", type="dpu")}
     pod = Holder(namespace="ml", pod="a", container="c", resource="nvidia.com/gpu.old", ids=("0",), since=START)
     node = Node(gpu(0, readings=old()), dpu(0)).now(by_index, pod)

@@ -67,16 +67,13 @@ def test_a_reading_of_its_own_takes_the_device_out_of_service_while_it_lasts() -
     assert node.lasts(nic(), 10).says(NIC) == WELL
 
 
-def test_a_device_that_does_not_answer_says_nothing_of_its_link() -> None:
+def test_what_every_device_can_have_it_has_in_its_own_word_and_nothing_while_it_does_not_answer() -> None:
     node = WithNic().nic(nic("linkDown")).nic(nic(error="the firmware does not answer"))
     assert node.says(NIC) == ("Unhealthy", "ProbeError", False)
     assert {fault.reason: fault.last_seen for fault in node.world.verdicts[NIC].faults} == {
         "LinkDown": None,
         "ProbeError": None,
     }
-
-
-def test_what_every_device_can_have_it_has_too_in_its_own_word() -> None:
     node = WithNic().nic(nic()).nic(nic(lost=True))
     assert node.says(NIC) == ("Unhealthy", "FallenOffBus", False)
     assert node.world.verdicts[NIC].message == "NIC has fallen off the bus; reboot the node"

@@ -151,15 +151,12 @@ def test_what_people_knew_or_a_list_did_not_show_drains_nothing() -> None:
     assert drained(cordoned(made).line(after=20)) == {}
 
 
-def test_back_in_service_it_is_not_drained_and_a_fault_when_it_goes() -> None:
+def test_back_in_service_or_after_its_time_a_device_is_not_drained_and_a_fault_when_it_goes() -> None:
     made = cordoned(node()).line(after=20)
     assert OLD in drained(made)
     made.sees(unschedulable=()).line()
     assert drained(made) == {}
     assert made.line(FIRST).states[OLD] == ("Unhealthy", "Missing")
-
-
-def test_an_entry_that_ends_by_its_time_ends_that_it_is_drained() -> None:
     made = node()
     until = made.time + timedelta(seconds=60)
     made.sees(unschedulable=(Cordon(id=OLD, reason="RMA", since=made.time, until=until),)).line().line(after=20)

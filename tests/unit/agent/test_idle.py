@@ -246,14 +246,11 @@ def test_whatever_says_how_busy_it_is_has_a_word() -> None:
     assert shown(node).idle == "NeverUsed"
 
 
-def test_a_container_with_all_cores_of_a_device_has_it_alone() -> None:
+def test_a_container_with_all_cores_has_its_device_alone_and_one_that_shared_it_may_have_used_it() -> None:
     node = watching()
     cores = [f"{gpu_id(0)}::core.{number}" for number in range(100)]
     [found] = periods(held(node, holder(node, *cores)).wait(), lasting(LONG, UNUSED))
     assert found.word == "NeverUsed"
-
-
-def test_one_that_shared_the_device_with_another_container_may_have_used_it_then() -> None:
     node = watching()
     both = holder(node), holder(node, pod="other")
     read(held(node, *both).wait(), lasting(MINUTE, BUSY))
@@ -299,14 +296,11 @@ def test_what_the_state_file_keeps_is_read_again(tmp_path: Any) -> None:
     assert node.world.state.tenures[gpu_id(0)].used
 
 
-def test_without_a_policy_that_asks_nothing_is_shown_or_kept() -> None:
+def test_without_a_policy_nothing_is_shown_and_a_clock_that_is_set_ends_nothing() -> None:
     node = working(config={"idle": {}})
     read(node, lasting(LONG, UNUSED))
     assert (shown(node).idle, report_of(node.world, node.time).summary.idle) == (None, None)  # type: ignore[union-attr]
     assert node.world.state.tenures == {}
-
-
-def test_a_clock_that_is_set_moves_the_time_and_ends_nothing() -> None:
     node = read(working(), lasting(LONG, UNUSED))
     since = shown(node).idle_since
     node.ahead = 7200.0

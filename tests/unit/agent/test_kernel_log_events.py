@@ -63,16 +63,13 @@ class Logged(Node):
         return [(each.code, each.count, each.message) for each in self.world.state.notices.get(device, ())]
 
 
-def test_an_mlx5_line_takes_the_nic_of_another_probe_out_of_service_and_no_other_device() -> None:
+def test_an_mlx5_line_takes_the_nic_of_another_probe_alone_out_of_service_until_it_recovers_on_evidence() -> None:
     node = Logged()
     assert node.offers[RDMA] == ["NIC-0"]
     node.log(kinds.MLX5_STALLED, "0000:3b:00.0")
     assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
     assert {node.states[each.id] for each in node.gpus} == {WELL}
     assert (node.offers[RDMA], len(node.offers[GPU])) == ([], 3)
-
-
-def test_the_nic_recovers_on_evidence_as_from_any_fault() -> None:
     node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0").passes(HOLD + 10)
     assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled"), "time alone repairs nothing"
     node.line("nics")  # its driver is loaded anew: the NIC leaves and comes back
@@ -300,15 +297,12 @@ def test_a_driver_that_cannot_be_asked_yet_may_have_the_device(state: DriverStat
     assert node.states[gpu_id(0)] == ("Unhealthy", "Sxid12020")
 
 
-def test_no_device_waits_for_the_log_or_for_a_probe_that_is_silent() -> None:
+def test_no_device_waits_for_the_log_and_a_flood_that_waits_is_one_event_with_its_count() -> None:
     node = Node(FILE).line("nics", nic()).line("kmsg", **SAID)
     assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
     node = Node(FILE)
     node.line("nvml", *GPUS).line("nics", nic())
     assert (len(node.offers[GPU]), node.offers[RDMA]) == (2, ["NIC-0"])
-
-
-def test_a_flood_that_waits_is_one_event_with_its_count() -> None:
     node = Node(FILE).line("nvml", *GPUS)
     for number in range(300):
         node.line("kmsg", events=(dataclasses.replace(STALLED, sequence=number, count=2),))
@@ -331,16 +325,13 @@ def test_a_fault_that_a_person_has_confirmed_is_not_back_because_a_new_process_r
     assert node.line("kmsg", **newer, instance="process-4").states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
 
 
-def test_a_log_whose_probe_was_taken_away_and_came_back_is_not_read_anew() -> None:
+def test_a_silent_log_leaves_devices_as_they_are_and_one_that_came_back_is_not_read_anew() -> None:
     node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0")
     event = dataclasses.replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
     node.sees(confirm=f"NIC-0=recovered@{CONFIRMED}").line("nics", nic())
     node.passes(120)
     node.uses(said("nvml", NICS)).uses(FILE)
     assert node.line("kmsg", **{**SAID, "events": (event,)}, instance="process-2").states["NIC-0"] == WELL
-
-
-def test_a_silent_log_leaves_every_device_as_it_is() -> None:
     node = Logged().passes(120)
     assert node.last is not None
     assert node.last.silent == frozenset({"kmsg"})
@@ -358,15 +349,12 @@ def test_what_the_probe_of_the_log_has_to_say_of_itself_is_a_problem_of_the_node
     assert set(node.states.values()) == {WELL}
 
 
-def test_a_driver_that_requires_nothing_does_not_end_what_only_the_kernel_log_says() -> None:
+def test_only_what_needs_no_repair_is_over_when_the_driver_requires_nothing() -> None:
     node = Logged().log(kinds.SXID_FATAL, SWITCH_AT, 12020).passes(HOLD + 10)
     assert node.states[gpu_id(0)] == ("Unhealthy", "Sxid12020")
     assert node.restarts().passes(HOLD + 10).states[gpu_id(0)] == ("Unhealthy", "Sxid12020"), "nor after a restart"
     node.line("nvml", *node.gpus, boot_id="boot-2").line("nics", nic(), boot_id="boot-2")
     assert node.states[gpu_id(0)] == WELL
-
-
-def test_a_fault_that_needs_no_repair_is_over_though_the_two_probes_count_events_for_themselves() -> None:
     node = Logged(gpu(0, pci_bus_id="0000:1b:00.0", links=LINKS, readings=old()))
     node.sequence = 1_000
     node.log(kinds.PCIE_FATAL, "0000:1b:00.0")

@@ -63,13 +63,10 @@ def test_nothing_is_forgotten_while_the_holders_are_not_known_but_a_boot_ends_it
     assert shown(node.restarts().line(boot_id="another")) == {}
 
 
-def test_a_fault_under_which_the_gpu_stayed_takes_nothing_from_its_holders() -> None:
+def test_a_gpu_that_stayed_takes_nothing_from_its_holders_and_who_holds_a_part_lost_it_with_the_gpu() -> None:
     node = Node(gpu(0)).given(**holding(holder())).line().line(xids=(xid(48),))
     assert node.says()[0] == "Unhealthy"
     assert not node.world.state.lost_contexts
-
-
-def test_who_holds_a_part_of_the_gpu_lost_it_with_the_gpu() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
     node = Node(cut).given(**holding(holder("slice", mig_id(0, 0)))).line()
     lost = dataclasses.replace(cut, readings=well(lost=True))

@@ -81,26 +81,20 @@ def test_a_node_that_never_had_a_device_lacks_none(driver: Driver | None) -> Non
     assert node.world.lost == {}
 
 
-def test_hardware_that_the_kernel_shows_and_no_driver_has_is_waited_for() -> None:
+def test_hardware_without_its_driver_is_waited_for_also_beside_a_probe_that_has_its_own() -> None:
     node = Node(said("auto"), hardware=frozenset({"nvml"})).line("nvml", driver=UNLOADED, problems=NO_LIBRARY)
     assert node.world.lost["nvml"].startswith("its hardware is on this node, but its driver is not loaded: ")
-
-
-def test_one_probe_without_its_devices_counts_beside_another_that_has_its_own() -> None:
     node = Node(BOTH).line("nvml", gpu(0)).line("nics", nic()).restart()
     node.line("nvml", driver=UNLOADED, problems=NO_LIBRARY).line("nics", nic())
     assert list(node.world.lost) == ["nvml"]
 
 
-def test_another_probe_than_before_that_sees_nothing_makes_it_not_ready_until_the_pod_is_deleted_again() -> None:
+def test_another_probe_that_sees_nothing_makes_it_not_ready_and_one_taken_away_is_not_lacked() -> None:
     node = Node(NVML).line("nvml", gpu(0), gpu(1)).restart(said("amd")).line("amd")
     assert node.world.lost["nvml"].startswith("its 2 devices were offered before this agent started, ")
     node.wait(60.0, amd=())
     assert list(node.world.lost) == ["nvml"], "as long as this agent runs"
     assert node.restart().line("amd").world.lost == {}
-
-
-def test_a_probe_that_was_taken_away_is_not_lacked() -> None:
     node = Node(BOTH).line("nvml", gpu(0)).line("nics", nic()).restart(NVML)
     assert node.line("nvml", gpu(0)).world.lost == {}
     node = Node(said(NICS)).line("nics", nic()).uses(NVML)

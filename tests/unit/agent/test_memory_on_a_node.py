@@ -49,15 +49,12 @@ def test_another_unit_waits_on_the_gpu_that_is_held_and_is_at_work_on_the_other(
     assert node.world.config.reason == "Applied"
 
 
-def test_another_unit_under_another_name_is_counted_by_itself() -> None:
+def test_another_unit_is_counted_by_itself_and_a_larger_reserve_waits_for_who_holds_shares() -> None:
     node = Node(*TWO).now(by_memory())
     node.now(by_memory("2Gi", rename="example.com/gpu-memory-2gi"), HELD)
     assert free(node) == {"example.com/gpu-memory-2gi": Counter({gpu_id(1): 4})}
     assert "scheduler subtracts" not in node.world.config.message
     assert all(each.name != MEMORY or not each.ids for each in node.world.plan.resources), "none of the old is left"  # type: ignore[union-attr]
-
-
-def test_a_smaller_reserve_gives_shares_at_once_and_a_larger_one_waits_for_who_holds_them() -> None:
     node = Node(*TWO).now(by_memory(memoryReserve="4Gi"))
     assert free(node.now(by_memory(), HELD)) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}
     node = Node(*TWO).now(by_memory())

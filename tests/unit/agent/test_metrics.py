@@ -170,16 +170,13 @@ def test_every_call_between_kubelet_and_agent_is_counted_with_its_result_and_tim
     assert of(samples, "nodedevices_kubelet_call_seconds_sum", "method")["Register",] == pytest.approx(15.02)
 
 
-def test_the_time_that_a_probe_needs_is_counted_once_for_each_reading() -> None:
+def test_a_probes_time_is_counted_once_for_each_reading_and_a_node_says_its_drivers_and_generation() -> None:
     metrics = AgentMetrics(facts=lambda: None, probes=dict)
     for milliseconds in (40, None, 2000):
         metrics.probe_read("nvml", snapshot(gpu(0), read_milliseconds=milliseconds))
     samples = parsed(metrics.render().decode())
     assert of(samples, "nodedevices_probe_read_seconds_count", "probe") == {("nvml",): 2}
     assert of(samples, "nodedevices_probe_read_seconds_sum", "probe")["nvml",] == pytest.approx(2.04)
-
-
-def test_a_node_says_which_drivers_and_which_generation_of_its_object_it_has() -> None:
     shown = agent(replace(facts(), config=ConfigStatus(generation=7)))
     assert shown["nodedevices_config_observed_generation"] == {(): 7}
     assert of(shown, "nodedevices_driver_info", "name", "version", "cuda_version") == {("nvidia", "570.148.08", ""): 1}

@@ -54,15 +54,12 @@ def reimaged(before: Node) -> Node:
     return again.given(seen=seen_object({"metadata": {}, "spec": {"config": {}}, "status": shown}))
 
 
-def test_a_device_that_is_back_or_listed_as_missing_says_nothing_more() -> None:
+def test_a_device_that_is_back_says_nothing_and_a_forgotten_one_is_remembered_as_a_number() -> None:
     assert says(node().line("nvml", *GPUS)) is None
     assert says(node().line("nvml", *GPUS[:7]).line("nvml", *GPUS)) is None
     found = node().line("nvml", *GPUS).line("nvml", *GPUS[:7])
     assert found.states[GPUS[7].id] == ("Unhealthy", "Missing")
     assert says(found) is None
-
-
-def test_a_device_that_was_forgotten_is_remembered_as_a_number() -> None:
     found = forgotten()
     assert says(found) == ("False", "Expected8Found7")
     assert says(found, "Ready") == ("True", "AgentRunning")

@@ -125,15 +125,12 @@ def test_a_restart_of_the_agent_forgets_nothing_and_invents_nothing() -> None:
     assert node.daemon("three", 300).step(310).reasons() == {"old": RESTARTED, "new": RESTARTED}, "while it was away"
 
 
-def test_who_is_not_listed_by_a_kubelet_that_just_started_is_not_forgotten() -> None:
+def test_who_is_not_listed_yet_is_not_forgotten_and_what_is_not_shared_by_mps_has_no_clients() -> None:
     node = Node().step(20, pod("old")).daemon("two", 100).step(101)
     node.holdings = Holdings(state=HoldersState.INCOMPLETE)
     assert node.step(110).reasons() == {"old": RESTARTED}
     node.holdings = Holdings(state=HoldersState.SYNCED, taken=1.0)
     assert node.step(120).reasons() == {}
-
-
-def test_what_another_plugin_serves_or_is_not_shared_by_mps_has_no_clients() -> None:
     assert Node().step(20, pod("old"), not_ours=frozenset({GPU})).reasons() == {}
     slices = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing=SharingFacts(mode=TimeSlicing(), replicas=4)),))
     assert Node().step(20, pod("old"), plan=slices).reasons() == {}

@@ -83,11 +83,12 @@ def test_where_the_state_is_lost_a_daemon_stays_while_containers_are_its_clients
     assert runs not in (node.world.daemons or ())
 
 
-def test_a_daemon_that_has_ended_is_not_brought_back_by_a_pod_that_gets_its_ids_later() -> None:
+def test_no_daemon_is_started_or_brought_back_for_a_pod_that_knows_nothing_of_it() -> None:
     node = node_with(replace(RUNS, before=(daemon(),))).now(SLICES)
     assert node.world.daemons == ()
     node.now(SLICES, holder(SHARE))
     assert (node.world.daemons, node.world.config.reason) == ((), "Applied")
+    assert not node_with().now(config(), holder(gpu_id(0))).world.daemons
 
 
 def test_its_shares_are_withheld_while_its_daemon_is_silent_and_their_holders_are_marked() -> None:
@@ -109,7 +110,3 @@ def test_its_shares_are_withheld_while_its_daemon_is_silent_and_their_holders_ar
     assert verdict is not None
     assert (verdict.reason, verdict.recovery_action) == ("MpsDaemonRestarted", "RestartApp")
     assert "CUDA contexts from before are lost" in verdict.message
-
-
-def test_its_daemon_is_not_started_under_a_pod_that_knows_nothing_of_it() -> None:
-    assert not node_with().now(config(), holder(gpu_id(0))).world.daemons

@@ -194,7 +194,7 @@ def test_an_api_server_that_is_away_leaves_the_pods_that_are_known() -> None:
     asyncio.run(following(use))
 
 
-def test_without_the_right_to_list_pods_none_are_known_and_the_problem_says_what_to_install() -> None:
+def test_without_the_right_to_list_pods_or_an_api_server_the_problem_says_so() -> None:
     async def use(here: Following) -> None:
         await here.after(ApiError("list pods: 403 pods is forbidden", status=403))
         assert here.watch.pods.pods is None
@@ -202,6 +202,9 @@ def test_without_the_right_to_list_pods_none_are_known_and_the_problem_says_what
         assert here.watch.pods.problem == "list pods: 403 pods is forbidden; install the component gpu-cores"
 
     asyncio.run(following(use))
+    watch = PodWatch(None, "n1", on_change=lambda: None)
+    assert watch.pods.pods is None
+    assert "standalone" in watch.pods.problem
 
 
 def test_pods_that_nobody_needs_any_more_are_not_followed_nor_known() -> None:
@@ -216,9 +219,3 @@ def test_pods_that_nobody_needs_any_more_are_not_followed_nor_known() -> None:
         assert here.server.watches == 2
 
     asyncio.run(following(use))
-
-
-def test_an_agent_without_an_api_server_says_so() -> None:
-    watch = PodWatch(None, "n1", on_change=lambda: None)
-    assert watch.pods.pods is None
-    assert "standalone" in watch.pods.problem

@@ -76,16 +76,13 @@ def ready(node: Node) -> tuple[str, str, str]:
     return found.status, found.reason, found.message
 
 
-def test_an_observer_offers_nothing_and_shows_what_the_other_plugin_offers() -> None:
+def test_an_observer_by_flag_or_policy_offers_nothing_and_shows_what_the_other_plugin_offers() -> None:
     node = observer().given(holdings=replace(THEIRS, holders=(holder(gpu_id(1)),))).line()
     assert (set(node.offers), node.config) == (set(), "Applied")
     assert resources(node) == {GPU: (2, 2, 1, "plugin")}
     assert [len(each.holders) for each in status(node).devices] == [0, 1]
     assert ready(node)[:2] == ("True", "AgentRunning")
     assert GPU in ready(node)[2]
-
-
-def test_the_flag_and_the_policy_set_the_same_and_the_policy_is_stronger() -> None:
     assert set(server().given(seen=seen(OBSERVE)).line().offers) == set()
     assert set(observer().given(seen=seen(SERVE)).line().offers) == {GPU}
     assert set(server().line().offers) == {GPU}
@@ -162,12 +159,16 @@ def test_to_stop_serving_waits_for_the_pods_that_hold_what_is_served() -> None:
     assert not status(node.given(holdings=THEIRS).line()).retired_resources
 
 
-def test_the_same_ids_are_taken_over_at_once_with_their_pods_and_beside_the_other_plugin() -> None:
+def test_the_same_ids_are_taken_over_at_once_with_their_pods_unless_the_kubelet_does_not_say() -> None:
     node = (
         observer().given(holdings=replace(THEIRS, holders=(holder(gpu_id(0)),))).line().given(seen=seen(SERVE)).line()
     )
     assert (node.config, set(node.offers)) == ("Applied", {GPU})
     assert resources(node) == {GPU: (2, 2, 1, "plugin")}
+    node = (
+        observer().given(holdings=THEIRS).line().given(holdings=replace(THEIRS, state=HoldersState.UNAVAILABLE)).line()
+    )
+    assert node.given(seen=seen(SERVE)).line().config == "WaitingForHolders"
 
 
 def test_other_ids_are_taken_over_when_their_pods_have_ended_and_their_plugin_has_left() -> None:
@@ -184,13 +185,6 @@ def test_other_ids_are_taken_over_when_their_pods_have_ended_and_their_plugin_ha
     assert (node.config, set(node.offers)) == ("WaitingForHolders", set())
     assert set(node.given(holdings=NOBODY).line().offers) == {GPU}
     assert not status(node).retired_resources
-
-
-def test_nothing_is_taken_over_while_the_kubelet_does_not_say() -> None:
-    node = (
-        observer().given(holdings=THEIRS).line().given(holdings=replace(THEIRS, state=HoldersState.UNAVAILABLE)).line()
-    )
-    assert node.given(seen=seen(SERVE)).line().config == "WaitingForHolders"
 
 
 def test_a_restart_remembers_that_it_observed_and_waits_as_before() -> None:

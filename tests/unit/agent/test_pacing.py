@@ -34,16 +34,13 @@ def test_before_the_heartbeat_nothing_is_due_unless_the_object_is_not_there() ->
     assert (step.need, step.wait) == (Need.CREATE, 0.0)
 
 
-def test_who_owns_an_object_is_asked_before_it_is_written_and_none_is_made_without_devices() -> None:
+def test_who_owns_an_object_is_asked_before_it_is_written_and_every_ten_seconds_while_it_vanishes() -> None:
     situation = replace(SETTLED, exists=False, may_create=False)
     assert next_write(situation, WriteBucket(now=0.0), 0.0).need is Need.NOTHING
     assert next_write(replace(SETTLED, owner_wrong=True), WriteBucket(now=0.0), 0.0).need is Need.CREATE
     assert next_write(replace(SETTLED, owner_known=False), WriteBucket(now=0.0), 0.0).need is Need.OWNER
     nothing_to_create = replace(SETTLED, exists=False, may_create=False, owner_known=False)
     assert next_write(nothing_to_create, WriteBucket(now=0.0), 0.0).need is Need.NOTHING
-
-
-def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_queried_every_ten_seconds() -> None:
     vanished = replace(SETTLED, exists=False, recreations=4, created_at=100.0, owner_read_at=100.0)
     step = next_write(vanished, WriteBucket(now=100.0), 103.0)
     assert (step.need, step.wait) == (Need.OWNER, 7.0)

@@ -202,16 +202,13 @@ def test_what_is_refused_of_a_file_is_named_by_field_and_a_file_that_is_none_by_
     assert node.world.config.sources == ("file",)
 
 
-def test_a_capacity_that_counts_nothing_here_is_named_even_where_others_serve_the_kubelet() -> None:
+def test_a_capacity_that_counts_nothing_is_named_and_where_a_configuration_comes_from() -> None:
     entry = {"name": "example.com/a100", "match": {"productName": "*A100*"}, "perDevice": 1}
     node = Node(*TWO_GPUS).given(seen=seen({"capacity": [entry]})).line()
     [note] = node.world.config.unmatched
     assert (note.section, note.entry) == ("capacity", "[0].match productName *A100*")
     observing = Node(*TWO_GPUS).given(seen=seen({"serving": {"mode": "Observe"}, "capacity": [entry]})).line()
     assert observing.world.config.unmatched == (note,)
-
-
-def test_it_is_said_where_a_configuration_comes_from_the_strongest_first() -> None:
     local = parse_flags(["--standalone", "--mig-strategy=single"], {"PASS_DEVICE_SPECS": "true"})
     node = Node(*TWO_GPUS, local=local).given(seen=seen({}), file=FileOutcome(config=sliced(2))).line()
     assert node.world.config.sources == ("flags", "environment", "file")
@@ -341,16 +338,13 @@ def test_neither_a_restart_nor_a_deleted_object_brings_a_device_back_into_servic
     assert again.given(seen=seen({})).wait().counts == {GPU: (2, 2)}
 
 
-def test_an_entry_without_a_time_is_out_of_service_since_it_was_first_seen() -> None:
+def test_an_entry_is_out_of_service_since_it_was_first_seen_although_the_policys_sections_are_refused() -> None:
     node = Node(*TWO_GPUS).given(seen=cordoned(out(gpu_id(1)))).line()
     [first] = node.world.state.unschedulable
     assert first.since is not None
     assert node.wait(60).given(seen=cordoned(out(gpu_id(1)))).wait().world.state.unschedulable == (first,)
     said = dataclasses.replace(out(gpu_id(1)), since=START)
     assert node.given(seen=cordoned(said)).wait().world.state.unschedulable == (said,)
-
-
-def test_a_device_out_of_service_is_withdrawn_although_what_the_policy_sets_is_refused() -> None:
     node = Node(*THREE).given(seen=seen({})).line()
     node.given(seen=replace(seen(TOO_MANY), unschedulable=(out(gpu_id(0)),))).line()
     assert node.config == "ConfigInvalid"
@@ -651,15 +645,12 @@ def test_where_the_drivers_libraries_are_gone_no_container_gets_a_device_and_the
     assert (node.config, node.world.config.cdi_problem, node.counts) == ("Applied", "", {GPU: (2, 2)})
 
 
-def test_while_the_last_good_libraries_are_used_what_broke_is_said_and_all_is_offered() -> None:
+def test_last_good_libraries_are_used_and_where_another_plugin_serves_no_file_is_needed() -> None:
     node = Node(*TWO_GPUS).given(seen=seen(BY_CDI), cdi=found(WRITABLE)).line()
     broken = CdiEnvironment(kept=True, toolkit_problem="/etc/cdi/nvidia.yaml: not YAML")
     node.given(cdi=found(broken)).line()
     assert (node.config, node.counts) == ("Applied", {GPU: (2, 2)})
     assert node.world.config.cdi_problem == "CDI: /etc/cdi/nvidia.yaml: not YAML; the last good one is used"
-
-
-def test_where_another_plugin_serves_no_cdi_file_is_needed_until_this_agent_takes_over() -> None:
     watching = {**BY_CDI, "serving": {"mode": "Observe"}}
     node = Node(*TWO_GPUS).given(seen=seen(watching), cdi=found(READ_ONLY)).line()
     assert node.config == "Applied"

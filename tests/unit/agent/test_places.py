@@ -135,17 +135,14 @@ def test_while_nobody_knows_who_holds_what_a_removal_is_remembered() -> None:
     assert node.held(GPU).devices == [NEW]
 
 
-def test_the_kubelet_is_asked_for_its_checkpoint_while_a_place_alone_waits_for_who_holds_it() -> None:
+def test_the_kubelets_checkpoint_is_asked_for_while_a_place_or_a_device_waits_for_its_holder() -> None:
     """The entry of a pod that has ended may stand in it, and nothing else would make the kubelet write it again."""
     node = Node(said("one=/opt/one")).line("one", at(0, OLD)).held(GPU, OLD)
     assert not node.world.waits_for_holders
     node.line("one", at(0, NEW))
     assert (node.world.config.reason, node.world.waits_for_holders) == ("Applied", True)
     assert not node.held(GPU).world.waits_for_holders
-
-
-def test_it_is_asked_while_a_device_stays_listed_for_its_holder_alone() -> None:
-    """Its removal is confirmed, or its probe was taken away; nothing is in its place."""
+    # Its removal is confirmed, or its probe was taken away; nothing is in its place.
     node = Node(said("one=/opt/one")).line("one", at(0, OLD), at(1, NEXT)).held(GPU, OLD).line("one", at(1, NEXT))
     assert not node.world.waits_for_holders
     node.sees(confirm=f"{OLD}=removed@{CONFIRMED}")

@@ -51,7 +51,7 @@ def test_probes_of_the_file_are_there_for_policies_and_of_one_name_the_flags_is_
     assert by(Node(said("nvml", "nics=/opt/other"), FLAGS), "nics").runs == (NICS,)
 
 
-def test_without_the_policy_the_nodes_own_list_is_back_and_the_policys_devices_are_retired() -> None:
+def test_a_policy_that_takes_a_probe_away_or_that_goes_retires_its_devices() -> None:
     node = by(Node(said("nvml", NICS)), "nvml", "nics").line("nvml", gpu(0)).line("nics", nic()).held(RDMA, "NIC-0")
     by(node.uses(GPUS))
     assert node.runs == ("nvml",)
@@ -59,9 +59,6 @@ def test_without_the_policy_the_nodes_own_list_is_back_and_the_policys_devices_a
     assert (node.devices, node.offered) == ([gpu_id(0), "NIC-0"], [gpu_id(0)])
     node.held(RDMA).wait(30, nvml=(gpu(0),))
     assert node.devices == [gpu_id(0)]
-
-
-def test_a_policy_that_takes_a_probe_away_retires_its_devices() -> None:
     node = Node(BOTH).line("nvml", gpu(0)).line("nics", nic()).held(GPU, gpu_id(0))
     by(node, "nics").wait(30, nics=(nic(),))
     assert (node.runs, node.offered, node.devices) == ((NICS,), ["NIC-0"], [gpu_id(0), "NIC-0"])
@@ -109,16 +106,13 @@ def test_the_policys_probes_run_after_a_restart_and_never_on_a_standalone_node()
     assert Node(BOTH, local, state).runs == ("nvml", NICS)
 
 
-def test_whatever_else_is_wrong_those_that_run_stay() -> None:
+def test_whatever_else_is_wrong_those_that_run_stay_and_the_state_says_which_auto_stands_for() -> None:
     node = by(Node(BOTH).line("nvml", gpu(0)).line("nics", nic()), "nics", sharing={"strategy": "no such"})
     assert (node.runs, refused(node)[1]) == (("nvml", NICS), "sharing.strategy")
     node = by(Node(BOTH).line("nvml", gpu(0)), "nics").uses(BROKEN)
     assert node.runs == (NICS,)
     node = by(Node(said("simulated")), "nvml").line("nvml", gpu(0))
     assert (node.runs, node.world.config.reason) == (("nvml",), "Applied")
-
-
-def test_the_state_says_which_of_them_auto_stands_for() -> None:
     node = by(Node(GPUS, None, None, frozenset({"nvml", "amd"})), "auto").line("nvml", gpu(0)).line("amd", nic())
     assert node.world.state.auto_probes == ("nvml", "amd")
     assert by(node, "nvml", "amd").world.state.auto_probes == ()

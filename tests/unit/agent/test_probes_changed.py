@@ -30,7 +30,7 @@ def both() -> Node:
 
 
 # --- which run --------------------------------------------------------------------------------------------------------
-def test_flags_come_before_the_file_the_file_before_what_ran_last_and_that_before_the_default() -> None:
+def test_flags_come_before_the_file_that_applies_before_what_ran_last_and_that_before_the_default() -> None:
     ran = State(probes=("ib=/opt/ib",))
     flags = parse(["--node-name=n1", "--config-file=/c", "--probe=fpga=/opt/fpga"], {})
     assert Node(BOTH, flags, ran).runs == ("fpga=/opt/fpga",)
@@ -38,9 +38,6 @@ def test_flags_come_before_the_file_the_file_before_what_ran_last_and_that_befor
     assert Node(BROKEN, None, ran).runs == ("ib=/opt/ib",)
     assert Node(BROKEN).runs == ("nvml",)
     assert Node(FileOutcome(), None, ran).runs == ("nvml",), "without a file, or without the key in it: the default"
-
-
-def test_of_several_files_the_one_that_applies_says_it() -> None:
     local = parse(["--standalone", "--config-dir=/c", "--default-config=nics"], {})
     named = NamedFiles(folder="/c", files={"nics": BOTH, "gpus": said("nvml")})
     assert begin(State(), local, now=START, monotonic=0.0, files=named).probe_set.texts == ("nvml", NICS)
@@ -56,11 +53,12 @@ def test_a_file_that_cannot_be_used_changes_no_probe_and_a_refused_policy_keeps_
     assert (node.runs, node.world.config.reason) == (("nvml", NICS), "ConfigInvalid")
 
 
-def test_the_state_file_has_those_that_run_and_an_older_one_has_none() -> None:
+def test_the_state_file_has_those_that_run_one_is_enough_and_a_command_may_have_commas() -> None:
     state = both().world.state
     assert state.probes == ("nvml", NICS)
     assert Node(BROKEN, None, replace(state, probes=())).runs == ("nvml",)
     assert Node(BROKEN, None, replace(state, probes=("removed-since",))).runs == ("nvml",)
+    assert files.from_document({"flags": {"probe": "nics=/x a,b"}}).flags["probe"] == ("nics=/x a,b",)
 
 
 @cases(
@@ -78,11 +76,7 @@ def test_a_probe_of_the_file_that_cannot_be_is_refused_with_what_is_right(given:
     assert refused.value.field == "flags.probe"
 
 
-def test_one_is_enough_without_a_list_and_a_command_may_have_commas() -> None:
-    assert files.from_document({"flags": {"probe": "nics=/x a,b"}}).flags["probe"] == ("nics=/x a,b",)
-
-
-def test_a_probe_of_the_file_that_lacks_a_flag_is_refused_and_those_that_run_stay() -> None:
+def test_a_probe_of_the_file_that_lacks_a_flag_is_refused_and_a_flag_for_one_is_no_mistake() -> None:
     node = both().uses(said("simulated"))
     assert node.runs == ("nvml", NICS)
     config = node.world.config
@@ -90,9 +84,6 @@ def test_a_probe_of_the_file_that_lacks_a_flag_is_refused_and_those_that_run_sta
     assert config.message.startswith(
         "configuration file /c: flags.probe simulated: needs --simulated, a file of devices or a profile"
     )
-
-
-def test_flags_of_a_probe_that_the_file_may_ask_for_are_no_mistake() -> None:
     arguments = ["--node-name=n1", "--simulated=h100 x 2"]
     local = parse([*arguments, "--config-file=/c"], {})
     assert Node(said("simulated"), local).runs == ("simulated",)
@@ -122,7 +113,7 @@ def test_what_nobody_holds_goes_to_no_new_pod_and_is_gone_once_that_is_sure() ->
     assert (node.devices, node.problems, [each.name for each in node.world.plan.resources]) == ([gpu_id(0)], [], [GPU])  # type: ignore[union-attr]
 
 
-def test_what_a_pod_holds_stays_listed_until_the_pod_ends_and_is_no_fault() -> None:
+def test_what_a_pod_holds_or_was_just_handed_stays_listed_and_is_no_fault() -> None:
     node = both().held(RDMA, "NIC-0").uses(said("nvml")).wait(600, nvml=(gpu(0),))
     assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
     assert node.states == {gpu_id(0): ("Healthy", ""), "NIC-0": ("Unknown", "ProbeSilent")}
@@ -130,9 +121,6 @@ def test_what_a_pod_holds_stays_listed_until_the_pod_ends_and_is_no_fault() -> N
     assert node.last
     assert node.last.silent == frozenset(), "a probe that does not run is not silent"
     assert node.held(RDMA).devices == [gpu_id(0)]
-
-
-def test_what_was_being_handed_out_when_the_probe_was_taken_away_counts_as_held() -> None:
     node = both()
     now = node.time
     node.uses(said("nvml"))
@@ -198,16 +186,13 @@ def test_the_same_hardware_under_another_id_goes_to_no_pod_while_one_holds_it(
     assert sorted(node.offered) == sorted([gpu_id(0), "mlx5_0", "mlx5_1"])
 
 
-def test_neither_id_of_the_same_hardware_is_offered_while_the_kubelet_may_still_hand_out_the_old_one() -> None:
+def test_no_two_ids_of_the_same_hardware_are_on_offer_also_after_two_changes_in_a_row() -> None:
     node = both().uses(said("nvml", "ib=/opt/ib", "fpga=/opt/fpga"))
     assert sorted(node.offered) == sorted([gpu_id(0), "NIC-0"]), "fpga has not reported yet"
     node.line("ib", nic(0, id="mlx5_0"))
     assert node.offered == [gpu_id(0)]
     node.wait(PROVEN_SECONDS + 1, nvml=(gpu(0),), ib=(nic(0, id="mlx5_0"),))
     assert sorted(node.offered) == sorted([gpu_id(0), "mlx5_0"])
-
-
-def test_of_two_changes_in_a_row_no_two_ids_of_the_same_hardware_are_left_on_offer() -> None:
     node = both().uses(said("nvml", "ib=/opt/ib")).line("ib", nic(0, id="mlx5_0")).uses(BOTH)
     assert node.devices == [gpu_id(0), "NIC-0", "mlx5_0"]
     assert node.offered == [gpu_id(0)]
@@ -223,16 +208,13 @@ def test_a_restart_in_the_middle_keeps_what_pods_hold_and_saves_nothing_before_a
     assert replace(Node().wait(1).world.state, spec=None) == State()
 
 
-def test_a_restart_knows_the_devices_of_a_command_of_before_from_those_of_the_same_name() -> None:
+def test_a_restart_with_another_command_knows_the_devices_of_before_and_is_the_same_as_the_change() -> None:
     renamed = nic(0, id="mlx5_0")
     node = both().held(RDMA, "NIC-0").uses(said("nvml", OTHER_NICS)).line("nics", renamed)
     again = node.restart().line("nvml", gpu(0)).line("nics", renamed).wait(60, nvml=(gpu(0),), nics=(renamed,))
     assert (again.offered, again.states["NIC-0"][0]) == ([gpu_id(0)], "Unknown")
     assert sorted(again.held(RDMA).offered) == sorted([gpu_id(0), "mlx5_0"])
     assert again.world.state.retired_devices == ()
-
-
-def test_a_restart_with_another_command_is_the_same_as_the_change_while_it_runs() -> None:
     node = both().held(RDMA, "NIC-0").restart(said("nvml", OTHER_NICS))
     node.line("nvml", gpu(0)).line("nics", nic(0, id="mlx5_0"))
     assert node.offered == [gpu_id(0)]

@@ -260,13 +260,17 @@ def test_devices_healthy_says_what_is_wrong_what_would_help_and_whom_it_hits(hol
     assert condition(made, "DevicesHealthy") == ("False", "DeviceFault", expected)
 
 
-def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
+def test_an_undecided_gpu_counts_as_degraded_and_several_models_are_mixed() -> None:
     undecided = dataclasses.replace(bad("Correlating", HealthState.DEGRADED, recovery_action="None"), offered=False)
     made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): undecided})
     summary = report(made).summary
     assert summary is not None
     assert (summary.healthy, summary.degraded, summary.reason) == (2, 1, "Correlating")
     assert condition(made, "DevicesHealthy") == ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Correlating (not held)")
+    mixed = inventory_of(gpu(0), gpu(1, product_name="NVIDIA L4"))
+    summary = report(facts(2, inventory=mixed)).summary
+    assert summary is not None
+    assert summary.model == "mixed"
 
 
 @cases(
@@ -313,13 +317,6 @@ def test_all_xids_of_this_boot_are_listed_and_none_of_the_boot_before_or_that_is
     inventory = replace(inventory_of(gpu(0)), boot_id="boot-1")
     made = report(facts(inventory=inventory, verdicts={gpu_id(0): bad(xid=79, faults=faults)}))
     assert made.devices[0].health.xids == (48, 79)
-
-
-def test_several_models_are_mixed() -> None:
-    mixed = inventory_of(gpu(0), gpu(1, product_name="NVIDIA L4"))
-    summary = report(facts(2, inventory=mixed)).summary
-    assert summary is not None
-    assert summary.model == "mixed"
 
 
 # --- holders ----------------------------------------------------------------------------------------------------------
@@ -588,15 +585,12 @@ def test_a_device_of_two_pods_is_named_with_them_and_stays_so_until_a_list_says_
     assert condition(restarted, "AllocatedOnce")[:2] == ("False", "DoubleAllocation")
 
 
-def test_names_no_longer_offered_are_listed_with_since_when() -> None:
+def test_names_no_longer_offered_have_their_time_and_a_machine_that_says_nothing_is_left_out() -> None:
     made = report(facts(retired={"b/gpu": START, "a/gpu": START + timedelta(seconds=1)}))
     assert [(each.name, each.since) for each in made.retired_resources] == [
         ("a/gpu", START + timedelta(seconds=1)),
         ("b/gpu", START),
     ]
-
-
-def test_a_machine_that_says_nothing_of_itself_is_left_out() -> None:
     inventory = replace(inventory_of(gpu(0)), machine=Machine(type="DGX H100", vgpu_version="535.1"))
     machine = report(facts(1, inventory=inventory)).machine
     assert machine is not None
@@ -604,13 +598,18 @@ def test_a_machine_that_says_nothing_of_itself_is_left_out() -> None:
     assert report(facts()).machine is None
 
 
-def test_a_name_that_another_plugin_serves_is_reported_on_ready_and_no_id_of_it_counts_as_reported() -> None:
+def test_a_name_that_another_plugin_serves_is_the_reason_in_ready_and_in_tables() -> None:
     why = f"another device plugin serves {GPU} to this kubelet"
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message=why)
     made = facts(registrations=(theirs,))
     assert condition(made, "Ready") == ("False", "ServedByAnother", f"{GPU}: {why}")
     [resource] = report(made).resources
     assert (resource.capacity, resource.healthy) == (2, 0)
+    other = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER)
+    for made in (facts(1, registrations=(other,)), facts(1, expected=None, registrations=(other,))):
+        shown = report(made).summary
+        assert shown is not None
+        assert shown.reason == "ServedByAnother"
 
 
 def test_a_device_out_of_service_says_why_and_is_as_well_as_it_is() -> None:
@@ -671,11 +670,3 @@ def test_fewer_devices_than_expected_are_a_condition_that_says_what_to_do() -> N
     shown = report(facts(1, expected=few)).summary
     assert shown is not None
     assert (shown.reason, shown.message) == ("Expected8Found7", "type gpu: 7 of 8 expected.")
-
-
-def test_a_node_that_is_not_ready_has_the_reason_in_its_tables() -> None:
-    other = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER)
-    for made in (facts(1, registrations=(other,)), facts(1, expected=None, registrations=(other,))):
-        shown = report(made).summary
-        assert shown is not None
-        assert shown.reason == "ServedByAnother"

@@ -145,25 +145,27 @@ def test_a_node_with_64_pods_by_memory_stays_a_small_object() -> None:
     assert len(json.dumps(said, separators=(",", ":"))) < 28_000
 
 
-def test_each_model_by_its_own_memory() -> None:
+def test_each_model_has_its_own_memory_and_some_are_whole() -> None:
     node = Node(l4(0), gpu(1, memory_bytes=80 * GIB, readings=old())).now(
         by_memory(packing="spread"), has("a", 30, of=1)
     )
     assert [(each["total"], each["held"], each["free"]) for each in shares(node) if each] == [(22, 0, 22), (80, 30, 50)]
     said = resources(node)[MEMORY]
     assert (said["capacity"], said["free"], said["unit"], said["packing"]) == (102, 72, "1Gi", "spread")
+    node = Node(l4(0), l4(1)).now(by_memory(devices=["0"]), has("a", 2), holder("b", GPU, gpu_id(1)))
+    assert [each["resource"] if each else None for each in shares(node)] == [MEMORY, None]
+    said = resources(node)
+    assert (said[GPU]["free"], said[MEMORY]["free"]) == (0, 20)
+    assert "unit" not in said[GPU]
 
 
-def test_of_a_gpu_that_failed_nothing_is_free_and_its_pods_have_what_they_have() -> None:
+def test_of_a_gpu_that_failed_or_is_held_in_an_earlier_unit_nothing_is_free() -> None:
     node = Node(l4(0), l4(1)).now(by_memory(), has("a", 8))
     node.devices = (l4(0, lost=True), l4(1))
     node.now(by_memory(), has("a", 8))
     assert [(each["total"], each["held"], each["free"]) for each in shares(node) if each] == [(22, 8, 0), (22, 0, 22)]
     said = resources(node)[MEMORY]
     assert (said["free"], said["allocated"]) == (22, 8)
-
-
-def test_memory_held_in_an_earlier_unit_counts_as_shares_and_leaves_nothing_of_that_gpu_free() -> None:
     node = Node(l4(0), l4(1)).now(by_memory(), has("a", 3))
     node.now(by_memory("2Gi"), has("a", 3))
     assert [(each["total"], each["held"], each["free"]) for each in shares(node) if each] == [(11, 2, 0), (11, 0, 11)]
@@ -192,14 +194,6 @@ def test_shares_taken_out_of_service_by_hand_are_not_free() -> None:
     plan = Plan(resources=(replace(resource, ids=withdrawn),))
     [counts] = share_counts(facts(node, plan=plan))
     assert (counts.total, counts.held, counts.free, counts.not_offered) == (22, 2, 0, 20)
-
-
-def test_some_gpus_by_memory_and_the_others_whole() -> None:
-    node = Node(l4(0), l4(1)).now(by_memory(devices=["0"]), has("a", 2), holder("b", GPU, gpu_id(1)))
-    assert [each["resource"] if each else None for each in shares(node)] == [MEMORY, None]
-    said = resources(node)
-    assert (said[GPU]["free"], said[MEMORY]["free"]) == (0, 20)
-    assert "unit" not in said[GPU]
 
 
 def test_mig_devices_shared_by_memory_have_shares_of_their_own() -> None:

@@ -97,8 +97,10 @@ def test_an_empty_file_is_taken_as_nvidias_plugin_takes_it_and_known_to_be_empty
     assert parse(text) == FileConfig(empty=True)
 
 
-def test_null_is_not_set_as_in_nvidias_plugin() -> None:
+def test_null_is_not_set_and_an_empty_configuration_of_a_policy_leaves_the_nodes_own() -> None:
     assert parse(b"flags: {migStrategy: null, plugin: null}") == FileConfig()
+    assert effective(text=SLICED, spec={}) == effective(text=SLICED)
+    assert effective() == effective(text=b"", spec={})
 
 
 @cases(
@@ -201,11 +203,6 @@ def test_a_section_of_spec_config_replaces_the_nodes_own_whole() -> None:
     assert not both.sections.sharing.rename_by_default
     assert [each.replicas for each in both.sections.sharing.resources] == [2]
     assert none.sections.sharing.strategy == "none"
-
-
-def test_an_empty_spec_config_leaves_the_nodes_own_in_effect() -> None:
-    assert effective(text=SLICED, spec={}) == effective(text=SLICED)
-    assert effective() == effective(text=b"", spec={})
 
 
 @cases(

@@ -72,12 +72,9 @@ def test_flags_with_one_dash_are_at_work() -> None:
     assert "--mig-strategi: unknown flag; did you mean --mig-strategy?" in refused(["-mig-strategi=single"])
 
 
-def test_nvidias_variables_and_aliases_are_taken() -> None:
+def test_nvidias_variables_are_taken_and_paths_follow_the_kubelets_directory() -> None:
     local = parse(["--nvidia-driver-root=/"], {**HERE, "PASS_DEVICE_SPECS": "false", "MIG_STRATEGY": "none"})
     assert local.given == {"driver-root": "/", "pass-device-specs": False, "mig-strategy": "none"}
-
-
-def test_paths_follow_the_kubelets_directory_and_are_absolute_but_for_the_kubeconfig() -> None:
     local = parse(["--kubelet-dir=/x/", "--kubeconfig=kubeconfig", "--cdi-spec-dirs=/etc/cdi,/var/run/cdi"], HERE)
     assert (local.kubelet_socket, local.pod_resources_socket) == (
         "/x/device-plugins/kubelet.sock",

@@ -72,18 +72,17 @@ def test_what_cannot_be_chosen_is_reported_with_what_there_is() -> None:
     assert error(NamedFiles(folder=FOLDER, error="No such file")).endswith("/available-configs: No such file")
 
 
-def test_the_chosen_file_says_which_it_is_and_keeps_its_own_error() -> None:
+def test_the_chosen_file_keeps_its_own_error_and_nvidias_variables_choose_it() -> None:
     files = NamedFiles(folder=FOLDER, files={"a": FileOutcome(error="line 1: not YAML")})
     assert error(files, "a") == "configuration 'a' in /available-configs: line 1: not YAML"
-
-
-# --- flags -----------------------------------------------------------------------------------------------------------
-def test_nvidias_names_of_the_variables() -> None:
     variables = {"CONFIG_FILE_SRCDIR": FOLDER, "DEFAULT_CONFIG": "a", "FALLBACK_STRATEGIES": "single,empty"}
     found = flags.parse(["--standalone"], variables)
     assert (found.config_dir, found.default_config, found.fallback_strategies) == (FOLDER, "a", ("single", "empty"))
     plain = flags.parse(["--standalone", f"--config-file-srcdir={FOLDER}"], {})
     assert (plain.config_dir, plain.default_config, plain.fallback_strategies) == (FOLDER, "", ("named", "single"))
+
+
+# --- flags -----------------------------------------------------------------------------------------------------------
 
 
 @cases(

@@ -42,10 +42,14 @@ def after(
     return with_kubelet(config, taken, offered, registrations, SECTIONS, was_applied=was_applied)
 
 
-def test_what_no_kubelet_could_refuse_is_applied() -> None:
+def test_what_no_kubelet_could_refuse_is_applied_and_what_it_has_taken_nothing_takes_back() -> None:
     assert after(states(gpu=REGISTERED), GPU) == NEW
     assert after(states(gpu=RegistrationState.SERVED_BY_ANOTHER), GPU) == NEW
     assert after(()) == NEW
+    assert after(states(gpu=PENDING), GPU, config=ConfigStatus(applied_hash="aa")).reason == "Applied"
+    before, config = Taken(shown="aa"), ConfigStatus(applied_hash="aa")
+    assert after(states(gpu=PENDING), GPU, config=config, before=before).reason == "Applied"
+    assert after((), GPU, config=config, before=before, was_applied=False).reason == "WaitingForKubelet"
 
 
 def test_a_refused_name_is_a_refusal_of_the_field_that_gives_it_or_of_none() -> None:
@@ -70,13 +74,6 @@ def test_until_the_kubelet_has_a_name_the_earlier_configuration_is_reported(regi
     found = after(registrations, GPU)
     assert (found.reason, found.applied_hash, found.refused) == ("WaitingForKubelet", "aa", None)
     assert found.message.startswith(f"the kubelet has not taken {GPU} yet")
-
-
-def test_what_the_kubelet_has_taken_once_nothing_takes_back() -> None:
-    assert after(states(gpu=PENDING), GPU, config=ConfigStatus(applied_hash="aa")).reason == "Applied"
-    before, config = Taken(shown="aa"), ConfigStatus(applied_hash="aa")
-    assert after(states(gpu=PENDING), GPU, config=config, before=before).reason == "Applied"
-    assert after((), GPU, config=config, before=before, was_applied=False).reason == "WaitingForKubelet"
 
 
 def test_before_the_first_plan_the_earlier_hash_is_reported_and_a_wrong_configuration_first() -> None:

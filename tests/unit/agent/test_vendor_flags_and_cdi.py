@@ -56,15 +56,12 @@ def by_cdi(node: Node, **found: CdiEnvironment) -> Node:
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
-def test_its_flags_variables_and_keys_are_read_with_the_agents_own_and_come_back_to_it() -> None:
+def test_its_flags_variables_and_keys_come_back_to_it_and_a_policy_replaces_what_they_set() -> None:
     assert acmes(effective()) == AcmeSettings()
     assert acmes(effective("--acme-shells=a,b")) == AcmeSettings(shells=("a", "b"))
     assert acmes(effective(ACME_SHELLS="a", ACME_IMAGE="x")) == AcmeSettings(shells=("a",), image="x")
     assert acmes(effective(file=b"flags: {acmeShells: [c]}")) == AcmeSettings(shells=("c",))
     assert acmes(effective("--acme-shells=a", file=b"flags: {acmeShells: [c]}")) == AcmeSettings(shells=("a",))
-
-
-def test_what_they_set_is_a_section_which_a_policy_replaces() -> None:
     assert effective("--acme-regions").sections.partitions.strategy == "mixed"
     assert effective("--acme-regions", "--mig-strategy=single").sections.partitions.strategy == "single"
     own = parse([NODE, "--acme-regions"], {}, WITH_ACME)
@@ -89,22 +86,21 @@ def test_help_shows_them_under_their_own_title(capsys: pytest.CaptureFixture[str
     assert nvidias < text.index("of Acme's FPGAs:") < text.index("--acme-shells")
 
 
-def test_what_they_require_of_the_host_is_waited_for() -> None:
+def test_what_its_cdi_names_require_of_the_host_is_waited_for_and_no_libraries() -> None:
     node = node_with(fpga(0), gpu(0, readings=old()), arguments=("--acme-control-required",)).now({})
     assert node.offers == {}
     assert "/dev/acmectl is not on this node" in node.world.config.message
     node.given(existing=frozenset({"/dev/acmectl"}))
     assert node.now({}).offers["acme.com/fpga"] == ["ACME-0"]
-
-
-# --- CDI --------------------------------------------------------------------------------------------------------------
-def test_its_devices_have_cdi_names_and_need_no_libraries() -> None:
     node = by_cdi(node_with(fpga(0), arguments=("--acme-shells=x",)), acme=CdiEnvironment())
     assert node.world.config.reason == "Applied"
     assert [each.kind for each in node.world.access.cdi["acme"].specs] == [KIND]
     assert node.world.plan is not None
     got = edits(grant(node.world.plan.resources[0], ["ACME-0"]), node.world.access.containers)
     assert (got.cdi_devices, got.envs) == ((f"{KIND}=ACME-0",), {"ACME_SHELLS": "x"})
+
+
+# --- CDI --------------------------------------------------------------------------------------------------------------
 
 
 def test_cdi_names_wait_for_a_file_that_can_be_written_and_not_for_gpus_without_libraries() -> None:

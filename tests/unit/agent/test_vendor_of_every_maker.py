@@ -82,18 +82,17 @@ class Hubbed(Node):
 
 
 # --- every maker's ---------------------------------------------------------------------------------------------------
-def test_devices_of_any_maker_are_its_unless_a_maker_knows_the_type_itself() -> None:
+def test_devices_of_any_maker_are_its_and_what_a_file_names_takes_effect_by_itself() -> None:
     node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB)).now()
     assert node.offers == {HUB: ["HUB-0", "HUB-1"]}
     both = WITH_HUBS.with_(Texas())
     node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB), vendors=both).now()
     assert node.offers == {HUB: ["HUB-0"], "texas.com/hub": ["HUB-1"]}
+    node = Hubbed(hub(0), file=HubFile(HUB)).now()
+    assert node.gives(HubFile(OTHER)).now().offers == {OTHER: ["HUB-0"]}
 
 
 # --- a device file ---------------------------------------------------------------------------------------------------
-def test_what_a_file_names_is_offered_and_a_new_content_takes_effect_by_itself() -> None:
-    node = Hubbed(hub(0), file=HubFile(HUB)).now()
-    assert node.gives(HubFile(OTHER)).now().offers == {OTHER: ["HUB-0"]}
 
 
 def test_a_file_that_breaks_is_refused_by_name_and_what_was_good_stays_across_a_restart() -> None:
@@ -118,12 +117,9 @@ def test_before_there_ever_was_a_good_one_its_devices_are_not_offered_and_all_ot
     assert node.world.config.reason == "Applied"
 
 
-def test_no_rule_names_a_device_whose_file_may_mean_another_name() -> None:
+def test_no_rule_names_a_device_whose_file_may_mean_another_and_a_policy_applies_with_its_last_content() -> None:
     node = Hubbed(hub(0), hub(1)).breaks("No such file or directory").now(RULES)
     assert node.offers == {}
-
-
-def test_while_a_file_is_wrong_a_policy_applies_with_its_last_content() -> None:
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB)).now().breaks("not valid JSON")
     assert node.now(RULES).offers == {HUB: ["HUB-0"], OTHER: ["HUB-1"]}
     assert node.world.config.reason == "ConfigInvalid"
@@ -225,16 +221,13 @@ def test_a_device_is_not_taken_out_of_it_under_a_pod_by_policy_or_file() -> None
     assert node.now().offers == {OTHER: ["HUB-0", "HUB-1"]}
 
 
-def test_one_share_more_than_there_are_now_keeps_nobody_from_the_others() -> None:
+def test_one_share_more_keeps_nobody_from_the_others_and_a_held_device_is_not_shared() -> None:
     node = Hubbed(hub(0), file=HubFile(HUB, shares=4, together=True)).now()
     holder = pod("a", "HUB-0::3")
     node.devices = (hub(0), hub(1))
     node.now({}, holder)
     assert node.offers == {HUB: ["HUB-0::0", "HUB-0::1", "HUB-1::0", "HUB-1::1"]}
     assert node.held_at == {"HUB-0": {"a"}, "HUB-1": {"a"}}
-
-
-def test_a_whole_device_is_not_shared_under_the_pod_that_has_it() -> None:
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB)).now()
     node.gives(HubFile(HUB, shares=4)).now({}, pod("a", "HUB-0"))
     assert node.offers == {HUB: ["HUB-1::0", "HUB-1::1"]}

@@ -196,16 +196,13 @@ def test_every_rule_about_an_object_says_what_stands_there() -> None:
     assert "a policy sets at least one section" in silent.pop(), "there is nothing to show"
 
 
-def test_the_api_server_fills_in_no_default_inside_a_section() -> None:
+def test_defaults_are_not_filled_into_a_section_and_are_documented_for_people() -> None:
     defaults = {path: node["default"] for path, node in every() if "default" in node}
     assert defaults == {
         "nodedevices.spec": {},
         "devicepolicies.spec.priority": 0,
         "devicepolicies.spec.mode": "Enforce",
     }
-
-
-def test_the_built_in_defaults_are_documented_for_people() -> None:
     health = schemas()["devicepolicies"]["properties"]["spec"]["properties"]["health"]["properties"]
     faults = schemas()["devicepolicies"]["properties"]["spec"]["properties"]["faults"]["properties"]
     assert health["holdDownSeconds"]["description"].endswith(" Built-in default: 300.")

@@ -29,8 +29,11 @@ def kind_of(document: dict[str, Any]) -> type[Model]:
     return NodeDevices if document["kind"] == "NodeDevices" else DevicePolicy
 
 
-def test_the_group_and_version_are_said_once() -> None:
+def test_group_and_version_are_said_once_and_the_full_policy_sets_every_field() -> None:
     assert f"{GROUP}/{VERSION}" == API_VERSION
+    spec = parse(DevicePolicy, FULL_POLICY).spec
+    assert isinstance(spec, DevicePolicySpec)
+    assert unset(spec, "spec") == []
 
 
 @pytest.mark.parametrize("document", [FULL_NODE, FULL_POLICY], ids=["NodeDevices", "DevicePolicy"])
@@ -47,12 +50,6 @@ def unset(model: Any, path: str) -> list[str]:
             hit for name in model.model_fields_set for hit in unset(getattr(model, name), f"{path}.{name}")
         ]
     return []
-
-
-def test_the_full_policy_sets_every_field_so_that_no_field_is_left_untested() -> None:
-    spec = parse(DevicePolicy, FULL_POLICY).spec
-    assert isinstance(spec, DevicePolicySpec)
-    assert unset(spec, "spec") == []
 
 
 @cases("refusal", *REFUSALS, ids=[refusal.name for refusal in REFUSALS])
@@ -124,12 +121,14 @@ def test_a_status_is_written_without_what_is_empty_but_with_zeros_that_count() -
     }
 
 
-def test_the_sections_of_a_policy_are_all_but_how_strongly_it_is_for_whom() -> None:
+def test_sections_are_all_of_a_policy_but_its_strength_and_selector_which_it_must_have() -> None:
     spec = parse(DevicePolicySpec, FULL_POLICY["spec"])
     others = {"nodeSelector", "priority", "mode", "paused", "rollout"}
     wanted = {key: value for key, value in FULL_POLICY["spec"].items() if key not in others}
     assert to_dict(spec.sections()) == wanted
     assert type(spec.sections()) is Sections
+    with pytest.raises(InputError, match="nodeSelector: missing"):
+        parse(DevicePolicy, {**policy(), "spec": {"partitions": {"strategy": "none"}}})
 
 
 def test_a_field_left_out_equals_its_default_and_a_plain_number_is_a_quantity() -> None:
@@ -137,21 +136,12 @@ def test_a_field_left_out_equals_its_default_and_a_plain_number_is_a_quantity() 
     assert parse(SharedResource, {"name": "nvidia.com/gpu", "memoryUnit": 1024}).memory_unit == "1024"
 
 
-def test_time_is_written_in_utc_to_the_second_and_a_holders_to_the_microsecond() -> None:
+def test_times_are_written_in_utc_and_long_texts_are_clipped() -> None:
     health = DeviceHealth(state="Healthy", since=NOW.astimezone(timezone(timedelta(hours=2))))
     holder = Holder(namespace="ml", pod="p", container="c", since=NOW)
 
     assert to_dict(health)["since"] == "2026-11-21T07:02:11Z"
     assert to_dict(holder)["since"] == "2026-11-21T07:02:11.123456Z"
-
-
-@cases("value", "2026-11-21", "2026-11-21T07:02:11", "soon", 1795244531, datetime(2026, 1, 1))  # noqa: DTZ001
-def test_a_time_without_a_zone_or_of_another_form_is_refused(value: object) -> None:
-    with pytest.raises(InputError, match="write it as 2026-11-21T07:02:11Z"):
-        parse(DeviceHealth, {"state": "Healthy", "since": value})
-
-
-def test_long_texts_are_clipped_because_they_must_not_cost_the_report() -> None:
     health = DeviceHealth(state="Unhealthy", since=NOW, message="x" * 1000)
     condition = Condition(type="Ready", status="True", reason="Because", message="ü" * 5000, last_transition_time=NOW)
 
@@ -159,6 +149,12 @@ def test_long_texts_are_clipped_because_they_must_not_cost_the_report() -> None:
     assert health.message.endswith("…")
     assert len(condition.message) == CONDITION_MESSAGE_LIMIT
     assert DeviceAttributes(product_name="N" * 200).product_name == "N" * 63 + "…"
+
+
+@cases("value", "2026-11-21", "2026-11-21T07:02:11", "soon", 1795244531, datetime(2026, 1, 1))  # noqa: DTZ001
+def test_a_time_without_a_zone_or_of_another_form_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match="write it as 2026-11-21T07:02:11Z"):
+        parse(DeviceHealth, {"state": "Healthy", "since": value})
 
 
 # --- defaults --------------------------------------------------------------------------------------------------------
@@ -212,11 +208,6 @@ def test_a_selector_selects_as_kubernetes_does(
     selector: dict[str, Any], labels: dict[str, str], selected: bool
 ) -> None:
     assert parse(LabelSelector, selector).matches(labels) is selected
-
-
-def test_a_policy_for_every_node_must_say_so() -> None:
-    with pytest.raises(InputError, match="nodeSelector: missing"):
-        parse(DevicePolicy, {**policy(), "spec": {"partitions": {"strategy": "none"}}})
 
 
 def test_with_mps_a_container_may_have_one_share_and_mps_fits_neither_mixed_nor_a_watcher() -> None:

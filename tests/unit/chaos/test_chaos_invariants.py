@@ -56,9 +56,12 @@ def test_two_containers_with_one_device_are_found(one: tuple[str, str], other: t
     assert said == f"n1: first/main has {one[0]} {one[1]}, and second/main has {other[0]} {other[1]}"
 
 
-def test_more_memory_than_a_device_has_is_found() -> None:
+def test_more_memory_than_a_device_has_or_ids_that_are_not_capacity_are_found() -> None:
     [said] = twice(first=[(MEMORY, f"{A}::1Gi.{n}") for n in range(3)], second=[(MEMORY, f"{A}::2Gi.0")])
     assert said == f"n1: {A} has 4096 MiB, and containers have 5120 MiB of it"
+    assert invariants.counts_add_up(node(resource(healthy=3, withheld=[{"reason": "Cordoned", "count": 1}]))) == []
+    assert invariants.counts_add_up(node(resource(healthy=3)))
+    assert invariants.counts_add_up(node(resource(free=5)))
 
 
 @cases("offered", (SHARED, A), (GPU, f"{A}::1"), ("nvidia.com/mig-1g.10gb", PART))
@@ -177,12 +180,6 @@ def node(*resources: dict[str, Any], conditions: dict[str, tuple[str, str]] | No
 
 def wrong(seen: NodeSeen, plan: NodePlan | None = None, pods: dict[str, PodSeen] | None = None) -> list[str]:
     return invariants.node_is_right(seen, pods or {}, KNOWN, plan or NodePlan("n1"))
-
-
-def test_healthy_and_withheld_that_are_not_capacity_are_found() -> None:
-    assert invariants.counts_add_up(node(resource(healthy=3, withheld=[{"reason": "Cordoned", "count": 1}]))) == []
-    assert invariants.counts_add_up(node(resource(healthy=3)))
-    assert invariants.counts_add_up(node(resource(free=5)))
 
 
 @cases(
@@ -362,12 +359,17 @@ def test_a_pod_that_ends_without_a_policy_or_a_person_is_found(pod: PodSeen | No
     assert evicted(pod, "n1") == []
 
 
-def test_a_pod_that_was_evicted_is_not_expected_back_when_the_policy_has_changed() -> None:
+def test_an_evicted_pod_is_not_expected_back_and_a_deleted_one_that_runs_is_found() -> None:
     seen, plan = Seen({}, {}), plan_with("p")
     ran = invariants.remember(KNOWN, Seen({}, {"p": PodSeen("u", "p", "n1", "Running")}))
     assert invariants.nobody_evicted(seen, invariants.without_evicted(ran, seen, plan, frozenset()), plan, frozenset())
     after_it = invariants.without_evicted(ran, seen, plan, frozenset({"n1"}))
     assert invariants.nobody_evicted(seen, after_it, plan, frozenset()) == []
+    pod = PodSeen("u", "p", "n1", "Running")
+    there = Seen({"n1": NodeSeen("n1", processes=(Process(1, "u", "c"),))}, {"p": pod})
+    assert invariants.every_pod_is_there(there, plan_with("p")) == []
+    assert invariants.every_pod_is_there(there, Plan())
+    assert invariants.every_pod_is_there(Seen({"n1": NodeSeen("n1")}, {"p": pod}), plan_with("p"))
 
 
 def test_only_a_pod_with_devices_of_an_init_container_may_be_rejected_by_a_kubelet_that_restarts() -> None:
@@ -379,20 +381,18 @@ def test_only_a_pod_with_devices_of_an_init_container_may_be_rejected_by_a_kubel
     assert invariants.nobody_evicted(Seen({}, {"p": failed}), ran, plan, frozenset()) == []
 
 
-def test_a_pod_that_was_deleted_and_is_still_there_is_found_and_so_is_one_that_runs_without_a_process() -> None:
-    pod = PodSeen("u", "p", "n1", "Running")
-    there = Seen({"n1": NodeSeen("n1", processes=(Process(1, "u", "c"),))}, {"p": pod})
-    assert invariants.every_pod_is_there(there, plan_with("p")) == []
-    assert invariants.every_pod_is_there(there, Plan())
-    assert invariants.every_pod_is_there(Seen({"n1": NodeSeen("n1")}, {"p": pod}), plan_with("p"))
-
-
-def test_a_policy_that_is_not_accepted_is_found() -> None:
+def test_a_policy_that_is_not_accepted_and_a_healthy_device_that_needs_something_are_found() -> None:
     plan = after(Plan(), SetPolicy("n1", "sharing", "four"))
     accepted = {"status": {"conditions": [{"type": "Accepted", "status": "True"}]}}
     assert invariants.policies_are_accepted(Seen({}, {}, {"sharing-n1": accepted}), plan) == []
     assert invariants.policies_are_accepted(Seen({}, {}, {"sharing-n1": {}}), plan)
     assert invariants.policies_are_accepted(Seen({}, {}), plan)
+    health = {"state": "Healthy", "recoveryAction": "ResetDevice"}
+    shown = {"status": {"devices": [{"id": A, "name": "gpu-0", "health": health}]}}
+    node = NodeSeen("n1", shown=shown)
+    assert invariants.the_healthy_need_nothing(node) == ["n1: gpu-0 is Healthy, and ResetDevice would help"]
+    health["recoveryAction"] = "None"
+    assert invariants.in_any_test(Seen(nodes={"n1": node}), KNOWN) == []
 
 
 def request(verb: str, resource: str, *, account: str = "nodedevices-operator", path: str = "n1") -> Request:
@@ -409,13 +409,6 @@ def test_a_write_while_nothing_happens_is_found_but_for_each_agents_heartbeat() 
 
 
 # --- in any test of the real cluster ----------------------------------------------------------------------------------
-def test_a_healthy_device_that_needs_something_is_found() -> None:
-    health = {"state": "Healthy", "recoveryAction": "ResetDevice"}
-    shown = {"status": {"devices": [{"id": A, "name": "gpu-0", "health": health}]}}
-    node = NodeSeen("n1", shown=shown)
-    assert invariants.the_healthy_need_nothing(node) == ["n1: gpu-0 is Healthy, and ResetDevice would help"]
-    health["recoveryAction"] = "None"
-    assert invariants.in_any_test(Seen(nodes={"n1": node}), KNOWN) == []
 
 
 def test_a_field_with_two_writers_is_found() -> None:

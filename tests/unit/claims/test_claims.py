@@ -93,12 +93,17 @@ def test_odd_json_raises_nothing_else(one: Any, other: Any, third: Any) -> None:
 
 
 # --- what it gets -----------------------------------------------------------------------------------------------------
-def test_a_claim_gets_its_devices_and_the_same_again() -> None:
+def test_a_claim_gets_its_devices_again_and_one_allocated_anew_is_released_first() -> None:
     first = prepared(understood(result("gpu-0"), result("gpu-1", request="other")))
     assert first.is_new
     assert first.record.held == {"GPU-0", "GPU-1"}
     again = prepared(understood(result("gpu-0"), result("gpu-1", request="other")), first.record, devices={})
     assert again == Prepare(record=first.record, is_new=False)  # whatever the plan is now
+    before = prepared(understood()).record
+    anew = prepared(understood(result("gpu-1")), before)
+    assert anew.is_new
+    assert anew.replaces == before
+    assert anew.record.held == {"GPU-1"}
 
 
 def test_a_device_that_is_gone_is_an_error_and_never_another_device() -> None:
@@ -107,14 +112,6 @@ def test_a_device_that_is_gone_is_an_error_and_never_another_device() -> None:
         prepared(understood(), first.record, present=PRESENT - {"GPU-0"})
     with pytest.raises(ClaimError, match="is not on this node now"):
         prepared(understood(), present=PRESENT - {"GPU-0"})
-
-
-def test_a_claim_that_was_allocated_anew_is_released_first() -> None:
-    before = prepared(understood()).record
-    anew = prepared(understood(result("gpu-1")), before)
-    assert anew.is_new
-    assert anew.replaces == before
-    assert anew.record.held == {"GPU-1"}
 
 
 def test_another_claims_device_is_refused_but_for_an_administrator() -> None:

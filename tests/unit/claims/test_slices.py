@@ -93,13 +93,16 @@ class Server:
         return {piece.spec["pool"]["generation"] for piece in self.slices.values()}
 
 
-def test_an_empty_pool_is_one_empty_slice_that_says_that_the_driver_lives() -> None:
+def test_an_empty_pool_is_one_slice_with_a_name_that_is_one_however_long_the_nodes() -> None:
     server = Server()
     wanted = server.follow([])
     [(name, spec)] = wanted.creates.items()
     assert name == "00000-nodedevices.io-n1"
     assert spec["devices"] == []
     assert spec["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    names = {slice_name(0, DRIVER, f"{'n' * 252}{end}") for end in "ab"} | {slice_name(1, DRIVER, "n" * 253)}
+    assert len(names) == 3
+    assert max(map(len, names)) <= 253
 
 
 def test_nothing_is_written_where_nothing_changed_although_the_server_spells_it_otherwise() -> None:
@@ -177,12 +180,6 @@ def test_whatever_comes_and_goes_the_pool_is_whole_and_legal(steps: list[tuple[i
         assert resourceslice.problems(specs) == []
 
 
-def test_a_long_node_name_gives_a_name_that_is_still_one() -> None:
-    names = {slice_name(0, DRIVER, f"{'n' * 252}{end}") for end in "ab"} | {slice_name(1, DRIVER, "n" * 253)}
-    assert len(names) == 3
-    assert max(map(len, names)) <= 253
-
-
 @cases("reason", *sorted(MEANINGS))
 def test_what_protects_other_pods_leaves_a_device_out_and_nothing_else_does(reason: str) -> None:
     found = published(gpu(0), blocked=Blocked(reason=reason, message="why"))
@@ -231,12 +228,15 @@ def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
     assert len(described.problems) == 3 + sum(f"extra{number:02}" in named for number in range(30))
 
 
-def test_devices_that_the_server_stored_without_their_taint_are_named() -> None:
+def test_devices_stored_without_their_taint_are_named_and_those_in_no_list_are_in_no_slice() -> None:
     sent = {"devices": [tainted(devices(1)[0]), *devices(3)[1:]]}
     kept = {"devices": [{**sent["devices"][0], "taints": []}, *sent["devices"][1:]]}
     assert dropped(sent, kept) == {"gpu-0"}
     assert dropped(sent, sent) == frozenset()
     assert dropped(sent, {"devices": None}) == frozenset()
+    inventory = inventory_of(gpu(0))
+    found = publish([offered(gpu(0), gpu(1))], inventory, {}, device_names(inventory), driver=DRIVER)
+    assert list(found.ids) == ["gpu-0"]
 
 
 @cases(
@@ -248,9 +248,3 @@ def test_devices_that_the_server_stored_without_their_taint_are_named() -> None:
 )
 def test_what_dra_cannot_carry_stays_with_the_device_plugin_and_says_why(resource: OfferedResource, why: str) -> None:
     assert not_by_dra(resource) == why
-
-
-def test_a_device_that_is_in_none_of_the_drivers_lists_is_in_no_slice() -> None:
-    inventory = inventory_of(gpu(0))
-    found = publish([offered(gpu(0), gpu(1))], inventory, {}, device_names(inventory), driver=DRIVER)
-    assert list(found.ids) == ["gpu-0"]

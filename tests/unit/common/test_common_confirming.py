@@ -50,13 +50,19 @@ def test_an_entry_says_what_is_answered(value: str, entries: list[tuple[str, str
     assert read(value, OF_NODE) == (entries, [])
 
 
-def test_each_object_has_entries_of_its_own() -> None:
+def test_each_object_has_entries_of_its_own_found_as_they_are_written() -> None:
     assert read("rollout=resumed@3", OF_POLICY) == ([Entry("rollout", "resumed", "3")], [])
     assert read(f"actions=resumed@{AT}", OF_RECORD) == ([Entry("actions", "resumed", AT)], [])
     assert read("rollout=resumed@3", OF_RECORD)[1] == [f"rollout=resumed@3: give actions=resumed@{TIME}"]
     assert read(f"GPU-1=removed@{AT}", OF_POLICY)[1] == [
         f"GPU-1=removed@{AT}: give rollout=resumed@<metadata.generation>"
     ]
+    value = "GPU-1=removed, config=accepted@ab ,rollout=resumed@3"
+    assert says(value, CONFIG_ACCEPTED, "ab")
+    assert says(value, ROLLOUT_RESUMED, "3")
+    assert not says(value, CONFIG_ACCEPTED, "a")
+    assert not says("config=accepted@", CONFIG_ACCEPTED, "")
+    assert not says(value, ACTIONS_RESUMED, AT)
 
 
 @pytest.mark.parametrize(
@@ -110,15 +116,6 @@ def test_what_was_acted_on_is_left_out_right_or_wrong() -> None:
     before = f"GPU-1=removed, GPU-2=removed@{AT}"
     assert read(f"GPU-2=removed@{AT},GPU-1=removed", OF_NODE, done=before) == ([], [])
     assert read(f"GPU-2=removed@{AT},GPU-3=removed@{AT}", OF_NODE, done=before)[0] == [Entry("GPU-3", "removed", AT)]
-
-
-def test_an_entry_without_a_subject_of_its_own_is_found_as_it_is_written() -> None:
-    value = "GPU-1=removed, config=accepted@ab ,rollout=resumed@3"
-    assert says(value, CONFIG_ACCEPTED, "ab")
-    assert says(value, ROLLOUT_RESUMED, "3")
-    assert not says(value, CONFIG_ACCEPTED, "a")
-    assert not says("config=accepted@", CONFIG_ACCEPTED, "")
-    assert not says(value, ACTIONS_RESUMED, AT)
 
 
 def test_who_adds_an_entry_keeps_those_about_other_subjects() -> None:

@@ -49,10 +49,16 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_it_is_done_again_and_again() -> None:
+async def test_it_is_done_again_and_again_and_a_first_run_that_takes_too_long_is_given_up() -> None:
     work = Work()
     async with running(Periodic(work, seconds=0.001)):
         await until(lambda: work.done >= 5)
+    work = Work()
+    work.may_end.clear()
+    assert not await Periodic(work, seconds=NEVER, patience_seconds=0.001).first()
+    assert work.running == 0
+    work.may_end.set()
+    assert await Periodic(work, seconds=NEVER, patience_seconds=PATIENCE_SECONDS).first()
 
 
 async def test_requested_it_is_done_now_and_not_before() -> None:
@@ -89,15 +95,6 @@ async def test_the_period_is_requested_after_every_run_and_none_waits_for_news()
         await until(lambda: work.done == 2)
         periodic.soon()
         await until(lambda: work.done == 3)
-
-
-async def test_a_first_run_that_takes_too_long_is_given_up() -> None:
-    work = Work()
-    work.may_end.clear()
-    assert not await Periodic(work, seconds=NEVER, patience_seconds=0.001).first()
-    assert work.running == 0
-    work.may_end.set()
-    assert await Periodic(work, seconds=NEVER, patience_seconds=PATIENCE_SECONDS).first()
 
 
 async def test_what_fails_is_reported_to_whoever_runs_it() -> None:

@@ -122,14 +122,11 @@ def test_sidecars_and_the_first_container_carry_the_largest_demand_of_the_init_c
     assert found == {name: Demand(50) for name in ("warm", "proxy", "late", "main")} | {"side": Demand(40)}
 
 
-def test_init_containers_alone_are_refused_since_the_kubelet_would_list_their_shares_nowhere() -> None:
+def test_init_containers_alone_are_refused_and_parts_of_a_device_add_up_exactly() -> None:
     [want] = wants([container(3, "80", "warm", kind=INIT)], MEMORY)
     assert want.problem == (
         f"its init container warm requests {MEMORY} and no container does; request the same amount in a container."
     )
-
-
-def test_parts_of_a_device_add_up_exactly_and_are_rounded_up_for_display() -> None:
     assert 3 * Demand(units=8).scaled(24) == ALL.scaled(24)
     assert Demand(units=8).percent_of(24) == 34
     assert Demand(percent=30, units=12).percent_of(24) == 50

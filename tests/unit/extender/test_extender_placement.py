@@ -29,12 +29,18 @@ def half(device: str = "a") -> Cores:
     return Cores({each: 500 if each == device else 1000 for each in totals}, totals)
 
 
-def test_containers_take_their_shares_one_after_another_and_the_first_without_room_ends_it() -> None:
+def test_containers_take_their_shares_one_after_another_and_what_is_missing_from_the_init_containers_device() -> None:
     assert placed({"a": 5, "b": 10}, (MAIN, 4), (MAIN, 4)) == (Placement(("a", "b")), {"a": 1, "b": 6})
     found, left = placed({"a": 5, "b": 4}, (MAIN, 5), (MAIN, 5), (MAIN, 1))
     assert (found, left) == (Placement(("a",)), {"a": 0, "b": 4})
     assert not found.complete(((MAIN, 5), (MAIN, 5), (MAIN, 1)))
     assert placed({"a": 5, "b": 10}, (MAIN, 4), spread=True)[0] == Placement(("b",))
+    steps = ((INIT, 2), (MAIN, 4))
+    found, _ = placed({"a": 3, "b": 9}, *steps)
+    assert (found.devices, found.complete(steps)) == (("a",), False)
+    assert (found.unused, found.unused_of) == (2, "a")
+    after = ((INIT, 2), (MAIN, 2), (MAIN, 4))
+    assert placed({"a": 3, "b": 9}, *after)[0] == Placement(("a", "a", "b")), "nothing is reused any more"
 
 
 @cases(
@@ -55,15 +61,6 @@ def test_what_an_init_container_had_the_next_ones_get_first(steps: tuple[Step, .
     assert (found.unused, found.unused_of) == (unused, "a" if unused else "")
 
 
-def test_what_is_missing_comes_from_the_init_containers_device_and_from_no_other() -> None:
-    steps = ((INIT, 2), (MAIN, 4))
-    found, _ = placed({"a": 3, "b": 9}, *steps)
-    assert (found.devices, found.complete(steps)) == (("a",), False)
-    assert (found.unused, found.unused_of) == (2, "a")
-    after = ((INIT, 2), (MAIN, 2), (MAIN, 4))
-    assert placed({"a": 3, "b": 9}, *after)[0] == Placement(("a", "a", "b")), "nothing is reused any more"
-
-
 def test_a_device_has_room_only_with_the_computing_power_that_is_needed() -> None:
     free = {"a": 5, "b": 9}
     half_of_it = (Demand(percent=50),)
@@ -78,7 +75,7 @@ def test_a_device_has_room_only_with_the_computing_power_that_is_needed() -> Non
     assert placed(free, (MAIN, 5), cores=unshared, demands=more)[0].devices == ("a",), "its own is not shared"
 
 
-def test_an_init_container_takes_no_computing_power_and_who_reuses_its_shares_does() -> None:
+def test_an_init_container_takes_no_computing_power_and_who_reuses_its_shares_needs_it_there() -> None:
     cores = half()
     steps = ((INIT, 2), (MAIN, 2))
     found, _ = placed({"a": 5}, *steps, cores=cores, demands=(Demand(percent=30), Demand(percent=30)))
@@ -86,9 +83,6 @@ def test_an_init_container_takes_no_computing_power_and_who_reuses_its_shares_do
     cores = half()
     tight, _ = placed({"a": 5}, *steps, cores=cores, demands=(Demand(percent=10), Demand(percent=60)))
     assert (tight.devices, cores.left["a"]) == (("a",), 500)
-
-
-def test_what_is_missing_beside_reused_shares_needs_their_device_with_enough_computing_power() -> None:
     steps = ((INIT, 2), (MAIN, 4))
     demands = (Demand(percent=10), Demand(percent=60))
     assert placed({"a": 5, "b": 9}, *steps, cores=half(), demands=demands)[0].devices == ("a",)

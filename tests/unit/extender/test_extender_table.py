@@ -36,13 +36,16 @@ def free(remembered: SharesCache, node: str = "n1", now: float = 1.0) -> list[in
 
 
 # --- one container ---------------------------------------------------------------------------------------------------
-def test_a_pod_that_fits_the_sum_of_a_node_and_no_single_gpu_is_refused_in_words() -> None:
+def test_a_pod_that_fits_no_single_gpu_is_refused_in_words() -> None:
     known = cache(node_devices("n1", gpu(0, 24, held=12), gpu(1, 24, held=9)))
     assert judge(known, pod("p", 15)).refusal == ""
     for size in (20, 24):
         refused = judge(known, pod("p", size))
         assert refused.refusal == f"no single GPU has {size} free units of {MEMORY} (largest free: 15)"
         assert not refused.never
+    known = cache(node_devices("n1", gpu(0, 24), gpu(1, 48)))
+    refused = judge(known, pod("p", 49))
+    assert refused == PodFit(refusal=f"no single GPU has 49 units of {MEMORY} (largest: 48); request fewer", never=True)
 
 
 @pytest.mark.parametrize(("size", "fits"), [(15, True), (16, False)])
@@ -50,12 +53,6 @@ def test_a_node_passes_for_as_much_as_its_emptiest_gpu_has(size: int, fits: bool
     table = cache(node_devices("n1", gpu(0, 24, held=12), gpu(1, 24, held=9))).table("n1", MEMORY, 1.0)
     assert table is not None
     assert table.fits(requests_of(pod("p", size), {MEMORY})[MEMORY]) is fits
-
-
-def test_a_request_that_no_gpu_of_the_node_could_ever_meet_says_so() -> None:
-    known = cache(node_devices("n1", gpu(0, 24), gpu(1, 48)))
-    refused = judge(known, pod("p", 49))
-    assert refused == PodFit(refusal=f"no single GPU has 49 units of {MEMORY} (largest: 48); request fewer", never=True)
 
 
 @pytest.mark.parametrize("state", ["Unhealthy", "Unknown"])
@@ -103,15 +100,12 @@ def test_shares_withheld_for_a_pending_change_are_not_free_when_their_holder_end
     assert free(cache(node_devices("n1", gpu(0, 24, holder("gone", 10), free=0)))) == [0]
 
 
-def test_mixed_models_are_judged_each_by_its_own_memory() -> None:
+def test_mixed_models_are_judged_by_their_own_memory_and_partitions_by_theirs() -> None:
     known = cache(node_devices("n1", gpu(0, 15), gpu(1, 80, held=75)))
     assert judge(known, pod("p", 15)).refusal == ""
     assert judge(known, pod("p", 16)).refusal.endswith("(largest free: 15)")
     assert not judge(known, pod("p", 16)).never
     assert judge(known, pod("p", 81)).never
-
-
-def test_partitions_that_are_shared_count_as_devices_of_their_own() -> None:
     parts = [gpu(0, 10, held=4) | {"id": "MIG-1"}, gpu(0, 20, held=15) | {"id": "MIG-2"}]
     device = {"id": "GPU-0", "index": 0, "health": {"state": "Healthy"}, "partitions": parts}
     known = cache(node_devices("n1", device))
@@ -120,16 +114,13 @@ def test_partitions_that_are_shared_count_as_devices_of_their_own() -> None:
 
 
 # --- what NodeDevices does not show yet ------------------------------------------------------------------------------
-def test_what_pods_hold_counts_once_and_until_they_end() -> None:
+def test_what_pods_hold_of_this_node_and_resource_counts_once_and_until_they_end() -> None:
     known = cache(node_devices("n1", gpu(0, 24, holder("runs", 10), holder("ended", 14))), pod("runs", 10, node="n1"))
     assert free(known) == [14]
     known = cache(node_devices("n1", gpu(0, 24, held=4), gpu(1, 24)), pod("coming", 16, node="n1"))
     assert free(known) == [4, 24]
     known = cache(node_devices("n1", gpu(0, 24, holder("runs", 16)), gpu(1, 24)), pod("runs", 16, node="n1"))
     assert free(known) == [8, 24]
-
-
-def test_a_pod_of_another_node_or_of_another_resource_takes_nothing() -> None:
     known = cache(
         node_devices("n1", gpu(0, 24)),
         node_devices("n2", gpu(0, 24, resource=OTHER)),
@@ -182,13 +173,19 @@ def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_one_and_a_stat
     assert free(known) == [14]
 
 
-def test_a_pod_that_follows_one_of_its_name_has_a_place_of_its_own() -> None:
+def test_who_follows_one_of_its_name_has_its_own_place_and_an_init_containers_stays_with_its_pod() -> None:
     first, second = pod("same", 10, node="n1"), pod("same", 10, node="n1")
     second["metadata"]["uid"] = "another"
     known = cache(node_devices("n1", gpu(0, 24, holder("same", 10) | {"podUID": "uid-same"}), gpu(1, 10)), first)
     known.remove_pod(first)
     known.observe_pod(second)
     assert free(known) == [24, 0]
+    held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
+    assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6))), held)) == [14]
+    half = pod("half", container("one", 4), container("two", 4), init=[container("fetch", 10)], node="n1")
+    assert free(cache(node_devices("n1", gpu(0, 24, holder("half", 4, container="one"))), half)) == [16]
+    held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
+    assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6), free=3)), held)) == [0]
 
 
 @pytest.mark.parametrize(("held", "left"), [(60, 25), (70, 15)])
@@ -206,15 +203,6 @@ def test_where_not_all_holders_are_listed_the_earliest_pods_have_the_unlisted_sh
 
 
 # --- several containers ----------------------------------------------------------------------------------------------
-
-
-def test_what_an_init_container_had_stays_with_its_pod_unseen_and_takes_no_more_than_there_is() -> None:
-    held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
-    assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6))), held)) == [14]
-    half = pod("half", container("one", 4), container("two", 4), init=[container("fetch", 10)], node="n1")
-    assert free(cache(node_devices("n1", gpu(0, 24, holder("half", 4, container="one"))), half)) == [16]
-    held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
-    assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6), free=3)), held)) == [0]
 
 
 # --- computing power -------------------------------------------------------------------------------------------------

@@ -109,13 +109,15 @@ def test_whatever_it_knows_nothing_of_passes() -> None:
     assert (found.passed, found.unknown) == (["n1", "n2"], 2)
 
 
-def test_a_pod_of_two_resources_needs_room_for_both() -> None:
+def test_a_pod_of_two_resources_needs_room_for_both_and_the_words_name_what_is_short() -> None:
     other = "example.com/other"
     known = cache(node_devices("n1", gpu(0, 24), gpu(1, 24, held=20, resource=other)))
     wanted = pod("p", container("a", 20), container("b", 5, resource=other))
     assert filtered(known, wanted, "n1").failed == {
         "n1": f"no single GPU has 5 free units of {other} (largest free: 4)"
     }
+    found = filtered(cache(*TWO), pod("p", 20), "n1")
+    assert MEMORY in found.failed["n1"]
 
 
 # --- a burst of pods -------------------------------------------------------------------------------------------------
@@ -186,8 +188,3 @@ def test_a_refusal_everywhere_is_judged_again_when_a_pod_ends_just_then() -> Non
         return await judged
 
     assert asyncio.run(late()).passed == ["n1"]
-
-
-def test_the_words_name_the_resource_that_is_short() -> None:
-    found = filtered(cache(*TWO), pod("p", 20), "n1")
-    assert MEMORY in found.failed["n1"]

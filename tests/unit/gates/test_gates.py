@@ -110,16 +110,13 @@ def test_a_device_that_is_withheld_without_a_reason_says_its_state(state: Health
     assert blocked.message == says
 
 
-def test_a_partition_at_fault_leaves_its_neighbours() -> None:
+def test_a_partition_at_fault_leaves_its_neighbours_and_what_a_person_took_out_says_by_whom() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
     ids = tuple(SchedulableId(id=mig_id(0, n), device_id=gpu_id(0), partition_id=mig_id(0, n)) for n in range(2))
     bad = Verdict(state=HealthState.UNHEALTHY, reason="Xid43", message="", since=START, offered=False)
     shape = Plan(resources=(OfferedResource(name=GPU, ids=ids),))
     plan = gated(shape, inventory_of(cut), {**healthy(cut), mig_id(0, 1): bad})
     assert why(plan) == {mig_id(0, 0): "", mig_id(0, 1): reasons.UNHEALTHY}
-
-
-def test_what_a_person_took_out_of_service_says_by_whom_until_when_and_why() -> None:
     cordon = Cordon(id=gpu_id(0), reason="RMA 4711", by="jane", until=datetime(2026, 12, 1, 8, tzinfo=UTC))
     plan = gated(whole(0, 1), BOTH, WELL, cordons=(cordon,))
     assert said(plan, gpu_id(0)) == Blocked(
@@ -127,10 +124,15 @@ def test_what_a_person_took_out_of_service_says_by_whom_until_when_and_why() -> 
     )
 
 
-def test_devices_of_a_probe_that_was_taken_away_and_in_anothers_place_are_blocked_in_its_words() -> None:
+def test_devices_in_anothers_place_or_of_a_waiting_change_are_blocked_in_its_words() -> None:
     plan = gated(whole(0, 1), BOTH, WELL, removed_probes={gpu_id(0): "it went"}, places={gpu_id(1): "GPU-9 was here"})
     assert why(plan) == {gpu_id(0): reasons.PROBE_REMOVED, gpu_id(1): reasons.SAME_PLACE}
     assert said(plan, gpu_id(1)).message == "GPU-9 was here"
+    change = WaitingChange(shape=whole(0), waits_for=("ml/train",))
+    plan = gated(whole(0, 1), BOTH, WELL, change=change)
+    assert why(plan) == {gpu_id(0): "", gpu_id(1): reasons.CHANGE_WAITS}
+    assert said(plan, gpu_id(1)).waits_for == ("ml/train",)
+    assert gated(whole(0, 1), BOTH, WELL, change=change, held=(held(gpu_id(1), 1),)) == whole(0, 1), "it is held"
 
 
 def test_shares_of_a_gpu_that_a_pod_holds_whole_wait_for_that_pod() -> None:
@@ -147,14 +149,6 @@ def test_shares_of_a_gpu_that_a_pod_holds_whole_wait_for_that_pod() -> None:
     unnamed = (replace(taken[0], holder=""),)
     plan = gated(shares(0), BOTH, WELL, held=unnamed, held_otherwise=unnamed)
     assert said(plan, f"{gpu_id(0)}::0").waits_for == ()
-
-
-def test_what_a_waiting_change_takes_away_goes_to_nobody_new_and_says_whom_it_waits_for() -> None:
-    change = WaitingChange(shape=whole(0), waits_for=("ml/train",))
-    plan = gated(whole(0, 1), BOTH, WELL, change=change)
-    assert why(plan) == {gpu_id(0): "", gpu_id(1): reasons.CHANGE_WAITS}
-    assert said(plan, gpu_id(1)).waits_for == ("ml/train",)
-    assert gated(whole(0, 1), BOTH, WELL, change=change, held=(held(gpu_id(1), 1),)) == whole(0, 1), "it is held"
 
 
 @pytest.mark.parametrize(("shown", "listed"), [(frozenset({GPU}), 4), (frozenset(), 0)])

@@ -71,16 +71,13 @@ def test_a_record_that_has_hardly_begun_is_a_row_as_well() -> None:
     ) == ("| 2026-12-01 | no GPU, Python ? | none | `make hardware`,  () | probing failed: ended after 5 s |")
 
 
-def test_the_python_of_the_packages_is_named_and_no_other_is_tried() -> None:
+def test_the_python_of_the_packages_and_the_largest_files_of_a_large_folder_are_named() -> None:
     assert unfit(MANIFEST, "3.12", "CPython", "x86_64") == ""
     assert unfit(MANIFEST, "3.10", "CPython", "x86_64") == (
         "run.py: these packages are for CPython 3.12 on x86_64, and this is CPython 3.10 on x86_64. Run it with "
         "python3.12, or make a folder for this one: make hardware-bundle HARDWARE_PYTHON=3.10"
     )
     assert "this is PyPy 3.12 on aarch64" in unfit(MANIFEST, "3.12", "PyPy", "aarch64")
-
-
-def test_a_folder_that_is_too_large_names_its_largest_files() -> None:
     sizes = {"a.zip": 9 << 20, "run.py": 1000, "b.zip": 12 << 20}
     assert too_large(sizes) == ""
     assert too_large(sizes, 20 << 20) == (

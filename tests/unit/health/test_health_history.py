@@ -72,16 +72,13 @@ def shown(of: Node, device: int = 0) -> list[tuple[str, int, bool]]:
 
 
 # --- rules that count ------------------------------------------------------------------------------------------------
-def test_the_same_error_twice_on_one_gpu_is_the_gpus_and_on_two_gpus_the_programs() -> None:
+def test_what_comes_twice_on_one_device_is_the_devices_and_on_two_the_programs() -> None:
     of = node(rule("Xid31", count=2, window=DAY))
     strike(of, 31, device=0)
     strike(of, 31, device=1)
     assert (state(of, 0), state(of, 1)) == (("Healthy", ""), ("Healthy", ""))
     strike(of, 31, device=1, wait=3600)
     assert (state(of, 0), state(of, 1)) == (("Healthy", ""), ("Unhealthy", "Xid31"))
-
-
-def test_what_comes_again_and_again_on_one_device_is_the_devices_and_marks_its_pods() -> None:
     of = strike(node(rule("Xid31", count=2, window=DAY)), 31, count=2)
     assert of.world.verdicts[gpu_id(0)].fault_domain == "Device"
     of = strike(node({"reasons": ["Xid31"], "state": "Unhealthy"}), 31)
@@ -130,7 +127,7 @@ def test_a_folded_event_counts_as_often_as_it_happened_also_where_it_is_only_cou
     assert state(strike(of, only_counted)) == ("Unhealthy", "Xid63")
 
 
-def test_a_reading_counts_each_time_it_begins_and_not_while_it_lasts() -> None:
+def test_a_reading_counts_each_time_it_begins_and_a_rule_met_long_ago_holds_for_none() -> None:
     of = node(rule("ThermalSlowdown", count=3, window=DAY), devices=(gpu(0),), holdDownSeconds=5)
     for _ in range(2):
         for readings in (HOT, COOL):
@@ -138,9 +135,6 @@ def test_a_reading_counts_each_time_it_begins_and_not_while_it_lasts() -> None:
                 of.line(gpu(0, readings=readings))
     assert state(of.line(gpu(0, readings=HOT))) == ("Unhealthy", "ThermalSlowdown"), "it began for the third time"
     assert of.world.state.history[gpu_id(0)][0].count == 3
-
-
-def test_a_rule_that_was_met_long_ago_holds_for_no_reading_that_begins_now() -> None:
     of = node(rule("ThermalSlowdown", count=2, window=60), devices=(gpu(0),), holdDownSeconds=1)
     for readings in (HOT, COOL, COOL, HOT, COOL, COOL):
         of.line(gpu(0, readings=readings), after=5)
@@ -148,7 +142,7 @@ def test_a_rule_that_was_met_long_ago_holds_for_no_reading_that_begins_now() -> 
     assert state(of.line(gpu(0, readings=HOT), after=30 * DAY)) == ("Degraded", "ThermalSlowdown")
 
 
-def test_what_a_rule_makes_recovers_as_any_fault_does_with_the_rules_hold_down() -> None:
+def test_what_a_rule_makes_recovers_with_its_hold_down_and_five_a_day_keep_a_gpu_out_for_longer() -> None:
     of = node(rule("Xid31", count=2, window=60, holdDownSeconds=600), devices=(gpu(0),))
     strike(strike(of, 31), 31)
     for _ in range(59):
@@ -156,9 +150,6 @@ def test_what_a_rule_makes_recovers_as_any_fault_does_with_the_rules_hold_down()
     assert state(of) == ("Unhealthy", "Xid31"), "the window is over, and the hold-down is not"
     assert state(of.line(after=20.0)) == ("Healthy", "")
     assert state(strike(of, 31)) == ("Healthy", ""), "the next one is a first one again"
-
-
-def test_five_fatal_errors_a_day_keep_a_gpu_out_for_longer() -> None:
     of = node(rule("Xid*", count=5, window=DAY, holdDownSeconds=DAY), devices=(gpu(0),), holdDownSeconds=10)
     for number in range(5):
         strike(of, 95, wait=60).line(after=30.0)
@@ -167,13 +158,19 @@ def test_five_fatal_errors_a_day_keep_a_gpu_out_for_longer() -> None:
     assert state(of.line(after=float(DAY))) == ("Healthy", "")
 
 
-def test_a_persons_word_that_a_device_is_recovered_begins_the_count_anew() -> None:
+def test_a_confirmed_repair_begins_the_count_anew_and_what_a_probe_repeats_counts_once() -> None:
     of = strike(node(rule("Xid31", count=3, window=DAY)), 31, count=3)
     assert state(of) == ("Unhealthy", "Xid31")
     of.sees(confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}").line()
     assert state(of) == ("Healthy", "")
     assert state(strike(of, 31, count=2)) == ("Healthy", "")
     assert shown(of.wait(61.0)) == [("Xid31", 5, True)], "what came stays visible"
+    of = node(rule("Xid31", count=3, window=DAY))
+    came = dataclasses.replace(xid(31, sequence=1), time=of.time)
+    for _ in range(4):
+        of.line(events=(came,)).restarts()
+    assert (shown(of.line(events=(came,))), state(of)) == ([("Xid31", 1, False)], ("Healthy", ""))
+    assert state(of.line(events=(came, dataclasses.replace(came, sequence=2, count=2)))) == ("Unhealthy", "Xid31")
 
 
 def test_a_rule_that_is_met_in_part_is_met_in_whole_after_a_restart(tmp_path: Path) -> None:
@@ -185,19 +182,15 @@ def test_a_rule_that_is_met_in_part_is_met_in_whole_after_a_restart(tmp_path: Pa
     assert state(strike(again, 31)) == ("Unhealthy", "Xid31")
 
 
-def test_what_a_probe_repeats_to_an_agent_that_was_restarted_counts_once() -> None:
-    of = node(rule("Xid31", count=3, window=DAY))
-    came = dataclasses.replace(xid(31, sequence=1), time=of.time)
-    for _ in range(4):
-        of.line(events=(came,)).restarts()
-    assert (shown(of.line(events=(came,))), state(of)) == ([("Xid31", 1, False)], ("Healthy", ""))
-    assert state(of.line(events=(came, dataclasses.replace(came, sequence=2, count=2)))) == ("Unhealthy", "Xid31")
-
-
-def test_a_clock_that_is_set_keeps_the_window() -> None:
+def test_a_clock_that_is_set_keeps_the_window_also_after_a_confirmed_repair() -> None:
     of = strike(node(rule("Xid31", count=2, window=60)), 31)
     of.ahead = 7200.0
     assert state(strike(of, 31, wait=50)) == ("Unhealthy", "Xid31")
+    of = strike(node(rule("Xid31", count=2, window=DAY)), 31)
+    of.sees(confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}").line()
+    assert of.world.state.history[gpu_id(0)][0].times == ()
+    of.ahead = 7200.0
+    assert shown(of.line()) == [("Xid31", 1, False)]
 
 
 def test_a_clock_that_begins_in_1970_at_each_boot_moves_nothing_of_the_boots_before() -> None:
@@ -214,14 +207,6 @@ def test_a_clock_that_begins_in_1970_at_each_boot_moves_nothing_of_the_boots_bef
     assert found.periods[0].first >= before
     assert state(strike(again, 31)) == ("Healthy", ""), "two within a day, and one a month ago"
     assert state(strike(again, 31)) == ("Unhealthy", "Xid31")
-
-
-def test_a_clock_is_set_after_a_person_confirmed_a_repair() -> None:
-    of = strike(node(rule("Xid31", count=2, window=DAY)), 31)
-    of.sees(confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}").line()
-    assert of.world.state.history[gpu_id(0)][0].times == ()
-    of.ahead = 7200.0
-    assert shown(of.line()) == [("Xid31", 1, False)]
 
 
 def test_what_came_by_a_clock_that_was_ahead_completes_no_number() -> None:
@@ -253,16 +238,13 @@ def test_a_gpu_that_was_repaired_shows_what_it_has_had_and_errors_of_programs_ar
     assert shown(of) == [("Xid31", 100, False)]
 
 
-def test_a_flood_changes_the_status_once_a_minute() -> None:
+def test_a_flood_changes_the_status_once_a_minute_with_the_newest_reasons() -> None:
     of = strike(node(), 31)
     reports = set()
     for _ in range(50):
         reports.add(tuple(shown(strike(of, 31, count=1000))))
     assert reports == {(("Xid31", 1, False),)}
     assert shown(of.wait(20.0)) == [("Xid31", 50_001, False)]
-
-
-def test_the_status_has_the_newest_reasons_of_many() -> None:
     of = node()
     for number in range(1, 40):
         strike(of, number)
@@ -290,7 +272,7 @@ def test_what_came_before_it_was_reported_is_shown_at_once_from_its_earliest_eve
     assert [each.first for each in only.periods] == [START + timedelta(seconds=5)]
 
 
-def test_two_periods_that_a_clock_makes_one_begin_with_the_earlier_one() -> None:
+def test_periods_that_a_clock_makes_one_begin_with_the_earlier_and_may_be_of_a_boot_before() -> None:
     """One ends between the two events, and another one before and after both once the clock is five days ahead."""
     first, then = 1 * DAY, 2 * DAY
     [[apart]] = (found := after(then, xid(31, after=then), before=after(first, xid(31, after=first)))).values()
@@ -298,9 +280,6 @@ def test_two_periods_that_a_clock_makes_one_begin_with_the_earlier_one() -> None
     by = timedelta(days=5)
     [[one]] = history.clock_set(found, by, booted=START, until=START + timedelta(seconds=then)).values()
     assert [(each.first, each.count) for each in one.periods] == [(START + timedelta(seconds=first) + by, 2)]
-
-
-def test_after_a_clock_was_set_back_the_last_one_may_be_of_a_boot_before() -> None:
     found = after(DAY, xid(31, after=DAY), before=after(0, xid(31)))
     booted = START + timedelta(seconds=1)
     moved = history.clock_set(found, timedelta(days=-3), booted=booted, until=START + timedelta(seconds=DAY))

@@ -47,14 +47,11 @@ def test_a_line_that_does_not_show_it_begins_the_count_anew(between: Readings) -
     assert lines(story, BRAKE, until=2 * PASSING_SECONDS + 10).says() == BRAKED
 
 
-def test_a_fault_stays_while_its_condition_is_counted_anew() -> None:
+def test_what_is_counted_anew_after_silence_a_reload_or_a_restart_keeps_a_fault() -> None:
     story = lines(Story(), BRAKE, until=PASSING_SECONDS + 5)
     story.line(gpu(0, readings=UNREADABLE))
     assert lines(story, BRAKE, until=story.clock + 10).says() == BRAKED
     assert lines(story.restart(), BRAKE, until=story.clock + 10).says() == BRAKED
-
-
-def test_silence_an_unloaded_driver_and_a_restart_of_the_agent_begin_the_count_anew() -> None:
     story = lines(Story(), BRAKE, until=50).silence(until=80)
     assert lines(story, BRAKE, until=130).says() == WELL
     story.line(driver=Driver(state=DriverState.NOT_LOADED), at=135)
@@ -63,10 +60,15 @@ def test_silence_an_unloaded_driver_and_a_restart_of_the_agent_begin_the_count_a
     assert lines(story, BRAKE, until=250).says() == BRAKED
 
 
-def test_a_device_that_does_not_answer_shows_nothing() -> None:
+def test_a_device_that_does_not_answer_shows_nothing_and_what_a_rule_named_ends_with_it() -> None:
     story = lines(Story(), BRAKE, until=30)
     story.line(gpu(0, readings=Readings(lost=True, power_brake=True)))
     assert not story.shown
+    slow = on_pcie(16, 16, generation=1)
+    story = lines(Story(ruled({"PcieLinkSlow": "Unhealthy"})), slow, until=120)
+    assert story.says() == ("Unhealthy", "PcieLinkSlow")
+    story.rules = HealthRules()
+    assert lines(story, slow, until=125).says() == WELL
 
 
 @settings(max_examples=scaled(200), deadline=None)
@@ -132,11 +134,3 @@ def test_a_narrow_link_has_the_width_of_now_and_a_slow_idle_one_is_no_fault_with
 def test_a_glob_does_not_switch_on_what_is_normal_on_most_machines(glob: str) -> None:
     rules = HealthRules(rules=(HealthRule(reasons=(glob,), state="Unhealthy"),))
     assert lines(Story(rules), on_pcie(16, 16, generation=1), until=120).says() == WELL
-
-
-def test_what_a_rule_named_is_over_at_once_when_no_rule_does() -> None:
-    slow = on_pcie(16, 16, generation=1)
-    story = lines(Story(ruled({"PcieLinkSlow": "Unhealthy"})), slow, until=120)
-    assert story.says() == ("Unhealthy", "PcieLinkSlow")
-    story.rules = HealthRules()
-    assert lines(story, slow, until=125).says() == WELL

@@ -105,7 +105,7 @@ def test_the_drivers_own_word_outranks_the_table_upwards_and_downwards() -> None
     assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
 
 
-def test_a_drivers_none_from_before_the_xid_says_nothing() -> None:
+def test_a_drivers_none_from_before_the_xid_says_nothing_and_one_of_after_it_is_no_matter_of_numbers() -> None:
     story = Story().line(gpu(0), at=0).line(gpu(0), at=1, xids=[xid(119, after=1)])
     assert story.verdict().recovery_action == "ResetDevice", "the line that brings the XID was read before it"
     assert story.verdict().message == "GSP RPC timeout (XID 119); reset the device when its pods have ended"
@@ -113,24 +113,18 @@ def test_a_drivers_none_from_before_the_xid_says_nothing() -> None:
     assert story.line(gpu(0), read_after=1).verdict().recovery_action == "None"
     story = Story().line(gpu(0), xids=[xid(119)], read_after=1)
     assert story.verdict().recovery_action == "None", "read after the XID, in the very line that brings it"
-
-
-def test_a_probe_that_counts_its_events_again_keeps_no_gpu_from_recovering() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(13)] * 9 + [xid(119)])
     story.line(gpu(0), at=1, events=(xid(13, sequence=1),))
     assert story.verdict().recovery_action == "None"
 
 
-def test_a_drivers_none_does_not_end_a_fall_off_the_bus_before_the_gpu_has_left_and_come_back() -> None:
+def test_a_fall_off_the_bus_is_over_when_the_gpu_left_and_came_back_or_the_driver_required_an_action() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(79)])
     assert keep_alive(story, gpu(0), seconds=HOLD * 2).says() == ("Unhealthy", "Xid79")
     assert story.verdict().message == "GPU has fallen off the bus (XID 79); reboot the node"
     story.line(LOST).line(gpu(0))
     assert story.verdict().recovery_action == "None"
     assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
-
-
-def test_a_driver_that_required_an_action_and_no_longer_does_has_brought_the_gpu_back() -> None:
     story = Story().line(REQUIRES_BUS, at=0, xids=[xid(79)]).line(REQUIRES_BUS)
     assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid79"), "ResetBus")
     story.line(gpu(0))
@@ -154,16 +148,13 @@ def test_a_fault_has_the_action_that_the_driver_requires_and_an_unknown_one_is_n
 
 
 # --- recovery -------------------------------------------------------------------------------------------------------
-def test_a_gpu_recovers_when_the_driver_requires_nothing_and_the_hold_down_is_over() -> None:
+def test_a_gpu_recovers_when_nothing_is_required_and_the_hold_down_of_the_newest_fault_is_over() -> None:
     story = keep_alive(Story().line(REQUIRES, at=0, xids=[xid(62)]), REQUIRES, seconds=HOLD * 2)
     assert story.says() == ("Unhealthy", "Xid62")
     story.line(gpu(0), at=story.clock + 1)
     keep_alive(story, gpu(0), seconds=HOLD - 1)
     assert story.says() == ("Unhealthy", "Xid62")
     assert keep_alive(story, gpu(0), seconds=1).says() == ("Healthy", "")
-
-
-def test_the_hold_down_counts_from_the_newest_fault() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)])
     keep_alive(story, gpu(0), seconds=200)
     story.line(gpu(0), at=210, xids=[xid(119, after=210)])
@@ -203,11 +194,15 @@ def test_a_reset_action_without_field_230_is_over_when_the_gpu_came_back_or_the_
     assert keep_alive(story, OLD, seconds=HOLD * 2).says() == ("Unhealthy", "Xid62"), "a repair of before the fault"
 
 
-def test_a_confirmation_ends_the_hold_down() -> None:
+def test_a_confirmation_ends_the_hold_down_also_when_the_driver_was_away() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)]).line(gpu(0))
     assert story.verdict().recovery_action == "None", "a driver with field 230 that requires nothing"
     assert story.says() == ("Unhealthy", "Xid62")
     assert story.line(gpu(0), confirmed=[0]).says() == ("Healthy", "")
+    story = Story().line(gpu(0), at=0, xids=[xid(62)])
+    story.line(driver=UNLOADED, confirmed=[0])
+    assert story.says() != ("Healthy", "")
+    assert story.line(gpu(0), driver=LOADED).says() == ("Healthy", "")
 
 
 def test_a_fault_that_a_reboot_did_not_end_is_no_fault_of_before_it() -> None:
@@ -239,13 +234,6 @@ def test_a_confirmation_does_not_outrank_the_facts_or_a_fault_that_comes_with_it
     assert keep_alive(story, gpu(0), seconds=HOLD - 2).says() == ("Unhealthy", "Xid62")
 
 
-def test_a_confirmation_in_a_time_without_a_driver_counts_when_it_is_back() -> None:
-    story = Story().line(gpu(0), at=0, xids=[xid(62)])
-    story.line(driver=UNLOADED, confirmed=[0])
-    assert story.says() != ("Healthy", "")
-    assert story.line(gpu(0), driver=LOADED).says() == ("Healthy", "")
-
-
 def test_the_message_says_until_when_the_hold_down_is_and_changes_at_most_once_a_minute() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)]).line(gpu(0))
     until = "Healthy after 300 s without a fault, by 2026-11-21T10:05:00Z"
@@ -257,16 +245,13 @@ def test_the_message_says_until_when_the_hold_down_is_and_changes_at_most_once_a
     assert messages == {"2026-11-21T10:06:00Z", "2026-11-21T10:07:00Z"}
 
 
-def test_a_remap_failure_stays_while_it_cannot_be_read_also_after_a_reboot() -> None:
+def test_a_remap_failure_stays_while_it_cannot_be_read_and_an_action_of_the_driver_not_over_a_reload() -> None:
     story = Story().line(gpu(0, readings=well(remap_failure=True)))
     assert keep_alive(story, UNREAD, seconds=HOLD * 2).says() == ("Unhealthy", "RowRemapFailure")
     story.line(UNREAD, boot_id="boot-2")
     assert keep_alive(story, UNREAD, seconds=HOLD * 2, boot_id="boot-2").says() == ("Unhealthy", "RowRemapFailure")
     story.line(UNREAD, boot_id="boot-2", confirmed=[0])
     assert keep_alive(story, UNREAD, seconds=HOLD, boot_id="boot-2").says() == ("Healthy", "")
-
-
-def test_an_action_that_an_older_driver_no_longer_names_is_over_with_the_reload() -> None:
     story = Story().line(REQUIRES).line(driver=UNLOADED).line(OLD, driver=LOADED)
     assert keep_alive(story, OLD, seconds=HOLD).says() == ("Healthy", "")
 
@@ -292,13 +277,10 @@ def test_an_ecc_error_is_over_when_the_counter_is_back_at_zero() -> None:
 
 
 # --- missing --------------------------------------------------------------------------------------------------------
-def test_a_gpu_that_is_no_longer_listed_is_missing_and_withdrawn() -> None:
+def test_a_gpu_that_is_no_longer_listed_is_missing_and_still_requires_its_reboot() -> None:
     story = Story().line(gpu(0), gpu(1)).line(gpu(0))
     verdict = story.verdict(1)
     assert (story.says(1), verdict.offered, verdict.recovery_action) == (("Unhealthy", "Missing"), False, "Inspect")
-
-
-def test_a_missing_gpu_that_fell_off_the_bus_still_requires_the_reboot() -> None:
     story = Story().line(OLD, xids=[xid(79)]).line()
     assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Missing"), "RebootNode")
     assert story.line(OLD).says() == ("Unhealthy", "Xid79")
@@ -335,12 +317,9 @@ def test_without_a_driver_devices_are_withdrawn_at_once(state: DriverState, reas
 
 
 # --- beside another fault ---------------------------------------------------------------------------------------------
-def test_a_lesser_fault_that_lasts_keeps_no_worse_one() -> None:
+def test_a_lesser_fault_keeps_no_worse_one_and_one_as_bad_is_not_said_to_be_over() -> None:
     story = keep_alive(Story().line(HOT, at=0, xids=[xid(62)]), HOT, seconds=HOLD + 10)
     assert story.says() == ("Degraded", "ThermalSlowdown")
-
-
-def test_while_another_fault_as_bad_lasts_it_is_not_said_when_the_hold_down_is_over() -> None:
     verdict = Story().line(gpu(0)).line(HOT, xids=[xid(999)]).line(HOT).verdict()
     assert verdict.reason == "Xid999"
     assert f"Healthy after {HOLD} s without a fault; also ThermalSlowdown" in verdict.message
@@ -485,13 +464,10 @@ def test_no_new_pod_gets_a_gpu_while_a_neighbour_that_may_be_fatal_is_undecided(
     assert story.line(gpu(0), at=10).says() == ("Unhealthy", "Xid48")
 
 
-def test_an_undecided_xid_is_shown_before_what_only_degrades() -> None:
+def test_an_undecided_xid_withholds_a_gpu_beside_lesser_faults_and_silence() -> None:
     story = Story().line(gpu(0, readings=well(remap_pending=True)), at=0, xids=[xid(74)])
     assert (story.says(), story.verdict().offered) == (("Degraded", "Correlating"), False)
     assert "not offered to new pods until then; also RowRemapPending" in story.verdict().message
-
-
-def test_an_undecided_xid_withholds_a_gpu_whose_probe_is_silent() -> None:
     rules = HealthRules(silence_seconds=3)
     story = Story(rules).line(gpu(0), at=0, xids=[xid(48)]).silence(until=4)
     assert (story.says(), story.verdict().offered) == (("Unknown", "ProbeSilent"), False)
@@ -505,13 +481,10 @@ def test_a_fatal_xid_for_which_the_driver_names_no_gpu_takes_none_out(number: in
     assert [story.verdict(index).offered for index in (0, 1)] == [True, True]
 
 
-def test_neighbours_of_another_gpu_decide_nothing() -> None:
+def test_neighbours_of_another_gpu_decide_nothing_and_waiting_survives_a_restart() -> None:
     story = Story().line(gpu(0), gpu(1), at=0, xids=[xid(45, 0), xid(62, 1)])
     story.line(gpu(0), gpu(1), at=10)
     assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Unhealthy", "Xid62"))
-
-
-def test_waiting_for_neighbours_survives_a_restart() -> None:
     story = Story().line(OLD, at=0, xids=[xid(48)]).restart().line(OLD, at=10)
     assert story.says() == ("Unhealthy", "Xid48")
 
@@ -553,13 +526,10 @@ def test_a_policy_may_call_an_xid_fatal_or_ignore_it() -> None:
     assert story.says() == ("Unhealthy", "FallenOffBus"), "which hides not that the GPU is lost"
 
 
-def test_ignoring_an_xid_ends_what_it_had_caused() -> None:
+def test_ignoring_an_xid_ends_it_and_what_a_policy_degrades_ends_as_what_the_catalogue_does() -> None:
     story = Story().line(gpu(0), xids=[xid(62)])
     story.rules = ruled({"Xid62": "Ignored"})
     assert story.line(gpu(0)).says() == ("Healthy", "")
-
-
-def test_what_is_degraded_by_a_policy_ends_as_what_is_degraded_by_the_catalogue() -> None:
     story = Story(ruled({"Xid31": "Degraded"})).line(gpu(0), xids=[xid(31)])
     assert story.says() == ("Degraded", "Xid31")
     assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
@@ -680,11 +650,13 @@ def test_other_events(kind: str, expected: tuple[str, str]) -> None:
     assert Story().line(gpu(0), xids=[event]).says() == expected
 
 
-def test_an_xid_whose_gpu_nobody_knows_hurts_none() -> None:
+def test_an_xid_of_no_known_gpu_hurts_none_and_one_from_the_future_counts_from_now() -> None:
     story = Story().line(gpu(0), xids=[xid(79, None), xid(79, 5)])
     assert story.says() == ("Healthy", "")
     story.line(gpu(0), xids=[xid(62, None), xid(62, 5), xid(79)])
     assert story.says() == ("Unhealthy", "Xid79"), "and hides none"
+    story = Story().line(gpu(0), at=0, xids=[xid(62, after=10**6)])
+    assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
 
 
 def test_a_flood_is_one_fault_and_one_since() -> None:
@@ -695,11 +667,6 @@ def test_a_flood_is_one_fault_and_one_since() -> None:
     assert (verdict.reason, verdict.since) == (first.reason, first.since)
     assert len(verdict.faults) <= 16
     assert len(verdict.message) <= 512
-
-
-def test_an_event_from_the_future_counts_from_now() -> None:
-    story = Story().line(gpu(0), at=0, xids=[xid(62, after=10**6)])
-    assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
 
 
 @pytest.mark.parametrize("last_seen", [None, timedelta(hours=2)])

@@ -74,7 +74,7 @@ def test_the_first_rule_that_matches_reason_and_device_decides() -> None:
     assert (state(rules, L4), state(rules, gpu(0)), state(rules, hca(0))) == ("Ignored", "Degraded", "Unhealthy")
 
 
-def test_a_device_that_no_rule_is_about_has_its_usual_meaning_and_the_general_hold_down() -> None:
+def test_a_device_under_no_rule_has_its_usual_meaning_and_a_reading_goes_by_its_devices_rules() -> None:
     mine = {"reasons": ["Xid95"], "state": "Degraded", "holdDownSeconds": 7, "match": {"ids": [gpu_id(0)]}}
     story = Story(ruled(mine, hold_down_seconds=100)).line(gpu(0), gpu(1), at=0, xids=[xid(95, 0), xid(95, 1)])
     assert story.says(0) == ("Degraded", "Xid95")
@@ -82,9 +82,6 @@ def test_a_device_that_no_rule_is_about_has_its_usual_meaning_and_the_general_ho
     assert story.deadline() == 7, "the hold-down of its own rule"
     story.line(gpu(0), gpu(1), at=8)
     assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Unhealthy", "Xid95"))
-
-
-def test_a_reading_is_judged_by_the_rules_of_its_device() -> None:
     rule = {"reasons": ["RowRemapPending"], "state": "Ignored", "match": {"ids": [gpu_id(0)]}}
     pending = well(remap_pending=True)
     story = Story(ruled(rule)).line(gpu(0, readings=pending), gpu(1, readings=pending), at=0)
@@ -166,15 +163,12 @@ def test_a_fault_is_over_without_the_rule_that_made_it_or_where_one_ignores_it()
     assert node.now({}).says() == ("Healthy", "", True)
 
 
-def test_a_rule_that_ignores_an_undecided_event_decides_nothing_for_later() -> None:
+def test_a_rule_that_ignores_an_undecided_event_decides_nothing_for_later_and_none_changes_what_is_over() -> None:
     node = Node(gpu(0, readings=old())).now({}).line(xids=(xid(95),))
     assert node.now(about("Xid95", "Ignored")).says() == ("Healthy", "", True)
     node.line(after=20)
     assert node.says() == ("Healthy", "", True)
     assert node.now({}).says() == ("Unhealthy", "Xid95", False)
-
-
-def test_a_reading_that_is_over_keeps_what_it_was_while_rules_come_and_go() -> None:
     node = Node(gpu(0, readings=old(remap_failure=True))).now({})
     assert node.says() == ("Unhealthy", "RowRemapFailure", False)
     node.devices = (gpu(0, readings=old()),)

@@ -39,11 +39,14 @@ def test_a_device_comes_goes_and_comes_back_by_its_id() -> None:
     assert back.devices[1].fact.index == 7
 
 
-def test_devices_are_ordered_by_index_then_id() -> None:
+def test_devices_are_ordered_by_index_and_dropped_between_lines_when_removal_is_confirmed() -> None:
     found = after(Inventory(), gpu(2), gpu(0), gpu(1))
     assert [device.fact.index for device in found.devices] == [0, 1, 2]
     shifted = after(found, gpu(0), gpu(2, index=1))  # GPU 1 is gone and NVML counts anew
     assert [device.fact.id for device in shifted.devices] == [gpu_id(0), gpu_id(1), gpu_id(2)]
+    gone = after(after(Inventory(), gpu(0), gpu(1)), gpu(0))
+    left = inventory.release(gone, held_partitions=frozenset(), removed=frozenset({gpu_id(1)}))
+    assert present(left) == {gpu_id(0): True}
 
 
 def test_a_lost_device_keeps_what_was_known_of_it_or_the_little_it_says() -> None:
@@ -110,12 +113,6 @@ def test_the_held_mig_devices_of_a_missing_gpu_stay_listed() -> None:
     assert not found.present
     assert found.departed_partitions == {mig_id(0, 1)}
     assert [part.id for part in found.fact.partitions] == [mig_id(0, 1)]
-
-
-def test_release_between_lines_drops_what_was_confirmed_as_removed() -> None:
-    gone = after(after(Inventory(), gpu(0), gpu(1)), gpu(0))
-    left = inventory.release(gone, held_partitions=frozenset(), removed=frozenset({gpu_id(1)}))
-    assert present(left) == {gpu_id(0): True}
 
 
 def test_what_the_state_file_remembers_is_missing_once_a_line_does_not_list_it() -> None:

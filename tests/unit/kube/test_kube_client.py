@@ -82,14 +82,11 @@ def test_a_redirect_is_not_followed() -> None:
     assert [head.split()[1] for head in elsewhere.heads] == ["/mine"]
 
 
-def test_a_watch_that_breaks_ends_after_the_last_whole_event() -> None:
+def test_a_watch_that_breaks_ends_after_the_last_whole_event_and_a_proxy_is_asked_for_the_server() -> None:
     event = {"type": "ADDED", "object": {"metadata": {"name": "a"}}}
     lines = b"%s\n\n%s" % (json.dumps(event).encode(), json.dumps(event).encode()[:20])
     with serving(b"HTTP/1.1 200 OK\r\n\r\n" + lines) as server, closing(client_of(server.url)) as client:
         assert list(client.watch("/nodes", "1")) == [("ADDED", event["object"])]
-
-
-def test_a_proxy_of_the_environment_is_asked_for_the_server() -> None:
     with serving(b"HTTP/1.1 403 Forbidden\r\n\r\n") as proxy:
         environment = {"HTTP_PROXY": proxy.url.replace("//", "//me:word@")}
         with closing(client_of("http://api.example:6443", environment)) as client, pytest.raises(ApiError) as refused:

@@ -152,16 +152,13 @@ def test_a_flapping_link_takes_the_nic_out_of_service_and_a_quiet_one_brings_it_
     assert (node.states[port(0)], node.offers["example.com/nic"]) == (WELL, both)
 
 
-def test_counters_that_a_person_cleared_after_a_repair_end_the_fault_after_the_hold_down() -> None:
+def test_counters_cleared_after_a_repair_end_the_fault_and_a_restart_keeps_it() -> None:
     node = Counted().lasts(5, localLinkIntegrityErrors=0).lasts(5, localLinkIntegrityErrors=15)
     assert node.states[port(0)] == ("Unhealthy", "LinkIntegrityErrors")
     node.lasts(HOUR, localLinkIntegrityErrors=15)
     assert node.states[port(0)] == ("Unhealthy", "LinkIntegrityErrors"), "it stopped at 15 and may have gone on"
     node.lasts(HOLD_SECONDS + 15, localLinkIntegrityErrors=0)
     assert node.states[port(0)] == WELL
-
-
-def test_a_restart_of_the_agent_keeps_the_fault_and_makes_none() -> None:
     node = Counted().lasts(5, symbolError=0).lasts(5, symbolError=500)
     node.restarts().lasts(5, symbolError=60_000)
     assert node.states == {port(0): ("Degraded", "SymbolErrors"), port(1): WELL}

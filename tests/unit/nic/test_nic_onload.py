@@ -178,7 +178,7 @@ def test_what_the_sriov_file_names_is_not_onloads() -> None:
 
 
 # --- health -----------------------------------------------------------------------------------------------------------
-def test_without_onloads_modules_nothing_is_offered_and_back_when_they_are() -> None:
+def test_without_onloads_modules_nothing_is_offered_and_the_operators_object_is_taken() -> None:
     node = Onloaded(card(0, "onloadMissing"), card(1, "onloadMissing"), file={"maxPodsPerNode": 2}).now()
     assert node.offers == {ONLOAD: []}
     assert node.world.verdicts[CARDS[0]].reason == "OnloadMissing"
@@ -186,6 +186,8 @@ def test_without_onloads_modules_nothing_is_offered_and_back_when_they_are() -> 
     node.now()
     node.clock += 3600
     assert node.now().offers == {ONLOAD: [f"{each}::0" for each in CARDS]}
+    raw = b'{"devicePluginImage": "x", "imagePullPolicy": "Always", "maxPodsPerNode": 7}'
+    assert onload.parse(raw) == OnloadConfig(max_pods=7)
 
 
 def test_a_card_without_a_driver_keeps_its_id_and_the_probe_is_told_that_onload_is_wanted() -> None:
@@ -222,8 +224,3 @@ def test_a_file_that_is_wrong_is_refused_with_key_and_value(raw: bytes, problem:
     with pytest.raises(InputError) as refused:
         onload.parse(raw)
     assert problem in str(refused.value)
-
-
-def test_what_the_operators_object_has_beside_it_is_taken() -> None:
-    raw = b'{"devicePluginImage": "x", "imagePullPolicy": "Always", "maxPodsPerNode": 7}'
-    assert onload.parse(raw) == OnloadConfig(max_pods=7)

@@ -76,9 +76,16 @@ def information(node: Nics, resource: str, *ids: str) -> tuple[str, Any]:
 
 
 # --- by itself, and by rules -----------------------------------------------------------------------------------------
-def test_by_itself_no_nic_is_offered() -> None:
+def test_no_nic_is_offered_by_itself_but_by_a_rule_before_both_files_and_the_sriov_file_first() -> None:
     node = Nics(hca(0), hca(1), vf(0), gpu(0, readings=old())).now()
     assert list(node.offers) == ["nvidia.com/gpu"]
+    rules = {"resources": {"devices": [{"match": {"ids": [port(0)]}, "name": "example.com/mine"}]}}
+    node = Nics(hca(0), hca(1), hca(2), rdma=RDMA, sriov=sriov({"pciAddresses": [port(1)]}))
+    assert {name: len(ids) for name, ids in node.now(rules).offers.items()} == {
+        "example.com/mine": 1,
+        "intel.com/net_a": 1,
+        "rdma/hca_a": 100,
+    }
 
 
 def test_a_rule_offers_nics_and_their_containers_get_their_nodes_and_variables() -> None:
@@ -124,16 +131,6 @@ def test_a_rule_for_products_of_a_maker_does_not_offer_its_nics_by_the_way(match
     assert port(0) not in node.offers.get("example.com/gpu", [])
     by_type = {"resources": {"devices": [{"match": {**match, "type": "nic"}, "name": "example.com/nic"}]}}
     assert node.now(by_type).offers["example.com/nic"] == [port(0)]
-
-
-def test_a_rule_comes_before_both_files_and_the_sriov_file_before_the_other() -> None:
-    rules = {"resources": {"devices": [{"match": {"ids": [port(0)]}, "name": "example.com/mine"}]}}
-    node = Nics(hca(0), hca(1), hca(2), rdma=RDMA, sriov=sriov({"pciAddresses": [port(1)]}))
-    assert {name: len(ids) for name, ids in node.now(rules).offers.items()} == {
-        "example.com/mine": 1,
-        "intel.com/net_a": 1,
-        "rdma/hca_a": 100,
-    }
 
 
 # --- Mellanox' file --------------------------------------------------------------------------------------------------
@@ -190,11 +187,17 @@ def test_single_hcas_tell_their_container_which_they_are() -> None:
     assert information(node, "rdma/hca", port(1))[1][port(1)]["rdma"]["rdma_dev"] == "mlx5_1"
 
 
-def test_single_hcas_may_have_shares_each() -> None:
+def test_single_hcas_may_have_shares_and_a_subfunction_vhost_net() -> None:
     entry = {"resourceName": "hca", "mode": "perDevice", "sharesPerDevice": 2, "selectors": {"vendors": ["15b3"]}}
     node = Nics(hca(0), hca(1), rdma={"configList": [entry]}).now()
     assert node.offers == {"rdma/hca": [f"{port(0)}::0", f"{port(0)}::1", f"{port(1)}::0", f"{port(1)}::1"]}
     assert information(node, "rdma/hca", f"{port(0)}::1")[0] == port(0)
+    selector = {"auxTypes": ["sf"], "drivers": ["mlx5_core"], "needVhostNet": True}
+    part = dataclasses.replace(
+        vf(0, auxType="sf", driver="mlx5_core.sf", pfDriver="mlx5_core"), id="mlx5_core.sf.2", type="nic"
+    )
+    node = Nics(part, sriov=sriov(selector, deviceType="auxNetDevice")).now()
+    assert node.container("intel.com/net_a", "mlx5_core.sf.2").devices == rw("/dev/vhost-net", "/dev/net/tun")
 
 
 # --- the SR-IOV plugin's file ----------------------------------------------------------------------------------------
@@ -254,15 +257,6 @@ def test_what_a_container_gets_of_a_function(
     node = Nics(vf(0, **own), sriov=sriov(selector)).now()
     assert node.container("intel.com/net_a", function(0)).devices == nodes
     assert information(node, "intel.com/net_a", function(0)) == (function(0), {function(0): {**GENERIC, **told}})
-
-
-def test_a_subfunction_may_need_vhost_net() -> None:
-    selector = {"auxTypes": ["sf"], "drivers": ["mlx5_core"], "needVhostNet": True}
-    part = dataclasses.replace(
-        vf(0, auxType="sf", driver="mlx5_core.sf", pfDriver="mlx5_core"), id="mlx5_core.sf.2", type="nic"
-    )
-    node = Nics(part, sriov=sriov(selector, deviceType="auxNetDevice")).now()
-    assert node.container("intel.com/net_a", "mlx5_core.sf.2").devices == rw("/dev/vhost-net", "/dev/net/tun")
 
 
 def test_the_variables_are_written_as_that_plugin_writes_them() -> None:
@@ -339,7 +333,7 @@ def test_a_nic_without_a_link_is_offered_only_where_it_is_named_and_shown_as_deg
     assert node.offers == {"intel.com/net_a": [port(0)]}
 
 
-def test_a_link_that_is_back_is_healthy_after_the_hold_down() -> None:
+def test_a_link_that_is_back_is_healthy_again_and_shared_pods_are_shown_at_all_hcas() -> None:
     requested = {"health": {"holdDownSeconds": 10}}
     node = Nics(vf(0, conditions=[attributes.LINK_DOWN]), sriov=sriov({})).now(dict(requested))
     node.devices = (vf(0),)
@@ -347,6 +341,9 @@ def test_a_link_that_is_back_is_healthy_after_the_hold_down() -> None:
     assert node.states[function(0)] == ("Unhealthy", "LinkDown")
     node.clock += 20
     assert node.now(dict(requested)).states[function(0)] == ("Healthy", "")
+    node = Nics(hca(0), hca(1), rdma=RDMA).now(None, holder("rdma/hca_a", f"{port(0)}::3"))
+    [shown] = node.world.holdings.holders
+    assert (shown.ids, shown.also) == ((f"{port(0)}::3",), (port(1),))
 
 
 # --- while pods have them --------------------------------------------------------------------------------------------
@@ -354,22 +351,13 @@ def holder(resource: str, *ids: str, pod: str = "p") -> Holder:
     return Holder(namespace="ml", pod=pod, container="c", resource=resource, ids=ids, since=START)
 
 
-def test_the_pods_of_a_shared_resource_are_shown_at_all_its_hcas() -> None:
-    node = Nics(hca(0), hca(1), rdma=RDMA).now(None, holder("rdma/hca_a", f"{port(0)}::3"))
-    [shown] = node.world.holdings.holders
-    assert (shown.ids, shown.also) == ((f"{port(0)}::3",), (port(1),))
-
-
-def test_a_function_that_another_resource_names_goes_to_nobody_while_its_pod_runs() -> None:
+def test_a_function_or_hca_that_another_resource_names_waits_for_the_pods_that_have_it() -> None:
     node = Nics(vf(0), vf(1), sriov=sriov({})).now()
     held = holder("intel.com/net_a", function(0))
     node.gives(sriov=sriov({}, resourceName="net_b")).now(None, held)
     assert function(0) not in node.offers.get("intel.com/net_b", [])
     assert function(0) not in node.offers.get("intel.com/net_a", [])
     assert function(0) in node.now().offers["intel.com/net_b"]
-
-
-def test_an_exclusive_file_for_hcas_that_pods_share_waits_for_them() -> None:
     node = Nics(hca(0), hca(1), rdma=RDMA).now()
     held = holder("rdma/hca_a", f"{port(0)}::3")
     node.gives(rdma=RDMA, sriov=sriov({"vendors": ["15b3"]})).now(None, held)
@@ -446,12 +434,9 @@ def test_a_vdpa_device_is_described_as_one(kind: str, path: str) -> None:
     }
 
 
-def test_resources_of_rules_and_of_mellanox_file_have_none() -> None:
+def test_only_functions_have_a_file_and_it_stays_while_a_pod_holds_its_id() -> None:
     rules = {"resources": {"devices": [{"match": {"type": "vf"}, "name": "example.com/vf"}]}}
     assert written(Nics(hca(0), vf(0), rdma=RDMA).now(rules)) == {}
-
-
-def test_the_file_of_an_id_that_a_pod_holds_stays_when_its_resource_is_called_otherwise() -> None:
     node = Nics(vf(0), vf(1), sriov=sriov({})).now()
     node.gives(sriov=sriov({}, resourceName="net_b")).now(None, holder("intel.com/net_a", function(0)))
     assert {name for name in written(node) if "net_a" in name} == {f"intel.com-net_a-{function(0)}-device.json"}

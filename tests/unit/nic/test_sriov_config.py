@@ -99,7 +99,7 @@ def test_a_device_belongs_to_the_first_resource_that_selects_it_and_a_card_with_
     assert selected(config, hca(0, virtualFunctions=1), hca(1, virtualFunctions=0)) == [port(1)]
 
 
-def test_subfunctions_are_only_those_of_aux_net_device() -> None:
+def test_subfunctions_are_only_those_of_aux_net_device_also_in_the_sriov_operators_files() -> None:
     subfunction = DeviceFact(
         id="mlx5_core.sf.2", index=0, type="nic", vendor="mellanox", extra=vf(0, auxType="sf").extra
     )
@@ -107,6 +107,11 @@ def test_subfunctions_are_only_those_of_aux_net_device() -> None:
     config = read(pool({"auxTypes": ["sf"], "pfNames": ["p0"]}, deviceType="auxNetDevice"))
     assert selected(config, subfunction, vf(0)) == ["mlx5_core.sf.2"]
     assert selected(read(pool({}, deviceType="accelerator")), subfunction, vf(0), hca(0)) == []
+    first, second = parse(OF_THE_OPERATOR).resources
+    assert [each.id for each in EIGHT if first.selector(each)] == [function(0), function(1)]
+    assert (second.name, second.exclude_topology) == ("res-rdma", True)
+    [selector] = second.selectors
+    assert (selector.is_rdma, selector.need_vhost_net) == (True, True)
 
 
 def test_no_selectors_select_every_free_function_and_info_of_one_device_comes_after_that_of_all() -> None:
@@ -160,14 +165,6 @@ OF_THE_OPERATOR = (
     b'"IsRdma":false,"NeedVhostNet":false},"SelectorObjs":null},{"resourceName":"res-rdma","excludeTopology":true,'
     b'"selectors":{"pfNames":["p0#2-7"],"linkTypes":["ether"],"IsRdma":true,"NeedVhostNet":true},"SelectorObj":null}]}'
 )
-
-
-def test_the_files_of_the_sriov_operator_are_read() -> None:
-    first, second = parse(OF_THE_OPERATOR).resources
-    assert [each.id for each in EIGHT if first.selector(each)] == [function(0), function(1)]
-    assert (second.name, second.exclude_topology) == ("res-rdma", True)
-    [selector] = second.selectors
-    assert (selector.is_rdma, selector.need_vhost_net) == (True, True)
 
 
 @pytest.mark.parametrize("raw", [b'{"resourceList":null}', b'{"resourceList": []}'])

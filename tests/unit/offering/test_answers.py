@@ -62,16 +62,13 @@ def granted(of: Answers, *ids: str, name: str = GPU) -> list[str]:
     return [each.id for each in of.grant(name, ids).ids]
 
 
-def test_an_id_that_is_about_to_go_is_granted_to_nobody_and_the_others_are() -> None:
+def test_an_id_that_is_about_to_go_is_granted_to_nobody_unless_its_plan_was_dropped() -> None:
     some = answers()
     assert some.withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=())
     with pytest.raises(AllocationError, match=r"nvidia\.com/gpu: this node is about to stop offering GPU-0\. Delete"):
         some.grant(GPU, ["GPU-1", "GPU-0"])
     assert granted(some, "GPU-1") == ["GPU-1"]
     assert granted(some, "nic-0", name=NIC) == ["nic-0"]
-
-
-def test_a_plan_that_was_dropped_leaves_nothing_withdrawn() -> None:
     some = answers()
     some.withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=())
     some.use(plan("GPU-0", "GPU-1"), inventory_of(gpu(0)), NodeContainers())

@@ -69,16 +69,13 @@ def test_our_devices_get_what_the_toolkits_specification_gives_to_the_same_devic
     assert paths(made, "GPU-a") == ["/dev/nvidia0"]
 
 
-def test_what_was_there_keeps_its_names_and_its_libraries_beside_nodes_alone() -> None:
+def test_a_good_specification_keeps_its_names_and_a_whole_one_of_ours_takes_its_place() -> None:
     theirs = document(device("GPU-a", "/dev/nvidia0", hooks=[HOOK]), device("MIG-x", *CAPS), mounts=[LIBRARY])
     both = merged(SPEC, theirs).document
     assert [each["name"] for each in both["devices"]] == ["GPU-a", "GPU-b", "MIG-x"]
     assert both["containerEdits"]["mounts"] == [LIBRARY]
     assert both["devices"][0]["containerEdits"]["hooks"] == [HOOK]
     assert cdi_schema.problems(both) == ()
-
-
-def test_a_whole_one_of_ours_takes_its_place_and_leaves_it_only_names_that_ours_has_not() -> None:
     theirs = document(device("GPU-a", "/dev/nvidia0"), device("MIG-x", *CAPS), mounts=[{**LIBRARY, "hostPath": "/old"}])
     both = merged(completed(SPEC, TOOLKIT), theirs).document
     assert [each["name"] for each in both["devices"]] == ["GPU-a", "GPU-b", "MIG-x"]

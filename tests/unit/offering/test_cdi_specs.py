@@ -65,11 +65,18 @@ def test_mig_devices_have_three_nodes_and_their_gpu_has_no_entry() -> None:
     assert list(nodes(written(cut, gpu(1), id_strategy="index")[f"{VENDOR}/gpu"])) == ["0:0", "1"]
 
 
-def test_host_paths_follow_the_roots() -> None:
+def test_host_paths_follow_the_roots_and_gds_takes_its_files_along() -> None:
     driver = written(gpu(0, minor=4), driver_root="/run/nvidia/driver")
     assert nodes(driver[f"{VENDOR}/gpu"]) == {gpu_id(0): [("/dev/nvidia4", "/run/nvidia/driver/dev/nvidia4")]}
     dev = written(gpu(0), driver_root="/run/nvidia/driver", dev_root="/host")
     assert nodes(dev[f"{VENDOR}/gpu"]) == {gpu_id(0): [("/dev/nvidia0", "/host/dev/nvidia0")]}
+    existing = frozenset({"/dev/nvidia-fs0", "/etc/cufile.json", "/run/udev"})
+    found = written(gpu(0), features=("gds",), existing=existing, driver_root="/run/nvidia/driver", dev_root="/")
+    (device,) = found[f"{VENDOR}/gds"]["devices"]
+    assert [(each["hostPath"], each["containerPath"]) for each in device["containerEdits"]["mounts"]] == [
+        ("/run/nvidia/driver/etc/cufile.json", "/etc/cufile.json"),
+        ("/run/nvidia/driver/run/udev", "/run/udev"),
+    ]
 
 
 def test_classes_have_a_spec_where_they_are_switched_on_and_have_nodes() -> None:
@@ -93,22 +100,16 @@ def test_classes_have_a_spec_where_they_are_switched_on_and_have_nodes() -> None
     assert list(written(gpu(0), existing=existing)) == [f"{VENDOR}/gpu"]
 
 
-def test_gds_takes_its_files_of_the_host_along_where_they_are() -> None:
-    existing = frozenset({"/dev/nvidia-fs0", "/etc/cufile.json", "/run/udev"})
-    found = written(gpu(0), features=("gds",), existing=existing, driver_root="/run/nvidia/driver", dev_root="/")
-    (device,) = found[f"{VENDOR}/gds"]["devices"]
-    assert [(each["hostPath"], each["containerPath"]) for each in device["containerEdits"]["mounts"]] == [
-        ("/run/nvidia/driver/etc/cufile.json", "/etc/cufile.json"),
-        ("/run/nvidia/driver/run/udev", "/run/udev"),
-    ]
-
-
-def test_a_device_that_left_or_is_not_for_computing_has_no_entry() -> None:
+def test_a_device_that_left_or_a_mig_device_without_all_nodes_has_no_entry() -> None:
     display = gpu(2, product_name="NVIDIA DGX Display")
     gone = stage.update(inventory_of(gpu(0), gpu(1), display), snapshot(gpu(0), display), now=START, monotonic=1)
     (spec,) = cdi.specs(gone, Host())
     assert list(nodes(spec.document)) == [gpu_id(0)]
     assert cdi.specs(inventory_of(), Host()) == ()
+    caps = ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2")
+    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0, device_nodes=caps),))
+    for paths, expected in ((["/dev/nvidia0", *caps], {mig_id(0, 0): "0:0"}), (["/dev/nvidia0"], {})):
+        assert cdi.toolkit_names(inventory_of(cut), devices_of(toolkit(("0:0", paths)), "nvidia.com/gpu")) == expected
 
 
 # --- the container toolkit's spec -------------------------------------------------------------------------------------
@@ -127,13 +128,6 @@ def test_a_device_of_the_toolkits_spec_is_known_by_its_id_or_an_index_that_is_st
     old = devices_of(toolkit(("0", ["/dev/nvidia0"]), ("1", ["/dev/nvidia1"])), "nvidia.com/gpu")
     moved = inventory_of(gpu(0, minor=1), gpu(1, minor=0))
     assert cdi.toolkit_names(moved, old) == {}
-
-
-def test_a_mig_device_needs_all_three_nodes() -> None:
-    caps = ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2")
-    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0, device_nodes=caps),))
-    for paths, expected in ((["/dev/nvidia0", *caps], {mig_id(0, 0): "0:0"}), (["/dev/nvidia0"], {})):
-        assert cdi.toolkit_names(inventory_of(cut), devices_of(toolkit(("0:0", paths)), "nvidia.com/gpu")) == expected
 
 
 @cases("document", None, [], {}, {"kind": "nvidia.com/gpu"}, toolkit(("0", []), kind="other.com/gpu"), "nvidia.com/gpu")

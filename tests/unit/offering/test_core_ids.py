@@ -79,10 +79,12 @@ def test_a_failed_gpu_takes_its_own_hundred_or_the_hundred_that_were_counted_for
     assert {each.id for each in resource.ids if each.healthy} == set(counted(*range(100)))
 
 
-def test_ids_of_cores_are_no_memory_and_have_no_numa_node() -> None:
+def test_ids_of_cores_have_no_numa_node_and_where_no_gpu_is_shared_a_part_is_refused() -> None:
     assert id_form.split(of(1)[7]) == (gpu_id(1), 7)
     assert id_form.memory_held([of(1)[7]]) == {}
     assert {each.numa_node for each in cores(*cards(2, numa_node=1)).ids} == {None}
+    why = "30 requested of shared GPUs, but only 0 of 0 on this node are free. No GPU of this node is shared."
+    assert why in refused(cores(*cards(3), devices=("7",)), of(1), 30)
 
 
 def test_two_entries_cannot_both_give_cores() -> None:
@@ -108,13 +110,10 @@ def test_who_shares_gets_ids_of_no_device_and_a_multiple_of_a_hundred_all_of_fre
     assert chosen(resource, [*of(1), *of(2), *of(3)], 200, tuple(of(1))) == [*of(1), *of(2)]
 
 
-def test_what_an_init_container_had_stays_with_the_pod_though_others_come_first() -> None:
+def test_several_whole_gpus_are_those_connected_best_after_what_an_init_container_had() -> None:
     resource = cores(*cards(4))
     assert chosen(resource, [*of(1), *of(2)], 100, tuple(of(2))) == of(2)
     assert chosen(resource, counted(*range(30)), 30) == counted(*range(30)), "just as many as are free"
-
-
-def test_several_whole_gpus_are_those_that_are_connected_best() -> None:
     linked = Link(kind="NVLink", to=gpu_id(3), count=4)
     gpus = (*cards(2), gpu(2, memory_bytes=8 * GIB, links=(linked,)), gpu(3, memory_bytes=8 * GIB))
     resource = cores(*gpus)
@@ -136,11 +135,6 @@ def test_several_whole_gpus_are_those_that_are_connected_best() -> None:
 )
 def test_what_cannot_be_is_refused_in_words(free: list[str], size: int, must: tuple[str, ...], says: str) -> None:
     assert says in refused(cores(*cards(3)), free, size, must)
-
-
-def test_where_no_gpu_is_shared_a_request_for_a_part_of_one_is_told_so() -> None:
-    why = "30 requested of shared GPUs, but only 0 of 0 on this node are free. No GPU of this node is shared."
-    assert why in refused(cores(*cards(3), devices=("7",)), of(1), 30)
 
 
 # --- what the kubelet chose without asking ----------------------------------------------------------------------------

@@ -169,13 +169,19 @@ def test_a_gpu_with_shares_of_an_unknown_container_has_no_room_at_all() -> None:
     assert left(booked, single) == {A: 0, B: 100}
 
 
-def test_ids_of_a_gpu_that_is_offered_no_more_take_no_room_of_the_others() -> None:
+def test_ids_that_are_offered_no_more_or_booked_or_broken_take_no_room_of_others() -> None:
     gone = replace(
         NOTHING_HELD,
         unknown=frozenset({"GPU-gone::1Gi.0"}),
         bookings=(Booking(ids=frozenset({"GPU-gone::1Gi.1"}), device="GPU-gone", demand=ALL),),
     )
     assert left(gone) == {A: 100, B: 100}
+    booked = after(NOTHING_HELD, ids(A, 0, 1), pod("a", "30"))
+    assert freed(booked, SHARES, [*ids(A, *range(2, 8))], frozenset(), at=11.0).unknown == frozenset()
+    broken = replace(SHARES, healthy=SHARES.healthy - ids(A, 7))
+    free = [*ids(A, *range(7))]
+    assert freed(NOTHING_HELD, broken, free, frozenset(), at=11.0).unknown == frozenset()
+    assert freed(NOTHING_HELD, broken, free, ids(A, 7), at=11.0).unknown == ids(A, 7), "a pod holds it nevertheless"
 
 
 def test_a_refusal_says_what_is_needed_and_what_the_device_has() -> None:
@@ -200,15 +206,6 @@ def test_after_a_start_a_gpu_is_full_of_what_the_kubelet_does_not_call_free() ->
     assert left(again) == {A: 100, B: 100}
 
 
-def test_what_is_booked_or_broken_is_not_held_by_an_unknown_container() -> None:
-    booked = after(NOTHING_HELD, ids(A, 0, 1), pod("a", "30"))
-    assert freed(booked, SHARES, [*ids(A, *range(2, 8))], frozenset(), at=11.0).unknown == frozenset()
-    broken = replace(SHARES, healthy=SHARES.healthy - ids(A, 7))
-    free = [*ids(A, *range(7))]
-    assert freed(NOTHING_HELD, broken, free, frozenset(), at=11.0).unknown == frozenset()
-    assert freed(NOTHING_HELD, broken, free, ids(A, 7), at=11.0).unknown == ids(A, 7), "a pod holds it nevertheless"
-
-
 def test_a_booking_ends_when_all_its_ids_are_free_and_ids_of_an_earlier_unit_are_passed_over() -> None:
     booked = after(NOTHING_HELD, ids(A, 0, 1), pod("a", "30"))
     assert freed(booked, SHARES, [*ids(A, 0, *range(2, 8))], frozenset(), at=11.0).bookings == booked.bookings
@@ -217,20 +214,19 @@ def test_a_booking_ends_when_all_its_ids_are_free_and_ids_of_an_earlier_unit_are
     assert left(freed(Ledger(), SHARES, free, frozenset(), at=1.0)) == {A: 100, B: 0}
 
 
-def test_of_a_gpu_that_the_kubelet_leaves_out_nothing_is_learned() -> None:
+def test_of_a_gpu_left_out_nothing_is_learned_and_a_list_shows_whose_an_allocate_was() -> None:
     """It names only ids of the NUMA nodes that the container is bound to."""
     unknown = replace(NOTHING_HELD, unknown=ids(A, 0) | {"GPU-gone::1Gi.0"})
     after_b = freed(unknown, SHARES, [*ids(B, *range(8))], frozenset(), at=11.0)
     assert after_b.unknown == unknown.unknown
     booked = replace(unknown, bookings=(Booking(ids=ids(A, 0), device=A, demand=ALL),))
     assert freed(booked, SHARES, [*ids(B, *range(8))], frozenset(), at=11.0).unknown == {"GPU-gone::1Gi.0"}
-
-
-# --- who has what -----------------------------------------------------------------------------------------------------
-def test_a_list_shows_whose_an_allocate_was_and_its_own_demand_is_booked() -> None:
     pods = (pod("a", "30"), pod("b", "60"))
     ledger = shown(after(NOTHING_HELD, ids(A, 0, 1), *pods), ("a", ids(A, 0, 1)), pods=pods)
     assert owners(ledger) == {ids(A, 0, 1): (owner("a"), Demand(percent=30))}
+
+
+# --- who has what -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("taken", [9.0, 10.0])
@@ -273,12 +269,18 @@ def test_what_is_no_holder_of_these_shares_hides_none_after_it() -> None:
     assert owners(unlisted).keys() == {ids(B, 0), ids(A, 0, 1)}
 
 
-def test_a_booking_is_of_no_holder_of_other_ids_and_stays_with_the_first_one() -> None:
+def test_a_booking_is_of_one_container_which_has_one() -> None:
     pods = (pod("a", "30"), pod("b", "60"))
     booked = after(NOTHING_HELD, ids(A, 0, 1), *pods)
     assert owners(shown(booked, ("b", ids(A, 1, 2)), pods=pods)) == {ids(A, 0, 1): (None, Demand(percent=60))}
     known = shown(booked, ("a", ids(A, 0, 1)), pods=pods)
     assert owners(shown(known, ("b", ids(A, 0, 1)), pods=pods)) == owners(known), "the kubelet gave them twice"
+    # Its ids before a restart of the kubelet that lost its record, and those after it.
+    one, other = pod("a", "30"), pod("b", "30")
+    known = shown(after(NOTHING_HELD, ids(A, 0, 1), one), ("a", ids(A, 0, 1)), pods=[one])
+    again = granted(known, SHARES, Wanted(demand=ALL, claims=claims([one, other], MEMORY)), ids(B, 0, 1), at=30.0)
+    found = shown(again, ("a", ids(B, 0, 1)), pods=[one, other], taken=40.0)
+    assert owners(found)[ids(B, 0, 1)] == (None, ALL)
 
 
 def test_a_container_with_all_the_shares_of_a_node_is_booked_like_any_other() -> None:
@@ -293,15 +295,6 @@ def test_a_container_with_all_the_shares_of_a_node_is_booked_like_any_other() ->
         recorded={},
     )
     assert [each.ids for each in found.bookings] == [ids(A, 0, 1)]
-
-
-def test_one_container_has_one_booking() -> None:
-    """Its ids before a restart of the kubelet that lost its record, and those after it."""
-    one, other = pod("a", "30"), pod("b", "30")
-    known = shown(after(NOTHING_HELD, ids(A, 0, 1), one), ("a", ids(A, 0, 1)), pods=[one])
-    again = granted(known, SHARES, Wanted(demand=ALL, claims=claims([one, other], MEMORY)), ids(B, 0, 1), at=30.0)
-    found = shown(again, ("a", ids(B, 0, 1)), pods=[one, other], taken=40.0)
-    assert owners(found)[ids(B, 0, 1)] == (None, ALL)
 
 
 @cases(("seen", "known"), (9.0, False), (10.0, False), (10.1, True))

@@ -65,7 +65,7 @@ def test_partition_sizes_and_critical_xids_are_read_as_googles_plugin_reads_them
     assert (rule.reasons, rule.state) == (("Xid48", "Xid63", "Xid74"), "Unhealthy")
 
 
-def test_a_flag_the_configuration_file_and_a_policy_replace_what_it_says() -> None:
+def test_what_it_says_is_part_of_the_shape_and_replaced_by_a_flag_a_file_or_a_policy() -> None:
     document = {"GPUPartitionSize": "1g.5gb", "GPUSharingConfig": shared("time-sharing", 2)}
     flag = effective(document, "--mig-strategy=none").sections
     assert (flag.partitions.strategy, flag.sharing.strategy) == ("none", "timeSlicing")
@@ -73,9 +73,6 @@ def test_a_flag_the_configuration_file_and_a_policy_replace_what_it_says() -> No
     assert effective(document, config_file=slices).sections.sharing.resources[0].replicas == 8
     policy = effective(document, spec={"sharing": {"strategy": "none"}}).sections
     assert (policy.partitions.strategy, policy.sharing.strategy) == ("single", "none")
-
-
-def test_it_is_part_of_the_shape_and_of_the_state_file() -> None:
     before = effective({"GPUSharingConfig": shared("time-sharing", 2)})
     after = effective({"GPUSharingConfig": shared("time-sharing", 3)})
     assert before.shape != after.shape

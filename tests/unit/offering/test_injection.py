@@ -195,9 +195,11 @@ CUT = gpu(
 )
 
 
-def test_control_nodes_are_passed_only_where_they_exist() -> None:
+def test_control_nodes_are_passed_where_they_exist_and_the_context_comes_from_the_section() -> None:
     answer = answered(gpu_id(0), specs=True, existing=frozenset({"/dev/nvidiactl"}))
     assert paths(answer) == ["/dev/nvidiactl", "/dev/nvidia0"]
+    assert InjectionContext.from_section(None) == CONTEXT
+    assert InjectionContext.from_section(Injection(device_list_strategies=("envvar",))) == CONTEXT
 
 
 @cases(
@@ -265,11 +267,6 @@ def test_a_device_that_the_toolkits_own_cdi_spec_has_is_named_there_and_any_othe
         "nvidia.com/gpu=0",
         f"k8s.device-plugin.nvidia.com/gpu={gpu_id(1)}",
     )
-
-
-def test_the_context_comes_from_the_section() -> None:
-    assert InjectionContext.from_section(None) == CONTEXT
-    assert InjectionContext.from_section(Injection(device_list_strategies=("envvar",))) == CONTEXT
 
 
 # --- what always holds ------------------------------------------------------------------------------------------------

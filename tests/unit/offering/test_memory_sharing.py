@@ -163,19 +163,16 @@ def test_some_devices_of_a_node_are_shared_by_memory_and_others_by_time_slicing(
         assert found == {MEMORY: ("memory", 4, False), "example.com/slices": ("timeSlicing", 3, one)}
 
 
-def test_an_entrys_own_strategy_says_which_of_replicas_and_memory_unit_it_has() -> None:
+def test_an_entrys_strategy_says_which_unit_it_has_and_an_init_container_decides_the_device() -> None:
     wrong = {"name": GPU, "strategy": "memory", "replicas": 2}
     with pytest.raises(InputError, match="strategy memory needs memoryUnit, and every other one replicas"):
         parse(Sharing, {"strategy": "timeSlicing", "resources": [wrong]})
-
-
-# --- which ------------------------------------------------------------------------------------------------------------
-
-
-def test_what_an_init_container_had_is_kept_and_decides_the_device() -> None:
     resource = offered(*cards(8, 8))
     free = [*ids(0, 0, 1), *ids(1, *range(8))]
     assert asked(resource, free, 3, must=tuple(ids(1, 5))) == tuple(ids(1, 0, 1, 5))
+
+
+# --- which ------------------------------------------------------------------------------------------------------------
 
 
 def test_where_no_device_has_room_the_answer_says_how_much_each_has_and_why_it_is_not_enough() -> None:

@@ -148,13 +148,17 @@ def test_without_mps_or_for_a_gpu_that_left_there_is_no_daemon() -> None:
     assert silent(plan, {}) == ""
 
 
-def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
+def test_shares_are_offered_when_their_daemon_answers_however_long_a_clients_list_is() -> None:
     plan = clients(gpu(0), gpu(1))
     assert silent(plan, {}).endswith("control daemon of nvidia.com/gpu has not been queried yet")
     assert silent(plan, said({("nvidia.com/gpu", 50): ""}))
     assert silent(plan, said({("nvidia.com/gpu", 25): "does not answer"})).endswith("nvidia.com/gpu does not answer")
     answers = said({("nvidia.com/gpu", 25): ""})
     assert silent(plan, answers) == ""
+    answer = "\n".join(["4711", "4711", "x", "9" * 5000, *map(str, range(1, 100_000))])
+    assert mps.servers(answer)[:2] == (4711, 1)
+    assert len(mps.servers(answer)) == mps.MAX_SERVERS
+    assert mps.servers("4194304 41943040") == (4194304,), "the kernel's largest process id, and none"
 
 
 @cases(
@@ -168,13 +172,6 @@ def test_a_daemon_that_is_merely_starting_is_distinguished_from_one_that_fails(
     answers: dict[tuple[str, int], str], only_starting: bool
 ) -> None:
     assert starting(clients(gpu(0), gpu(1)), said(answers)) is only_starting
-
-
-def test_a_list_of_servers_that_a_client_made_up_is_bounded() -> None:
-    answer = "\n".join(["4711", "4711", "x", "9" * 5000, *map(str, range(1, 100_000))])
-    assert mps.servers(answer)[:2] == (4711, 1)
-    assert len(mps.servers(answer)) == mps.MAX_SERVERS
-    assert mps.servers("4194304 41943040") == (4194304,), "the kernel's largest process id, and none"
 
 
 @cases(

@@ -168,14 +168,11 @@ def test_what_is_beside_a_held_device_stays_free_and_an_old_id_is_shown_only_whe
     assert shown(plan)[gpu_id(0)] == "Unhealthy"
 
 
-def test_a_name_that_is_no_longer_offered_stays_while_a_pod_holds_it_without_a_device_for_the_next() -> None:
+def test_a_name_stays_while_a_pod_holds_it_and_an_allocate_that_no_list_shows_yet_is_held() -> None:
     plan, _ = protected(shared(2, SHARED), (GPU, gpu_id(0)))
     by_name = {each.name: each for each in plan.resources}
     assert (by_name[GPU].ids, len(by_name[GPU].retained)) == ((), 1)
     assert snapshot(by_name[GPU]) == b""
-
-
-def test_an_allocate_that_no_list_has_shown_yet_is_held() -> None:
     recent = RecentAllocate(resource=GPU, ids=(gpu_id(0), gpu_id(1)), time=START, monotonic=5.0)
     assert [(each.id, each.holder) for each in held(holdings(), (recent,), DeviceIndex(PLAIN))] == [
         (gpu_id(0), ""),

@@ -54,7 +54,7 @@ def recent(*ids: str, age: float, resource: str = "nvidia.com/gpu") -> RecentAll
     return RecentAllocate(resource=resource, ids=ids, time=START, monotonic=NOW - age)
 
 
-def test_what_nobody_feels_or_holds_applies_at_once() -> None:
+def test_what_nobody_holds_applies_at_once_and_a_change_of_ids_waits_for_pods() -> None:
     assert decide_change(WHOLE, SLICED, holdings(), (), whole=True).apply
     assert decide_change(WHOLE, RENAMED, holdings(), (), whole=True).apply
     more = plan(gpu=["GPU-0", "GPU-1"], extra=["GPU-2::0"])
@@ -62,9 +62,6 @@ def test_what_nobody_feels_or_holds_applies_at_once() -> None:
     assert decide_change(Plan(), SLICED, holdings(holder()), (), whole=True).apply
     others = holdings(holder(resource="example.com/nic", ids=("nic-0",)), holder(resource=None, ids=("gpu-0",)))
     assert decide_change(WHOLE, SLICED, others, (), whole=True).apply
-
-
-def test_a_change_of_ids_or_name_waits_for_the_pods_that_hold_one() -> None:
     for wanted in (SLICED, RENAMED, Plan()):
         decision = decide_change(WHOLE, wanted, holdings(holder()), (), whole=True)
         assert not decision.apply
@@ -108,13 +105,10 @@ def test_a_change_waits_while_nobody_knows_who_holds_what_or_an_allocate_is_not_
     assert not_listed((failed,), (), holdings(state=HoldersState.UNAVAILABLE)) == (failed,), "there was no List"
 
 
-def test_a_change_without_mps_waits_for_nobody_once_it_is_known_who_holds_what() -> None:
+def test_only_resources_by_mps_are_waited_for_once_it_is_known_who_holds_what() -> None:
     for wanted in (SLICED, RENAMED, Plan()):
         assert decide_change(WHOLE, wanted, holdings(holder()), (recent("GPU-1", age=5),)).apply
         assert not decide_change(WHOLE, wanted, holdings(state=HoldersState.INCOMPLETE), ()).apply
-
-
-def test_of_several_resources_only_those_by_mps_are_waited_for() -> None:
     current = Plan(resources=(*RENAMED.resources, *BY_MPS.resources))
     assert decide_change(current, WHOLE, holdings(holder(resource="nvidia.com/shared", ids=("GPU-0::0",))), ()).apply
     waits = decide_change(current, Plan(resources=RENAMED.resources), holdings(holder(ids=("GPU-0::0",))), ())

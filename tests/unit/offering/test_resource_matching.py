@@ -107,24 +107,21 @@ def test_a_rule_may_want_mig_devices_of_one_gpu_or_of_some_size() -> None:
     ]
 
 
-def test_a_compute_instance_without_a_usual_name_is_offered_under_a_rules() -> None:
+def test_a_compute_instance_is_offered_under_a_rules_name_and_an_excluded_mig_device_alone_is_not() -> None:
     """NVIDIA's plugin ends when a compute instance is smaller than its GPU instance."""
     small = partition(0, 0, profile="1c.3g.40gb")
     odd = gpu(0, mig_enabled=True, partitions=(small,))
     assert named(odd, mig="mixed") == {}
     assert named(odd, rules=(rule("x.io/part", profile="1c.*"),), mig="mixed") == {"x.io/part": [mig_id(0, 0)]}
+    assert named(cut(0, "1g.10gb", "1g.10gb"), exclude=(mig_id(0, 0),), mig="mixed") == {
+        "nvidia.com/mig-1g.10gb": [mig_id(0, 1)]
+    }
 
 
 @pytest.mark.parametrize("exclude", [gpu_id(0), "GPU-*0"])
 def test_an_excluded_gpu_is_not_offered_and_takes_its_mig_devices_along(exclude: str) -> None:
     assert named(gpu(0), gpu(1), exclude=(exclude,)) == {"nvidia.com/gpu": [gpu_id(1)]}
     assert named(cut(0, "1g.10gb"), gpu(1), exclude=(exclude,), mig="mixed") == {"nvidia.com/gpu": [gpu_id(1)]}
-
-
-def test_an_excluded_mig_device_leaves_its_neighbours() -> None:
-    assert named(cut(0, "1g.10gb", "1g.10gb"), exclude=(mig_id(0, 0),), mig="mixed") == {
-        "nvidia.com/mig-1g.10gb": [mig_id(0, 1)]
-    }
 
 
 def test_a_name_that_the_kubelet_or_the_nodes_status_could_not_take_is_refused_where_it_stands() -> None:

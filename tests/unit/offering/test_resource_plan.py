@@ -77,14 +77,11 @@ def test_gpus_are_offered_by_index_with_their_numa_node_and_those_not_well_stay_
     assert [healthy for _, healthy in shown(found)["nvidia.com/gpu"]] == [False, False, True, True]
 
 
-def test_a_node_without_gpus_a_display_adapter_and_an_observer_offer_nothing() -> None:
+def test_nodes_without_gpus_offer_nothing_and_another_prefix_gives_other_names() -> None:
     assert plan() == Plan()
     assert plan(gpu(0, vendor="acme")) == Plan()
     assert plan(gpu(0, product_name="NVIDIA DGX Display")) == Plan()
     assert plan(gpu(0), serving=Serving(mode="Observe")) == Plan()
-
-
-def test_another_prefix_gives_other_names() -> None:
     assert list(shown(plan(gpu(0), resource_prefix="example.com"))) == ["example.com/gpu"]
 
 
@@ -99,12 +96,17 @@ def test_time_slicing_multiplies_ids_and_a_fault_is_one_of_all_shares_of_its_gpu
     assert [healthy for _, healthy in shown(found)["nvidia.com/gpu"]] == [False] * 3 + [True] * 3
 
 
-def test_shares_may_have_a_name_of_their_own_and_be_refused_beyond_one() -> None:
+def test_shares_may_have_a_name_of_their_own_a_limit_of_one_and_be_of_the_first_devices() -> None:
     assert list(shown(plan(gpu(0), sharing=slices(2, rename_by_default=True)))) == ["nvidia.com/gpu.shared"]
     named = slices(2, rename="nvidia.com/slice", rename_by_default=True)
     assert list(shown(plan(gpu(0), sharing=named))) == ["nvidia.com/slice"]
     (resource,) = plan(gpu(0), sharing=slices(2, fail_requests_greater_than_one=True)).resources
     assert resource.fail_requests_greater_than_one
+    found = plan(gpu(0), gpu(1), gpu(2), sharing=slices(2, devices=("first:1", "2", "first:x"), rename_by_default=True))
+    assert {resource.name: ids(resource) for resource in found.resources} == {
+        "nvidia.com/gpu": [gpu_id(1)],
+        "nvidia.com/gpu.shared": [f"{gpu_id(number)}::{share}" for number in (0, 2) for share in (0, 1)],
+    }
 
 
 @cases("devices", ("1",), (gpu_id(1),), ("GPU-*1",))
@@ -129,14 +131,6 @@ def test_devices_that_are_shared_by_nature_are_requested_in_any_number(own: Vend
     [found] = share({"example.com/hub": units}, Sharing(), {"example.com/hub": own})
     assert (found.sharing.replicas, found.together) == (replicas, own.together)
     assert not found.fail_requests_greater_than_one
-
-
-def test_the_first_so_many_devices_may_be_shared() -> None:
-    found = plan(gpu(0), gpu(1), gpu(2), sharing=slices(2, devices=("first:1", "2", "first:x"), rename_by_default=True))
-    assert {resource.name: ids(resource) for resource in found.resources} == {
-        "nvidia.com/gpu": [gpu_id(1)],
-        "nvidia.com/gpu.shared": [f"{gpu_id(number)}::{share}" for number in (0, 2) for share in (0, 1)],
-    }
 
 
 @cases("device", "0:1", mig_id(0, 1), f"MIG-{gpu_id(0)}/8/0")

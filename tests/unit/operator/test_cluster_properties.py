@@ -22,16 +22,13 @@ def product(index: int, name: str, *health: str, **more: Any) -> dict[str, Any]:
     return device(index, *health, attributes={"productName": name}, **more)
 
 
-def test_devices_of_all_nodes_are_counted_by_product() -> None:
+def test_devices_of_all_nodes_are_counted_by_product_as_what_they_are() -> None:
     one = record(product(0, H100, holders=[holder()]), product(1, H100, "Unhealthy", "Xid79"))
     other = record(product(0, H100), product(1, "NVIDIA L4"))
     assert shown(one, other) == {
         "gpu.nvidia-h100-80gb-hbm3.nodedevices.io": {"total": 3, "healthy": 2, "held": 1},
         "gpu.nvidia-l4.nodedevices.io": {"total": 1, "healthy": 1, "held": 0},
     }
-
-
-def test_a_device_is_counted_as_what_it_is_and_held_or_gone() -> None:
     cut = {"id": "MIG-0", "profile": "1g.10gb"}
     [counts] = shown(record(product(0, H100, partitions=[cut], holders=[holder(partition="MIG-0")]))).values()
     assert counts == {"total": 1, "healthy": 1, "held": 1}

@@ -118,13 +118,17 @@ def test_silent_devices_are_told_apart_by_their_resources_however_many_shares_ea
     assert [it.id for it in offered(item.devices, item.resources)] == counted
 
 
-def test_a_name_that_is_somebody_elses_is_refused_and_our_own_drifted_one_is_not() -> None:
+def test_a_name_that_is_somebody_elses_is_refused_and_without_entries_ours_is_to_go() -> None:
     found = plan(CapacityEntry(name=GPU, per_node=9), record(*TWO), node({GPU: 2}))
     assert (dict(found.values), found.status, found.reason) == ({}, "False", "Conflict")
     assert plan(SUM, record(*TWO), node({MEMORY: 5})).reason == "Conflict"
     assert plan(SUM, record(*TWO), node({MEMORY: 0})).values == {MEMORY: 2 * ONE}
     found = plan(SUM, record(*TWO), node({MEMORY: 5}), ours=frozenset({MEMORY}))
     assert (found.values, found.reason) == ({MEMORY: 2 * ONE}, "InSync")
+    found = plan_capacity([], record(*TWO), node({MEMORY: 5}, owned=(MEMORY,)), ours=frozenset({MEMORY}))
+    assert (dict(found.values), found.status) == ({}, "")
+    assert not found.matches(node({MEMORY: 5}, owned=(MEMORY,)))
+    assert found.matches(node({GPU: 2}))
 
 
 def test_lowering_needs_to_know_what_pods_request_and_goes_no_lower() -> None:
@@ -138,13 +142,6 @@ def test_lowering_needs_to_know_what_pods_request_and_goes_no_lower() -> None:
     assert plan(SUM, record(*TWO), node()).needs_requests
     held = plan(SUM, record(*TWO), node(), requested={MEMORY: 3 * ONE})
     assert (held.values, held.reason) == ({MEMORY: 3 * ONE}, "Pending")
-
-
-def test_no_entries_own_nothing_and_a_key_of_ours_is_to_go() -> None:
-    found = plan_capacity([], record(*TWO), node({MEMORY: 5}, owned=(MEMORY,)), ours=frozenset({MEMORY}))
-    assert (dict(found.values), found.status) == ({}, "")
-    assert not found.matches(node({MEMORY: 5}, owned=(MEMORY,)))
-    assert found.matches(node({GPU: 2}))
 
 
 @given(

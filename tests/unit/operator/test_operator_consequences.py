@@ -116,15 +116,12 @@ def evicted(*devices: dict[str, Any], faults: Faults) -> list[str]:
     return [it.holding.holder.pod for it in consequences.evictions(record(*devices), faults)]
 
 
-def test_the_fault_of_a_gpu_taints_and_evicts_and_that_of_a_nic_does_not() -> None:
+def test_a_gpus_fault_taints_and_evicts_and_a_nics_does_not_whichever_comes_first() -> None:
     faults = section(**NOT_NICS)
     assert wanted(nic(1), faults=faults) is None
     assert evicted(nic(1), faults=faults) == []
     assert wanted(nic(1), lost(0), faults=faults) == TaintRecord("NoSchedule", "Xid79")
     assert evicted(nic(1), lost(0), faults=faults) == ["pod-0"]
-
-
-def test_two_devices_with_the_same_fault_at_the_same_time_are_judged_each_by_its_own_rule() -> None:
     faults = section(**NOT_NICS)
     for devices in ((nic(0, "Missing"), lost(1, "Missing")), (lost(1, "Missing"), nic(0, "Missing"))):
         assert wanted(*devices, faults=faults) == TaintRecord("NoSchedule", "Missing")
@@ -147,11 +144,14 @@ def test_each_key_of_a_rules_match_counts(match: dict[str, Any], hit: bool) -> N
     assert (wanted(nic(1), faults=section(rules=[rule])) is not None) is hit
 
 
-def test_a_device_whose_product_is_not_known_matches_no_glob_over_products_but_its_type() -> None:
+def test_an_unknown_product_matches_no_glob_and_an_unknown_key_makes_the_section_no_ground_to_act() -> None:
     by_product = section(rules=[{"match": {"productName": "NVIDIA*"}, "taintEffect": "NoSchedule"}])
     by_type = section(rules=[{"match": {"type": "gpu"}, "taintEffect": "NoSchedule"}])
     assert wanted(lost(0), faults=by_product) is None
     assert wanted(lost(0), faults=by_type) is not None
+    # Without the key that is not known here the rule would be about more devices than it says.
+    newer = understood({"faults": NOT_NICS | {"rules": [{"match": {"type": "nic", "later": "x"}}]}})
+    assert newer.partly == {"faults"}
 
 
 def test_a_rule_needs_reason_action_and_device() -> None:
@@ -181,12 +181,6 @@ def test_a_partition_and_a_holders_own_fault_go_by_the_device(type_: str, hit: b
     both |= {"partitions": [part], "holders": [*both["holders"], holds]}
     assert evicted(both, faults=faults) == (["on-a-part", "pod-0"] if hit else [])
     assert evicted(device(0, holders=[own]), faults=faults) == (["own"] if hit else [])
-
-
-def test_a_match_of_a_newer_version_makes_the_section_one_that_is_not_acted_by() -> None:
-    """Without the key that is not known here the rule would be about more devices than it says."""
-    newer = understood({"faults": NOT_NICS | {"rules": [{"match": {"type": "nic", "later": "x"}}]}})
-    assert newer.partly == {"faults"}
 
 
 def test_the_strongest_effect_wins_and_its_reason_stays_while_that_fault_lasts() -> None:

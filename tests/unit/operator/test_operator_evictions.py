@@ -241,16 +241,13 @@ async def test_a_pod_whose_container_has_restarted_is_not_evicted_where_that_is_
     assert "its container has restarted since" in found.message
 
 
-async def test_a_grace_that_is_edited_counts_at_once() -> None:
+async def test_a_grace_that_is_edited_counts_at_once_and_a_device_well_in_time_evicts_nobody() -> None:
     one = One(EvictionsConcern, **GRACE)
     one.seconds = 50.0
     await one.run()
     one.sections = parse(Sections, {"faults": GRACE | {"evict": {"mode": "AfterGrace", "graceSeconds": 40}}})
     await one.run()
     assert one.evicted
-
-
-async def test_a_device_that_is_well_in_time_evicts_nobody() -> None:
     one = One(EvictionsConcern, **GRACE)
     await one.run()
     one.seconds = 200.0

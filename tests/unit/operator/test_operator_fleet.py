@@ -127,16 +127,13 @@ def test_faults_that_were_there_when_a_person_resumed_never_stop_actions_again_a
     assert decided(closed, [action("n1")], said + timedelta(days=1), mass(limits, 6, ahead)).fleet.breaker == OPEN
 
 
-def test_a_fault_that_changes_its_reason_counts_once_towards_max_unavailable() -> None:
+def test_a_fault_that_changes_its_reason_counts_once_and_an_unknown_node_stays_out_of_service() -> None:
     limits, first, other = PolicyLimits(max_unavailable=1), action("a", 1), action("b", 9)
     lasting = survey(limits, failing={"a": first.since})
     granted = decided(Fleet(), [first], START, lasting).fleet
     changed = survey(limits, failing={"a": "2026-11-21T11:05:00Z", "b": other.since})
     found = decided(granted, [other, action("a", 5)], START, changed)
     assert (set(found.granted), list(found.refused)) == ({action("a", 5)}, [other])
-
-
-def test_a_node_whose_state_is_not_known_stays_out_of_service() -> None:
     limits, first, other = PolicyLimits(max_unavailable=1), action("a", 1), action("b", 9)
     granted = decided(Fleet(), [first], START, survey(limits, failing={"a": first.since})).fleet
     now = survey(limits, failing={"b": other.since})

@@ -412,16 +412,13 @@ def test_what_resumes_is_a_time_since_the_breaker_opened_and_a_minute_from_now_a
     )
 
 
-def test_one_good_entry_resumes_whatever_stands_beside_it() -> None:
+def test_one_good_entry_resumes_and_of_what_is_refused_the_first_are_named_in_part() -> None:
     fleet = stopped(Fleet(resumed="actions=resumed@2026-11-20T12:00:00Z"), names.MASS_FAULT, "why", NOW)
     beside = "x,actions=resumed@2026-11-21T11:00:00Z,actions=resumed@2026-11-20T12:00:00Z"
     assert refusal(fleet, beside, NOW).count("actions=resumed@2026") == 1, "one was acted on"
     assert resumed(fleet, beside, NOW, {}) == fleet
     assert refusal(fleet, f"{beside},{WORD}", NOW) == ""
     assert resumed(fleet, f"{beside},{WORD}", NOW, {}).resumed == WORD
-
-
-def test_of_what_is_refused_the_first_entries_are_named_and_not_whole() -> None:
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW)
     said = refusal(fleet, ",".join(["x" * 9000] * 9), NOW)
     assert "and 6 more; give the time now" in said

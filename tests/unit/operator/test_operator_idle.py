@@ -129,39 +129,30 @@ async def test_a_restarted_operator_takes_back_what_the_one_before_wrote() -> No
     assert manager is not None
 
 
-async def test_nothing_is_written_where_no_policy_asks_for_it() -> None:
+async def test_nothing_is_written_without_a_policy_and_an_event_alone_marks_no_pod() -> None:
     kube, _ = await run(idle(), afterSeconds=1800)
     assert (mark(kube), synced(kube), told(kube)) == (NONE, "", [])
-
-
-async def test_an_event_alone_marks_no_pod() -> None:
     kube, _ = await run(idle(), afterSeconds=1800, event=True)
     assert (mark(kube), synced(kube), len(told(kube))) == (NONE, "", 1)
 
 
-async def test_a_policy_that_no_longer_asks_for_the_condition_takes_it_from_the_pods() -> None:
+async def test_the_condition_goes_with_the_policy_also_while_no_operator_ran() -> None:
     kube, manager = await run(idle())
     await policy(kube, manager, afterSeconds=1800, event=True)
     assert (mark(kube), synced(kube)) == (NONE, "")
     await policy(kube, manager, **BOTH)
     assert (mark(kube), synced(kube)) == (("True", "NeverUsed"), "InSync")
-
-
-async def test_the_condition_goes_also_where_the_policy_went_while_no_operator_ran() -> None:
     kube, _ = await run(idle())
     kube.put(POLICY, raw_policy("p", partitions={"strategy": "none"}, generation=2))
     await running(kube)
     assert (mark(kube), synced(kube)) == (NONE, "")
 
 
-async def test_a_pod_that_uses_its_device_again_loses_the_condition_with_the_policy() -> None:
+async def test_the_condition_goes_with_the_policy_from_a_pod_in_use_and_while_holders_are_not_known() -> None:
     kube, manager = await run(idle())
     await report(kube, manager, busy())
     await policy(kube, manager, afterSeconds=1800)
     assert (mark(kube), synced(kube)) == (NONE, "")
-
-
-async def test_the_condition_goes_with_the_policy_also_while_the_holders_are_not_known() -> None:
     kube, manager = await run(idle())
     await report(kube, manager, idle(), HoldersKnown=("Unknown", "PodResourcesUnavailable"))
     await policy(kube, manager, afterSeconds=1800)
@@ -203,9 +194,15 @@ async def test_a_pod_whose_agent_is_lost_may_use_its_device_by_now() -> None:
     assert len(told(kube)) == 1
 
 
-async def test_a_pod_is_not_marked_by_what_is_out_of_date() -> None:
+async def test_a_pod_is_not_marked_by_what_is_out_of_date_or_where_the_node_may_not_name_it() -> None:
     kube = rig(idle())
     kube.put(NODE, raw_node({GPU: 8}, ready="False"))
+    await running(kube)
+    assert (mark(kube), told(kube)) == (NONE, [])
+    kube = rig(idle())
+    elsewhere = raw_pod()
+    elsewhere["spec"]["nodeName"] = "n2"
+    kube.put(POD, elsewhere)
     await running(kube)
     assert (mark(kube), told(kube)) == (NONE, [])
 
@@ -230,35 +227,20 @@ async def test_a_pod_that_was_replaced_in_between_is_read_again() -> None:
     assert mark(kube) == ("True", "Idle")
 
 
-async def test_a_pod_that_the_node_may_not_name_is_not_marked() -> None:
-    kube = rig(idle())
-    elsewhere = raw_pod()
-    elsewhere["spec"]["nodeName"] = "n2"
-    kube.put(POD, elsewhere)
-    await running(kube)
-    assert (mark(kube), told(kube)) == (NONE, [])
-
-
-async def test_a_pod_that_has_ended_keeps_what_it_shows() -> None:
+async def test_a_pod_that_ended_or_whose_holders_are_not_known_keeps_what_it_shows() -> None:
     kube, manager = await run(idle())
     kube.objects[POD]["status"]["phase"] = "Succeeded"
     await report(kube, manager)
     assert mark(kube) == ("True", "NeverUsed")
-
-
-async def test_while_the_holders_are_not_known_nothing_is_taken_back() -> None:
     kube, manager = await run(idle())
     await report(kube, manager, HoldersKnown=("Unknown", "PodResourcesUnavailable"))
     assert mark(kube) == ("True", "NeverUsed")
 
 
-async def test_a_period_of_hours_ago_is_no_news_for_a_new_operator() -> None:
+async def test_a_period_that_began_while_no_operator_ran_is_news_and_one_of_hours_ago_is_not() -> None:
     kube, _ = await run(idle(since="2026-11-01T00:00:00Z"))
     assert mark(kube) == ("True", "NeverUsed")
     assert told(kube) == []
-
-
-async def test_a_period_that_was_reported_while_no_operator_ran_is_news() -> None:
     began = f"{datetime.now(UTC) - timedelta(hours=2, minutes=3):%Y-%m-%dT%H:%M:%SZ}"
     kube, _ = await run(idle("Idle", since=began), **BOTH | {"afterSeconds": 7200})
     assert len(told(kube)) == 1
@@ -271,13 +253,10 @@ async def test_without_the_right_the_condition_says_so() -> None:
     assert synced(kube) == "Forbidden"
 
 
-async def test_cleanup_takes_the_condition_away() -> None:
+async def test_cleanup_takes_the_condition_away_and_leaves_the_other_one() -> None:
     kube, _ = await run(idle())
     assert await clean_up(kube, dry_run=False) == 0
     assert mark(kube) == NONE
-
-
-async def test_cleanup_takes_the_condition_from_a_pod_whose_readiness_needs_the_other_one() -> None:
     kube = rig(idle())
     gated = raw_pod()
     gated["spec"]["readinessGates"] = [{"conditionType": "nodedevices.io/DeviceHealthy"}]

@@ -501,15 +501,12 @@ async def test_what_was_too_much_is_summed_up_in_one_event_after_a_minute() -> N
     assert len(bench.kube.events) == BURST + 1
 
 
-async def test_a_node_may_write_events_again_as_time_goes_by() -> None:
+async def test_a_node_may_write_events_again_in_time_and_nothing_is_summed_up_that_was_not_suppressed() -> None:
     bench = Bench()
     await bench.flood(BURST)
     bench.now += 3 * SECONDS_PER_EVENT
     await bench.flood(5, LATER)
     assert len(bench.kube.events) == BURST + 3
-
-
-async def test_nothing_is_summed_up_where_nothing_was_suppressed() -> None:
     bench = Bench()
     await bench.flood(BURST)
     bench.now += SUM_UP_SECONDS

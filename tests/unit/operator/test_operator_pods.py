@@ -112,11 +112,14 @@ def test_whose_pod_by_claim(claim: str, answer: HolderMatch) -> None:
     assert pods.match_holder(seen, concern(resource=None, claim=claim), SCOPE) is answer
 
 
-def test_a_dra_device_is_known_by_its_last_part() -> None:
+def test_a_dra_device_is_known_by_its_last_part_and_affected_pods_are_bounded() -> None:
     listed = allocated("gpu.nvidia.com/n1/gpu-3", "claim:gpus/one")
     claims = [{"name": "one", "resourceClaimName": "gpus"}]
     seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=listed)
     assert pods.match_holder(seen, concern(resource=None, claim="gpus"), SCOPE) is HolderMatch.YES
+    entries = [Affected("ml", f"pod-{index}", f"uid-{index}", "GPU-0", "Xid79", SINCE) for index in range(400)]
+    kept = pods.bounded([entries[0], *entries])
+    assert len(kept) == len({it.uid for it in kept}) == 256
 
 
 def test_a_failed_device_concerns_all_on_its_partitions_and_a_failed_partition_its_holders() -> None:
@@ -173,12 +176,6 @@ def test_the_message_names_device_and_action_and_the_time_moves_only_with_the_st
         ]
         == NOW
     )
-
-
-def test_affected_pods_are_bounded_and_one_entry_for_each_pod() -> None:
-    entries = [Affected("ml", f"pod-{index}", f"uid-{index}", "GPU-0", "Xid79", SINCE) for index in range(400)]
-    kept = pods.bounded([entries[0], *entries])
-    assert len(kept) == len({it.uid for it in kept}) == 256
 
 
 @pytest.mark.parametrize(

@@ -244,24 +244,21 @@ def test_an_entry_that_matches_nothing_is_named_by_its_place_for_the_policy_that
     assert applied({"a": shown(TYPO, sections=("partitions",))})[2] == "in effect on 1 nodes"
 
 
-def test_only_a_few_entries_are_reported_and_how_many_more_there_are() -> None:
+def test_only_a_few_entries_are_reported_and_an_excluded_id_where_no_node_has_it() -> None:
     notes = [(TYPO[0], TYPO[1].replace("[0]", f"[{number}]"), TYPO[2]) for number in range(20)]
     message = applied({"a": shown(*notes)})[2]
     assert message.count("no such resource on this node") == 3
     assert message.endswith("; and 17 more entries without effect on some nodes")
     assert applied({"a": shown(*notes[:4])})[2].endswith("; and 1 more entry without effect on some nodes")
     assert applied({"a": shown(*notes[:3])})[2].endswith(text(notes[2]))
-
-
-# --- the truth of every section --------------------------------------------------------------------------------------
-NOPE = ("resources", "exclude[0] GPU-nope", "no device on this node has such an id; there are: GPU-0")
-
-
-def test_an_excluded_id_is_reported_where_no_node_has_it() -> None:
     other = (*NOPE[:2], "no device on this node has such an id; there are: GPU-1")
     message = applied({"a": shown(NOPE, sections=("resources",)), "b": shown(other, sections=("resources",))})[2]
     assert message == f"in effect on 2 nodes; on 2 of them {text(NOPE)}"
     assert applied({"a": shown(NOPE, sections=("resources",)), "b": FORCE})[2] == "in effect on 2 nodes"
+
+
+# --- the truth of every section --------------------------------------------------------------------------------------
+NOPE = ("resources", "exclude[0] GPU-nope", "no device on this node has such an id; there are: GPU-0")
 
 
 TAKEN = Hindrance("Conflict: nvidia.com/gpu is served by the device plugin on this node")
@@ -371,7 +368,7 @@ def test_a_roll_out_says_how_far_it_is() -> None:
     assert rolled_out(waiting=7)["message"] == "7 nodes are waiting, 0 under way"
 
 
-def test_a_roll_out_that_is_over_says_who_failed_or_a_persons_refused_word() -> None:
+def test_a_roll_out_that_is_over_or_stopped_says_why_and_how_a_person_goes_on() -> None:
     status = policy_status(P, tally(P, {"a": answered("ConfigInvalid", TOO_MANY)}), NOW, rollout=RolloutState())
     found = next(each for each in status["conditions"] if each["type"] == "RolledOut")
     assert (found["status"], found["reason"], found["message"]) == ("False", "Failed", "1 node has failed: see Applied")
@@ -379,9 +376,6 @@ def test_a_roll_out_that_is_over_says_who_failed_or_a_persons_refused_word() -> 
     assert (found["status"], found["reason"], found["message"]) == ("True", "Done", "")
     assert "waiting" not in found["nodes"]
     assert rolled_out(refused="no such generation")["message"] == "no such generation"
-
-
-def test_a_roll_out_that_is_stopped_says_why_and_how_a_person_goes_on() -> None:
     found = rolled_out(waiting=7, worse_off=(("n1", "its Node is not Ready"), ("n2", "x" * 301)), refused="no number")
     assert (found["status"], found["reason"]) == ("False", "Stopped")
     assert found["message"] == (
@@ -439,13 +433,16 @@ def test_a_label_that_no_policy_may_set_is_named_and_the_rest_is_in_effect() -> 
     assert reserved.left_out.startswith("labels.extra has nodedevices.io/agent: ")
 
 
-def test_what_a_dry_run_would_change_is_said_as_far_as_a_condition_has_room() -> None:
+def test_what_a_dry_run_would_change_is_said_as_far_as_there_is_room_or_that_it_is_nothing() -> None:
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview("x" * 2000))})}
     message = applied(nodes, trial)[2]
     where = "it would be active on 1 of 1 nodes (kubectl nodedevices policy dry-run counts ids)"
     assert message.startswith(f"{where}; a: xxx")
     assert (len(message), message[-2:]) == (1024, "x…")
+    nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview())})}
+    message = applied(nodes, policy("p", mode="DryRun", sharing=sharing(2)))[2]
+    assert message == "it would be active on 1 of 1 nodes; no node would change"
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -457,9 +454,12 @@ def test_a_dry_run_that_comes_or_goes_changes_the_counts_where_stronger_policies
     assert tallies.tally(P).would == (() if first else (("a", "would change"),))
 
 
-def test_where_actions_are_recorded_is_shown_where_there_is_a_record() -> None:
+def test_a_status_that_is_shown_with_its_record_is_not_written_again() -> None:
     assert policy_status(P, tally(P, {}), NOW, record="ns/fleet")["actionsRecord"] == "ns/fleet"
     assert "actionsRecord" not in said({})
+    status = policy_status(P, tally(P, {"a": FORCE}), NOW, stopped=STOPPED, record="ns/fleet")
+    assert shows(written(), status)
+    assert shows(written(), policy_status(P, tally(P, {"a": FORCE}), "later", stopped=STOPPED, record="ns/fleet"))
 
 
 STOPPED = ("True", "Stopped", "too many at once")
@@ -469,12 +469,6 @@ def written(**more: Any) -> PolicyRecord:
     """The policy as it is read after this status was written."""
     status = policy_status(P, tally(P, {"a": FORCE}), NOW, stopped=STOPPED, record="ns/fleet")
     return policy_record(raw_policy("p", sharing=sharing(2)) | {"status": status | more})
-
-
-def test_a_status_that_is_shown_already_is_not_written_again() -> None:
-    status = policy_status(P, tally(P, {"a": FORCE}), NOW, stopped=STOPPED, record="ns/fleet")
-    assert shows(written(), status)
-    assert shows(written(), policy_status(P, tally(P, {"a": FORCE}), "later", stopped=STOPPED, record="ns/fleet"))
 
 
 @cases(
@@ -510,9 +504,3 @@ def test_a_dry_run_counts_its_nodes_and_says_what_would_change() -> None:
     )
     assert conditions["Conflicted"]["status"] == "True"
     assert status["nodes"] == {"selected": 3, "applied": 0, "overridden": 0, "failed": 0}
-
-
-def test_a_dry_run_that_changes_nothing_says_so() -> None:
-    nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview())})}
-    message = applied(nodes, policy("p", mode="DryRun", sharing=sharing(2)))[2]
-    assert message == "it would be active on 1 of 1 nodes; no node would change"

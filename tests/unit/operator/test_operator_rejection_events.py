@@ -80,16 +80,13 @@ def test_what_keeps_all_of_a_nodes_devices_back_is_said(condition: dict[str, tup
     assert str(text(shown)).endswith(said)
 
 
-def test_several_resources_are_told_and_those_of_others_are_not() -> None:
+def test_several_resources_of_ours_are_told_in_a_bounded_text() -> None:
     shown = record(resources=[gpus(1, 1, 1, 0), resource(4, 4, "example.com/rdma") | {"free": 4}])
     said = text(shown, pod({GPU: "1", "example.com/rdma": "1", "other.example.com/x": "1", "cpu": "1"}))
     assert said == (
         "node n1 rejected this pod, which requests 1 example.com/rdma (the node has 4: 4 offered, 0 held, 4 free) and "
         "1 nvidia.com/gpu (the node has 1: 1 offered, 1 held, 0 free)."
     )
-
-
-def test_a_node_of_many_faults_has_a_bounded_text() -> None:
     first = [f"gpu-{number}" for number in range(MAX_DEVICES)]
     sick = gpus(256, 0, 0, 0) | {"withheld": [withheld("Unhealthy", *first, count=256, message="Xid79" * 200)]}
     said = str(text(record(resources=[sick])))
@@ -148,10 +145,14 @@ async def test_the_agent_is_given_time_to_report_who_holds_what() -> None:
     assert len(one.kube.events) == 1
 
 
-async def test_about_a_pod_of_long_ago_nothing_is_said() -> None:
+async def test_about_a_pod_of_long_ago_or_without_events_in_the_policy_nothing_is_said() -> None:
     one = bench(seconds=NEWS_SECONDS)
     one.put(pod())
     await one.run()
+    assert one.kube.writes == []
+    one = bench()
+    one.put(pod())
+    await one.run(sections=Sections(faults=Faults(event=False)))
     assert one.kube.writes == []
 
 
@@ -165,13 +166,6 @@ async def test_of_another_pod_that_failed_nothing_is_said(raw: dict[str, Any]) -
     one = bench()
     one.put(raw)
     await one.run()
-    assert one.kube.writes == []
-
-
-async def test_a_policy_without_events_has_none() -> None:
-    one = bench()
-    one.put(pod())
-    await one.run(sections=Sections(faults=Faults(event=False)))
     assert one.kube.writes == []
 
 

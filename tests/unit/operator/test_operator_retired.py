@@ -73,24 +73,18 @@ async def test_a_zero_goes_after_six_minutes_and_only_if_it_is_still_zero() -> N
     assert not any('nvidia.com~1gpu"' in str(operation) for operation in operations)
 
 
-async def test_the_six_minutes_count_from_the_retirement_not_from_the_zero() -> None:
+async def test_the_six_minutes_count_from_the_last_retirement_of_a_name() -> None:
     bench = Bench()
     assert await bench.sync(item(SHARED), node({SHARED: 8})) == (False, None), "the zero's coming is news of the Node"
     bench.now = 310.0
     assert await bench.sync(item(SHARED), node({SHARED: 0})) == (False, SETTLED_SECONDS - 310)
     bench.now = SETTLED_SECONDS
     assert await bench.sync(item(SHARED), node({SHARED: 0})) == (True, None)
-
-
-async def test_another_retirement_of_the_same_name_starts_over() -> None:
     bench = Bench()
     await bench.sync(item(SHARED), node({SHARED: 0}))
     bench.now = SETTLED_SECONDS
     again = record(device(0), retiredResources=[{"name": SHARED, "since": "2026-11-21T11:30:00Z"}])
     assert await bench.sync(again, node({SHARED: 0})) == (False, SETTLED_SECONDS)
-
-
-async def test_a_name_that_comes_back_starts_over() -> None:
     bench = Bench()
     await bench.sync(item(SHARED), node({SHARED: 0}))
     bench.now = 300.0

@@ -11,11 +11,18 @@ from nodedevices_operator import settings
 from support.cases import cases
 
 
-def test_defaults() -> None:
+def test_defaults_and_all_that_is_wrong_at_once_each_with_its_place() -> None:
     found = settings.read([], {})
     assert (found.command, found.kubeconfig) == ("run", None)
     assert (found.relist_seconds, found.retired_seconds) == (600.0, 360.0)
     assert (found.http_address, found.health_address) == (Address("", 9736), Address("", 9738))
+    with pytest.raises(InputError) as caught:
+        settings.read(["--http-address=9736"], {"NODEDEVICES_HEALTH_ADDRESS": "0", "KUBECONFIG": "/none"})
+    assert [each.partition(":")[0] for each in caught.value.problems] == [
+        "environment variable KUBECONFIG",
+        "--http-address",
+        "environment variable NODEDEVICES_HEALTH_ADDRESS",
+    ]
 
 
 def test_a_flag_is_stronger_than_its_variable(tmp_path: Path) -> None:
@@ -55,16 +62,6 @@ def test_what_is_wrong_is_named(arguments: list[str], environment: dict[str, str
     with pytest.raises(InputError) as caught:
         settings.read(arguments, environment)
     assert [word for word in words if word not in str(caught.value)] == []
-
-
-def test_all_that_is_wrong_is_said_at_once_each_with_its_place() -> None:
-    with pytest.raises(InputError) as caught:
-        settings.read(["--http-address=9736"], {"NODEDEVICES_HEALTH_ADDRESS": "0", "KUBECONFIG": "/none"})
-    assert [each.partition(":")[0] for each in caught.value.problems] == [
-        "environment variable KUBECONFIG",
-        "--http-address",
-        "environment variable NODEDEVICES_HEALTH_ADDRESS",
-    ]
 
 
 @cases("text", "127.0.0.1:0", ":9736", "[::1]:80", "localhost:65535")

@@ -59,10 +59,15 @@ def test_both_vendors_labels_stand_side_by_side_and_neither_writes_the_others() 
     assert {key: values[key] for key in stamps} == stamps
 
 
-def test_a_node_without_gpus_or_a_vendor_without_labels_has_none_of_it() -> None:
+def test_a_node_without_gpus_has_none_of_it_and_a_label_of_another_owner_is_left() -> None:
     values = planned(node_devices(fpga(1), fpga(2)), node(), now=7).values
     assert values == ACME | {"acme.com/changed": "7"}
     assert plan_labels(ON, node_devices(fpga(1)), node(), now=7).values == {}
+    item = node_devices(fpga(1), fpga(2))
+    plan = planned(item, node({"acme.com/fpga.count": "1"}, ours=False), now=7)
+    assert plan.reason == "Conflict"
+    assert "acme.com/fpga.count=1 (wanted: 2)" in plan.message
+    assert "acme.com/fpga.count" not in plan.values
 
 
 def test_the_timestamp_of_each_vendor_stays_until_a_label_changes() -> None:
@@ -71,11 +76,3 @@ def test_the_timestamp_of_each_vendor_stays_until_a_label_changes() -> None:
     assert again.values == first
     changed = planned(node_devices(gpu(0), fpga(1, lanes=8)), node(dict(first)), now=9).values
     assert changed["acme.com/changed"] == "9"
-
-
-def test_its_label_of_another_owner_is_left_to_them() -> None:
-    item = node_devices(fpga(1), fpga(2))
-    plan = planned(item, node({"acme.com/fpga.count": "1"}, ours=False), now=7)
-    assert plan.reason == "Conflict"
-    assert "acme.com/fpga.count=1 (wanted: 2)" in plan.message
-    assert "acme.com/fpga.count" not in plan.values

@@ -212,9 +212,11 @@ def test_what_the_report_could_not_say_is_refused_by_its_place(fact: DeviceFact,
     assert str(refused.value).startswith(f"probe line: {complaint}")
 
 
-def test_an_xid_beyond_the_reports_range_is_refused() -> None:
+def test_a_line_beyond_the_reports_range_or_with_too_many_values_is_refused() -> None:
     with pytest.raises(ProbeLineError, match="4294967295 is not allowed"):
         parse_line(encode(snapshot(gpu(0), events=(xid(2**32 - 1, sequence=1),))))
+    with pytest.raises(ProbeLineError, match=f"values are too many; at most {MAX_VALUES} are read"):
+        parse_line(b'{"events":[' + b"{}," * MAX_VALUES + b"{}]}")
 
 
 def test_a_line_with_more_partitions_than_a_pass_can_take_is_refused() -> None:
@@ -230,12 +232,7 @@ def test_a_line_with_more_partitions_than_a_pass_can_take_is_refused() -> None:
         parse_line(cut(27, 19))
 
 
-def test_a_line_with_more_values_than_any_probe_says_is_not_even_parsed() -> None:
-    with pytest.raises(ProbeLineError, match=f"values are too many; at most {MAX_VALUES} are read"):
-        parse_line(b'{"events":[' + b"{}," * MAX_VALUES + b"{}]}")
-
-
-def test_a_mig_device_that_moves_to_another_gpu_while_it_is_held_is_there_once() -> None:
+def test_a_held_mig_device_that_moved_or_has_gone_is_there_once_and_leaves_room() -> None:
     moved = partition(0, 0, id="MIG-x")
     for first in (gpu(0), gpu(0, readings=well(lost=True)), None):
         lines = [snapshot(gpu(0, partitions=(moved,)), gpu(1))]
@@ -243,8 +240,6 @@ def test_a_mig_device_that_moves_to_another_gpu_while_it_is_held_is_there_once()
         status = follow(*lines)[1]
         assert [[part.id for part in device.partitions] for device in status.devices] == [[], ["MIG-x"]]
 
-
-def test_held_mig_devices_that_have_gone_leave_room_for_those_that_are_there() -> None:
     def cut(generation: int) -> Snapshot:
         parts = tuple(partition(0, part, id=f"MIG-{generation}-{part}") for part in range(64))
         return snapshot(gpu(0, partitions=parts))

@@ -78,11 +78,16 @@ def test_a_file_of_squats_plugin_is_understood_as_it_is() -> None:
     assert found.devices[2].groups == (DeviceGroup(usb=(UsbPart(vendor="1a86", product="7523", serial="00000001"),)),)
 
 
-def test_what_its_flag_device_takes_is_an_entry() -> None:
+def test_what_its_flag_device_takes_is_an_entry_and_one_group_needs_no_groups() -> None:
     flag = '{"name": "fuse", "groups": [{"count": 10, "paths": [{"path": "/dev/fuse"}]}]}'
     [entry] = config(f"device:\n- {flag}\n").devices
     assert entry == ConfigEntry(name="fuse", groups=(DeviceGroup(count=10, paths=(PathPart(path="/dev/fuse"),)),))
     assert config(f"- {flag}").devices == config(json.dumps({"devices": [json.loads(flag)]})).devices == (entry,)
+    short = config('[{name: a, paths: [{path: /dev/a}], count: 2, env: {A: "{{path}}"}}]')
+    assert (
+        short.devices[0].groups
+        == config("[{name: a, groups: [{paths: [{path: /dev/a}], count: 2}]}]").devices[0].groups
+    )
 
 
 # The values of --device that its README and its DaemonSet have (squat/generic-device-plugin 179b1fe), as written there.
@@ -104,14 +109,6 @@ SQUATS_EXAMPLES = """
 @cases("flag", *SQUATS_EXAMPLES.strip().splitlines())
 def test_every_example_of_squats_plugin_is_an_entry_as_it_is_written(flag: str) -> None:
     assert len(config(f"device:\n- {flag}\n").devices) == 1
-
-
-def test_an_entry_with_one_group_needs_no_groups() -> None:
-    short = config('[{name: a, paths: [{path: /dev/a}], count: 2, env: {A: "{{path}}"}}]')
-    assert (
-        short.devices[0].groups
-        == config("[{name: a, groups: [{paths: [{path: /dev/a}], count: 2}]}]").devices[0].groups
-    )
 
 
 REFUSED = {

@@ -171,12 +171,17 @@ def test_a_line_that_only_contains_such_words_is_none(text: str) -> None:
     assert read(line(text)).said == ()
 
 
-def test_a_kernel_that_names_the_caller_in_each_line_and_one_without_times_are_read_too() -> None:
+def test_kernels_that_name_callers_or_no_times_are_read_and_long_lines_cut() -> None:
     called = f"<3>[  830.456422][  T812] {STALLED}\n<3>{STALLED}\n"
     assert [(each.kind, each.seconds) for each in read(called.encode()).said] == [
         (kinds.MLX5_STALLED, 830.456422),
         (kinds.MLX5_STALLED, None),
     ]
+    raw = b"<3>[    1.000000] nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 LT\x1b]0;x\x07\xff Up\n"
+    [said] = read(raw).said
+    assert said.details == {"link": "28", "text": "LT ]0;x �� Up".replace("��", " �").replace("  ", " ")}
+    [said] = read(line(f"nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 {'x' * 8192}")).said
+    assert len(said.details["text"]) == MAX_TEXT
 
 
 @cases(
@@ -189,14 +194,6 @@ def test_a_kernel_that_names_the_caller_in_each_line_and_one_without_times_are_r
 def test_an_address_is_reported_as_sysfs_has_it(said: str, address: str) -> None:
     [found] = read(line(f"nvidia-nvswitch0: SXid (PCI:{said}): 20034, Fatal, Link 28 LTSSM Fault Up")).said
     assert found.pci_bus_id == address
-
-
-def test_a_long_line_is_cut_and_no_control_character_reaches_a_detail() -> None:
-    raw = b"<3>[    1.000000] nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 LT\x1b]0;x\x07\xff Up\n"
-    [said] = read(raw).said
-    assert said.details == {"link": "28", "text": "LT ]0;x �� Up".replace("��", " �").replace("  ", " ")}
-    [said] = read(line(f"nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 {'x' * 8192}")).said
-    assert len(said.details["text"]) == MAX_TEXT
 
 
 def test_a_flood_of_one_drivers_lines_hides_no_other_and_as_many_as_are_read_at_a_time_are_read() -> None:

@@ -106,16 +106,13 @@ def test_the_first_look_reads_behind_all_that_a_driver_wrote_at_boot() -> None:
     assert probe.problems == []
 
 
-def test_of_a_log_without_times_nothing_old_is_reported() -> None:
+def test_of_a_log_without_times_nothing_old_is_reported_and_equal_lines_are_counted() -> None:
     log = Log()
     log.lines = f"<3>{STALLED}\n".encode()
     probe = Probe(log)
     assert probe.events() == []
     log.lines += f"<3>mlx5_core 0000:d2:00.0: Fatal error 3 detected\n<3>{STALLED}x\n".encode()
     assert probe.events() == [(kinds.MLX5_FATAL, 1), (kinds.MLX5_STALLED, 1)]
-
-
-def test_equal_lines_are_counted() -> None:
     log = Log().write("nothing", DAY)
     probe = Probe(log)
     probe.events()
@@ -137,7 +134,7 @@ def test_lines_that_the_kernel_overwrote_unread_are_a_problem_for_some_minutes()
     assert probe.problems == []
 
 
-def test_a_log_that_was_cleared_shows_no_line_twice() -> None:
+def test_a_log_that_was_cleared_shows_no_line_twice_and_no_text_stands_for_a_line() -> None:
     log = Log().write(STALLED, DAY - 2).write("nothing", DAY - 1)
     probe = Probe(log)
     assert probe.events() == [(kinds.MLX5_STALLED, 1)]
@@ -145,6 +142,12 @@ def test_a_log_that_was_cleared_shows_no_line_twice() -> None:
     assert (probe.events(), probe.problems) == ([], [])
     log.write(STALLED, DAY + 1)
     assert probe.events() == [(kinds.MLX5_STALLED, 1)]
+    log = Log().write("last", 1.0)
+    follower = Follower(log.tail)
+    follower.news()
+    last = log.lines.decode().rstrip("\n")
+    log.write(STALLED, 2.0).write(f"forged {last}", 3.0, priority=11)
+    assert STALLED.encode() in follower.news().lines
 
 
 def test_a_log_that_may_not_be_read_is_a_problem_that_says_what_to_do_and_ends_by_itself() -> None:
@@ -170,15 +173,6 @@ def test_more_than_one_look_reads_at_a_time_is_found_in_a_greater_one() -> None:
     news = follower.news()
     assert news.lines.startswith(b"<3>[    2.000000] mlx5_core")
     assert (news.lines.count(b"\n"), news.lost) == (20_001, False)
-
-
-def test_the_text_of_a_line_cannot_stand_for_a_line_that_was_seen() -> None:
-    log = Log().write("last", 1.0)
-    follower = Follower(log.tail)
-    follower.news()
-    last = log.lines.decode().rstrip("\n")
-    log.write(STALLED, 2.0).write(f"forged {last}", 3.0, priority=11)
-    assert STALLED.encode() in follower.news().lines
 
 
 @pytest.mark.parametrize("half", [b"", b"<3>[   12.000000] mlx5_co"])

@@ -98,15 +98,12 @@ def changed(path: str, value: object) -> bytes:
     return json.dumps(line).encode()
 
 
-def test_what_a_probe_encodes_the_agent_reads_back() -> None:
+def test_what_a_probe_encodes_is_read_back_in_camel_case_without_what_is_not_known() -> None:
     line = encode(FULL)
 
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert parse_line(line) == FULL
-
-
-def test_what_is_not_known_is_absent_and_keys_are_camel_case() -> None:
     line = json.loads(encode(FULL))
 
     assert "eccUncorrectableVolatile" not in line["devices"][0]["readings"]

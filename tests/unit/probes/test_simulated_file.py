@@ -76,14 +76,11 @@ def test_every_profile_of_nvidias_is_a_machine_that_is_well(name: str) -> None:
         assert len(device.pcie) == 7
 
 
-def test_ids_stay_with_the_node_and_differ_between_nodes() -> None:
+def test_ids_stay_with_the_node_and_a_profile_without_a_number_is_one_machine() -> None:
     one, again, other = (from_profile("h100 x 2", node=node).facts for node in ("a", "a", "b"))
 
     assert one == again
     assert not {device.id for device in one.devices} & {device.id for device in other.devices}
-
-
-def test_a_profile_without_a_number_is_one_machine_and_an_old_driver_has_no_action() -> None:
     assert len(parse_profile("gb200")) == 4
     assert parse_profile("H100x2") == parse_profile("h100 x 2")
     (device,) = state("{profile: t4 x 1, recoveryActionSupported: false}").facts.devices
