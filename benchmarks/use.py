@@ -19,7 +19,7 @@ from typing import Any
 import pynvml
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_probe.nvidia.calls import Library
 from nodedevices_probe.nvidia.probe import NvmlSource
 from support.facts import gpu, gpu_id

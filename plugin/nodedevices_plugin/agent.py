@@ -33,7 +33,7 @@ from nodedevices_probe.wanted import Wanted
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
 from nodedevices_plugin.dra import Dra, DraStores, merged
-from nodedevices_plugin.gates.held import counts_containers
+from nodedevices_plugin.gates.reasons import counts_containers
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.cores import AllocationFiles, CoreGate
@@ -52,8 +52,8 @@ from nodedevices_plugin.kubelet.podresources import HolderPoller, PodResourcesCl
 from nodedevices_plugin.model import Api, Holdings, Inventory, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess
+from nodedevices_plugin.pipeline.configuration import driver_root
 from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins, unread_holders
-from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import decide
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.runtime.supervise import Supervisor

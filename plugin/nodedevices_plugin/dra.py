@@ -37,7 +37,7 @@ from nodedevices_plugin.model import (
     RegistrationState,
     Verdict,
 )
-from nodedevices_plugin.model.registration import CallObserver
+from nodedevices_plugin.model.plan import CallObserver
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.client import Object

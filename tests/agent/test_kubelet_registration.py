@@ -14,7 +14,7 @@ from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.registration import BACKOFF, Deadlines
 from nodedevices_plugin.model import RegistrationState
-from nodedevices_plugin.model.registration import KubeletCall, Method, Result
+from nodedevices_plugin.model.plan import KubeletCall, Method, Result
 from support.kubelet import StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
 from support.patience import PATIENCE_SECONDS

@@ -28,7 +28,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     SharingFacts,
 )
-from nodedevices_plugin.model.registration import KubeletCall, Method, Result
+from nodedevices_plugin.model.plan import KubeletCall, Method, Result
 from support.held_loop import held_loop, plugins_socket
 from support.kubelet import AdmissionError, StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan

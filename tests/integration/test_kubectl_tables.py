@@ -32,7 +32,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.holders import IDLE
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts

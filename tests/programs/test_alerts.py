@@ -17,7 +17,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 from nodedevices_plugin.model import HealthState, Registration, RegistrationState
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.status.facts import NodeFacts
 from support import exposed, prometheus_server
 from support.exposed import GPU, Samples, verdict

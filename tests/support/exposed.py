@@ -29,7 +29,7 @@ from nodedevices_plugin.model import (
     Uses,
     Verdict,
 )
-from nodedevices_plugin.model.registration import ProbeCounters
+from nodedevices_plugin.model.plan import ProbeCounters
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts

@@ -7,7 +7,7 @@ from typing import Any
 
 from nodedevices_api.withheld import UNHEALTHY
 from nodedevices_plugin.gates import GateFacts, apply
-from nodedevices_plugin.gates.devices import cordon, health
+from nodedevices_plugin.gates.reasons import cordon, health
 from nodedevices_plugin.model import Blocked, Cordon, HoldersState, Holdings, Inventory, Plan, Verdict
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 

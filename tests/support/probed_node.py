@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.settings import file as files
 from nodedevices_plugin.settings.file import FileOutcome

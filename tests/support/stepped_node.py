@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import Inputs, World, begin

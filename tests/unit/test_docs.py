@@ -14,8 +14,8 @@ from nodedevices_api.fields import RecoveryAction
 from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_kubectl.commands import COMMANDS
 from nodedevices_plugin.health import levels
-from nodedevices_plugin.model.registration import ProbeCounters
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.model.plan import ProbeCounters
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import metrics
 from nodedevices_plugin.status.samples import TELEMETRY_ROWS

@@ -37,10 +37,9 @@ from nodedevices_plugin.model import HoldersState, Holdings, Unmatched
 from nodedevices_plugin.offering.unmatched import unmatched_rules
 from nodedevices_plugin.pipeline import expected
 from nodedevices_plugin.pipeline.assess import Assessment, assess
-from nodedevices_plugin.pipeline.config_status import ActiveConfig, ConfigStatus
+from nodedevices_plugin.pipeline.configuration import ActiveConfig, ConfigStatus, driver_root, request_config
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.lost import left_behind, lost_devices
-from nodedevices_plugin.pipeline.requesting import driver_root, request_config
 from nodedevices_plugin.pipeline.state import MAX_BYTES, SeenSpec, State, StateError, from_bytes
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.runtime.threads import Worker

@@ -12,10 +12,22 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from msgspec.structs import replace
 from nodedevices_api.withheld import TOLERABLE, UNHEALTHY
 
-from nodedevices_plugin.gates.awaited import daemon_in_use, daemon_not_ready, daemon_taken, libraries, pods_unknown
 from nodedevices_plugin.gates.base import Check, Gate, GateFacts
-from nodedevices_plugin.gates.devices import cordon, health, place, removed_probe, unfit
-from nodedevices_plugin.gates.held import full, held_otherwise, waiting_change
+from nodedevices_plugin.gates.reasons import (
+    cordon,
+    daemon_in_use,
+    daemon_not_ready,
+    daemon_taken,
+    full,
+    health,
+    held_otherwise,
+    libraries,
+    place,
+    pods_unknown,
+    removed_probe,
+    unfit,
+    waiting_change,
+)
 from nodedevices_plugin.model import Api, Blocked, InventoryDevice, ListedAs, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.offering.occupancy import not_in
 

@@ -10,5 +10,5 @@ The way of one event, such as an XID, and what it is called at each step:
     Verdict         health.machine.judge_all       state, reason and action of the device, by the worst of all these
     Notice          health.history.follow_notices  an event that changed no state
     Occurrences     health.history.with_events     how often each reason came
-    Blocked         gates.devices.health           why new containers do not get its ids
+    Blocked         gates.reasons.health           why new containers do not get its ids
 """

@@ -27,7 +27,7 @@ from nodedevices_common.times import zoned_time
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.model import Cordon, MostSeen, NodePod, NodePods, PodContainer
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.status.client import ChangedItem, ListedItems, NodePodStore, Object, keep_watching
 from nodedevices_plugin.status.publisher import AGENT_CONDITIONS
 

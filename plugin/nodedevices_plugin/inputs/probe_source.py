@@ -22,7 +22,7 @@ from nodedevices_probe.protocol import MAX_LINE_BYTES, Snapshot
 from nodedevices_probe.wanted import Wanted, encode
 
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
-from nodedevices_plugin.model.registration import ProbeCounters
+from nodedevices_plugin.model.plan import ProbeCounters
 from nodedevices_plugin.runtime.threads import Worker
 
 log = structlog.get_logger(__name__)

@@ -27,7 +27,7 @@ from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, RecentAlloc
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, Registering, ResourcePlugin
 from nodedevices_plugin.kubelet.server import SnapshotError, snapshot
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, Registration, RegistrationState
-from nodedevices_plugin.model.registration import CallObserver, unobserved
+from nodedevices_plugin.model.plan import CallObserver, unobserved
 
 LEAVING_SECONDS = 3.0  # for a handover while the agent ends
 

@@ -42,7 +42,7 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Guard
 from nodedevices_plugin.kubelet.server import ResourceServer, Serving, options
 from nodedevices_plugin.model import Registration, RegistrationState
-from nodedevices_plugin.model.registration import KubeletCall, Method, Result
+from nodedevices_plugin.model.plan import KubeletCall, Method, Result
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECK_SECONDS = 0.25

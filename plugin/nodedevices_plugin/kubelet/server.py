@@ -29,7 +29,7 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, RecentAllocations, StartGate
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, NOTHING_SENT, NewestList
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource
-from nodedevices_plugin.model.registration import CallObserver, KubeletCall, Method, Result, unobserved
+from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
 from nodedevices_plugin.runtime.threads import Threads
 
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; a configuration that would exceed 3 is refused

@@ -63,13 +63,11 @@ from nodedevices_plugin.model.plan import (
     OfferedResource,
     Plan,
     PlanError,
-    SchedulableId,
-    SharingFacts,
-)
-from nodedevices_plugin.model.registration import (
     Refused,
     Registration,
     RegistrationState,
+    SchedulableId,
+    SharingFacts,
     Unmatched,
     served_by_others,
 )

@@ -29,13 +29,12 @@ from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
+from nodedevices_plugin.pipeline.configuration import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.confirm import Confirm, asked_since, follow_drained, read_confirm
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
-from nodedevices_plugin.pipeline.foreign import held
+from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
 from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of, in_use
 from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
-from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.routing import WaitingEvent, folded, of_this_boot, routed
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import (

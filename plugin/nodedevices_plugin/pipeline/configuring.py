@@ -35,19 +35,19 @@ from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
 from nodedevices_plugin.offering.shape import fitting, make_shape, not_by_dra, shape_of
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.pipeline import access
+from nodedevices_plugin.pipeline.access import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.pipeline.assess import Assessment
-from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
-from nodedevices_plugin.pipeline.config_status import (
+from nodedevices_plugin.pipeline.configuration import (
     ActiveConfig,
     ConfigProblem,
     ConfigStatus,
+    RequestedConfig,
     of_holders,
     of_problem,
     plan_settings,
     refusal,
 )
 from nodedevices_plugin.pipeline.foreign import take_over
-from nodedevices_plugin.pipeline.requesting import RequestedConfig
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import mode_of

@@ -18,9 +18,8 @@ from nodedevices_plugin.model import Given, HoldersState, Inventory, Plan, Recen
 from nodedevices_plugin.offering.changes import not_listed
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.offering.shape import fitting, named_units
-from nodedevices_plugin.pipeline.config_status import plan_settings
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
-from nodedevices_plugin.pipeline.foreign import held
+from nodedevices_plugin.pipeline.configuration import plan_settings
+from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
 from nodedevices_plugin.pipeline.world import Inputs, World
 from nodedevices_plugin.settings.effective import Effective
 

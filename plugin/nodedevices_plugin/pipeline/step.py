@@ -40,11 +40,10 @@ from nodedevices_plugin.pipeline import access, expected, idle, lost
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.assess import Assessment
-from nodedevices_plugin.pipeline.config_status import ActiveConfig, refusal
+from nodedevices_plugin.pipeline.configuration import ActiveConfig, refusal
 from nodedevices_plugin.pipeline.configuring import Configured, awaits, configure
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.expected import lacking
-from nodedevices_plugin.pipeline.foreign import held, named, observe, remembered
+from nodedevices_plugin.pipeline.foreign import DeviceIndex, held, named, observe, remembered
 from nodedevices_plugin.pipeline.lost import lost_devices
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.pipeline.state import State, to_save

@@ -34,12 +34,17 @@ from nodedevices_plugin.pipeline import idle
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
-from nodedevices_plugin.pipeline.config_status import ActiveConfig, ConfigStatus
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.configuration import (
+    ActiveConfig,
+    ConfigStatus,
+    RequestedConfig,
+    SeenObject,
+    request_config,
+)
 from nodedevices_plugin.pipeline.expected import Count
+from nodedevices_plugin.pipeline.foreign import DeviceIndex
 from nodedevices_plugin.pipeline.places import given_now
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
-from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.settings.effective import Effective, resolve, understood
 from nodedevices_plugin.settings.file import FileOutcome, NamedFiles, choose

@@ -216,7 +216,7 @@ class Effective(Struct, frozen=True, kw_only=True):
     @property
     def index_prefix(self) -> str | None:
         """The domain of resources whose ids may be indices, empty for each vendor's own; None: no resource has such ids
-        (pipeline.device_index)."""
+        (pipeline.foreign)."""
         return self.resource_prefix if self.sections.injection.device_id_strategy == "index" else None
 
 

@@ -24,8 +24,14 @@ from nodedevices_plugin.offering.shape import excluded_by
 from nodedevices_plugin.pipeline.lost import key as lost_key
 from nodedevices_plugin.sharing.clients import client_verdict
 from nodedevices_plugin.sharing.clients import key as client_key
-from nodedevices_plugin.status.counts import ShareCounts, holders_were_known, share_counts, uses_by_part
-from nodedevices_plugin.status.facts import NodeFacts, whole_second
+from nodedevices_plugin.status.facts import (
+    NodeFacts,
+    ShareCounts,
+    holders_were_known,
+    share_counts,
+    uses_by_part,
+    whole_second,
+)
 
 MAX_LINKS = 16  # maxItems of status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root

@@ -1,30 +1,250 @@
-"""The input of a report, the metrics and /readyz: the latest values of every stage, at one moment."""
+"""The facts of a node at one moment, which reports, metrics and /readyz show; and their counts: ids that are held,
+healthy, free and withheld, shares of devices, drivers.
+
+A share is held where a container holds its id, and free where it is offered, healthy and not held. Every other share is
+not offered: its device has failed, was taken out of service, or waits for holders of an earlier configuration. Only
+memory can be in no share at all: the reserve, and the rest of a device that is less than a unit.
+
+How much memory a container holds follows from its ids, independently of the current unit.
+
+Nothing here needs the contract's models, which are loaded later (reporter).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from msgspec import Struct, field
 from nodedevices_api.conditions import Condition
+from nodedevices_api.withheld import MEANINGS, SERVED_BY_ANOTHER
+from nodedevices_probe.protocol import Driver, DriverState
 
 from nodedevices_plugin.granting.conflicts import Conflicts, DoubleAllocation
 from nodedevices_plugin.model import (
+    Blocked,
     CoresHeld,
+    DeviceUse,
+    HoldersState,
     Holdings,
     Inventory,
     MostSeen,
     Notice,
     Occurrences,
+    OfferedResource,
     Plan,
     Registration,
+    SchedulableId,
     Uses,
     Verdict,
+    served_by_others,
 )
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.model.ids import memory_held, share_of
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.clients import Client
 
+MAX_RESOURCES = 32
+NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
+
+
+class ShareCounts(Struct, frozen=True, kw_only=True):
+    """The shares that one resource has of one device or partition (`part`)."""
+
+    resource: OfferedResource
+    part: str
+    device_id: str
+    total: int
+    held: int
+    free: int
+
+    @property
+    def not_offered(self) -> int:
+        return max(0, self.total - self.held - self.free)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The device's memory; None: it is not shared by memory."""
+        memory = self.resource.sharing.memory
+        return None if memory is None else memory.devices.get(self.part)
+
+    @property
+    def unallocatable_bytes(self) -> int | None:
+        memory, total = self.resource.sharing.memory, self.memory_bytes
+        return None if memory is None or total is None else max(0, total - self.total * memory.unit_bytes)
+
+
+def faults_lately(facts: NodeFacts) -> dict[str, tuple[Occurrences, ...]]:
+    """Return by device what has been a fault of it lately, in the order of the devices; none for those without."""
+    found = {
+        device.fact.id: tuple(
+            occurrences for occurrences in facts.history.get(device.fact.id, ()) if occurrences.is_fault
+        )
+        for device in facts.inventory.devices
+    }
+    return {id_: faults for id_, faults in found.items() if faults}
+
+
+def uses_by_part(facts: NodeFacts) -> dict[str, DeviceUse]:
+    """Return how held devices are used, by their ids and those of their partitions."""
+    uses = {} if facts.uses is None else facts.uses.devices
+    return {
+        id_: uses[device.fact.id]
+        for device in facts.inventory.devices
+        if device.fact.id in uses
+        for id_ in (device.fact.id, *(part.id for part in device.fact.partitions))
+    }
+
+
+def count(
+    resources: Iterable[OfferedResource], held: Mapping[str, Collection[str]], *, not_free: Collection[str] = ()
+) -> tuple[ShareCounts, ...]:
+    """Count the shares of every device that is offered in shares. `held`: by resource, the ids that containers hold, as
+    `own_id` makes them. `not_free`: resources without free shares, such as those that another plugin serves."""
+    found = []
+    amounts = memory_held(id_ for ids in held.values() for id_ in ids)
+    for resource in resources:
+        parts: dict[str, list[SchedulableId]] = defaultdict(list)
+        for schedulable in resource.ids:
+            if schedulable.replica is not None and resource.per_device is None:
+                parts[schedulable.part_id].append(schedulable)
+        taken = set(held.get(resource.name, ()))
+        for part, ids in parts.items():
+            own = {own_id(schedulable): schedulable.healthy for schedulable in ids}
+            in_plan = len(own.keys() & taken)
+            free = sum(healthy and id_ not in taken for id_, healthy in own.items())
+            found.append(
+                ShareCounts(
+                    resource=resource,
+                    part=part,
+                    device_id=ids[0].device_id,
+                    total=len(ids),
+                    held=_held(resource, in_plan, len(ids), amounts.get(part, 0)),
+                    free=0 if resource.name in not_free else free,
+                )
+            )
+    return tuple(found)
+
+
+def _held(resource: OfferedResource, in_plan: int, total: int, amount: int) -> int:
+    """Return the held amount in shares of the current unit, also where pods hold some of an earlier unit or name."""
+    memory = resource.sharing.memory
+    return in_plan if memory is None else min(total, max(in_plan, -(-amount // memory.unit_bytes)))
+
+
+def own_id(schedulable: SchedulableId) -> str:
+    """Return the id as holders have it: another plugin's id may be an index."""
+    if not schedulable.device_id:
+        return schedulable.id
+    unit = schedulable.part_id
+    if schedulable.replica is None:
+        return unit
+    own = schedulable.id.startswith(unit)  # there may be thousands
+    return schedulable.id if own else share_of(unit, schedulable.id)
+
+
+def share_counts(facts: NodeFacts) -> tuple[ShareCounts, ...]:
+    """Count the shares of every device and partition that is offered in shares. None is free before the holders were
+    known once."""
+    resources = offered(facts).resources[:MAX_RESOURCES]
+    known = holders_were_known(facts)
+    not_free = served_by_others(facts.registrations) if known else {resource.name for resource in resources}
+    return count(resources, held_ids(facts), not_free=not_free)
+
+
+def holders_were_known(facts: NodeFacts) -> bool:
+    """True when the holders were known at least once: before that, everything would seem to be free."""
+    return facts.holdings.state is HoldersState.SYNCED or facts.holdings.taken > 0.0
+
+
+def held_ids(facts: NodeFacts) -> dict[str, set[str]]:
+    """Return by resource the ids that containers hold."""
+    held: dict[str, set[str]] = defaultdict(set)
+    for holder in facts.holdings.holders:
+        if holder.resource is not None:
+            held[holder.resource].update(holder.ids)
+    return held
+
+
+def reported_healthy(facts: NodeFacts, resource: OfferedResource) -> int:
+    """Count the resource's ids that are sent to the kubelet as Healthy."""
+    mine = resource.name not in served_by_others(facts.registrations)
+    return sum(schedulable.healthy for schedulable in resource.ids) if mine else 0
+
+
+def allocated(facts: NodeFacts) -> dict[str, int]:
+    """Count by resource the ids that containers hold."""
+    held = held_ids(facts)
+    return {
+        resource.name: allocated_of(resource, held.get(resource.name, set())) for resource in offered(facts).resources
+    }
+
+
+def allocated_of(resource: OfferedResource, held: set[str]) -> int:
+    """Count the resource's ids that containers hold."""
+    return len(held.intersection(map(own_id, (*resource.ids, *resource.retained))))
+
+
+def free_of(facts: NodeFacts, resource: OfferedResource, held: set[str]) -> int:
+    """Count the resource's ids that a new container can get."""
+    mine = resource.name not in served_by_others(facts.registrations)
+    return sum(schedulable.healthy and own_id(schedulable) not in held for schedulable in resource.ids) if mine else 0
+
+
+def loaded_drivers(facts: NodeFacts) -> tuple[Driver, ...]:
+    """Return the loaded drivers; where two probes name the same one, the first probe's."""
+    found: dict[str, Driver] = {}
+    for probe in facts.probes:
+        driver = probe.inventory.driver
+        if driver is not None and driver.state not in NO_DRIVER and driver.name:
+            found.setdefault(driver.name, driver)
+    return tuple(found.values())
+
+
+def missing_parts(inventory: Inventory) -> set[str]:
+    """Return the devices and partitions that their drivers no longer list."""
+    gone = {part for device in inventory.devices for part in device.departed_partitions}
+    for device in inventory.devices:
+        if not device.present:
+            gone |= {device.fact.id, *(part.id for part in device.fact.partitions)}
+    return gone
+
+
+# --- ids that are not reported to the kubelet as Healthy -------------------------------------------------------------
+_ORDER = {reason: number for number, reason in enumerate(MEANINGS)}
+_SERVED_BY_ANOTHER = Blocked(reason=SERVED_BY_ANOTHER, message="another device plugin serves this resource")
+
+
+class Withheld(Struct, frozen=True, kw_only=True):
+    """The ids that one reason withholds, with each id's own message."""
+
+    reason: str
+    ids: tuple[tuple[SchedulableId, Blocked], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+
+def capacity(resource: OfferedResource) -> int:
+    """Return the number of ids, whether or not the kubelet has been shown them."""
+    return len(resource.ids) + len(resource.unlisted)
+
+
+def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
+    """Return the withheld ids by reason, in the order of the reference. Together with the Healthy ones they are the
+    capacity. `mine`: this agent serves it to the kubelet."""
+    found: dict[str, list[tuple[SchedulableId, Blocked]]] = {}
+    for schedulable in (*resource.ids, *resource.unlisted):
+        blocked = schedulable.blocked if mine else _SERVED_BY_ANOTHER
+        if blocked is not None:
+            found.setdefault(blocked.reason, []).append((schedulable, blocked))
+    order = sorted(found, key=lambda reason: _ORDER.get(reason, len(_ORDER)))
+    return tuple(Withheld(reason=reason, ids=tuple(found[reason])) for reason in order)
+
+
+# --- the input of a report, the metrics and /readyz: the latest values of every stage, at one moment -----------------
 STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
 
 

@@ -10,6 +10,7 @@ that holds a device, and only while it does. Durations of calls have no resource
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from nodedevices_common import __version__
 from nodedevices_common.metrics import Exposition, counter, families, gauge, histogram, rows
@@ -18,7 +19,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nodedevices_plugin.model.registration import KubeletCall, Method, ProbeCounters, Result
+from nodedevices_plugin.model.plan import KubeletCall, Method, ProbeCounters, Result
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import samples
 from nodedevices_plugin.status.facts import NodeFacts, offered
@@ -133,7 +134,7 @@ class AgentMetrics(Exposition):
     ) -> None:
         super().__init__()
         self._facts = facts
-        self.registry.register(_State(facts, probes, parts or Supervisor(), telemetry=telemetry))
+        self.registry.register(_State(facts=facts, probes=probes, parts=parts or Supervisor(), telemetry=telemetry))
         ProcessCollector(registry=self.registry)
         self._build_info.labels(version=__version__).set(1)
         self._calls = {
@@ -192,28 +193,21 @@ class AgentMetrics(Exposition):
         self._kernel_log.labels(*series).inc(event.count)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _State(Collector):
-    def __init__(
-        self,
-        facts: Callable[[], NodeFacts | None],
-        probes: Callable[[], Mapping[str, ProbeCounters]],
-        parts: Supervisor,
-        *,
-        telemetry: bool,
-    ) -> None:
-        self._facts = facts
-        self._probes = probes
-        self._parts = parts
-        self._telemetry = telemetry
+    facts: Callable[[], NodeFacts | None]
+    probes: Callable[[], Mapping[str, ProbeCounters]]
+    parts: Supervisor
+    telemetry: bool
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        yield from families(samples.of_the_agent(self._probes(), self._parts))
-        if (facts := self._facts()) is not None:
+        yield from families(samples.of_the_agent(self.probes(), self.parts))
+        if (facts := self.facts()) is not None:
             yield from families(samples.of_the_node(facts))
-            if self._telemetry:
+            if self.telemetry:
                 yield from families(samples.of_readings(facts.inventory.devices))
 
 

@@ -46,9 +46,12 @@ from nodedevices_plugin.status.conditions import (
     node_reason,
     numbers,
 )
-from nodedevices_plugin.status.counts import (
+from nodedevices_plugin.status.devices import DeviceReports, LeftOut
+from nodedevices_plugin.status.facts import (
     MAX_RESOURCES,
     NO_DRIVER,
+    NodeFacts,
+    ProbeFacts,
     Withheld,
     allocated_of,
     capacity,
@@ -56,11 +59,11 @@ from nodedevices_plugin.status.counts import (
     held_ids,
     holders_were_known,
     loaded_drivers,
+    offered,
     reported_healthy,
+    whole_second,
     withheld,
 )
-from nodedevices_plugin.status.devices import DeviceReports, LeftOut
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whole_second
 
 MAX_RETIRED = 64
 

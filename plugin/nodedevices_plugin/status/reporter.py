@@ -45,7 +45,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import Sections
 
 from nodedevices_plugin.model import Refused, RegistrationState
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 
 log = structlog.get_logger(__name__)
 

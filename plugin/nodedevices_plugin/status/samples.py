@@ -22,19 +22,20 @@ from nodedevices_plugin.model import (
     served_by_others,
 )
 from nodedevices_plugin.model.ids import memory_held, physical_id
-from nodedevices_plugin.model.registration import ProbeCounters
+from nodedevices_plugin.model.plan import ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.counts import (
+from nodedevices_plugin.status.facts import (
+    NodeFacts,
     allocated,
     capacity,
     faults_lately,
     loaded_drivers,
     missing_parts,
+    offered,
     reported_healthy,
     share_counts,
     withheld,
 )
-from nodedevices_plugin.status.facts import NodeFacts, offered
 
 # Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: well, and taken out of service by hand.
 DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "unschedulable")

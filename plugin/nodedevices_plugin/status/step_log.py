@@ -11,7 +11,7 @@ import structlog
 from nodedevices_common.confirming import CONFIRM
 
 from nodedevices_plugin.model import HealthState, Inventory, Plan, Verdict, facts_by_id
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import World
 from nodedevices_plugin.status.metrics import AgentMetrics

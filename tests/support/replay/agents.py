@@ -39,8 +39,8 @@ from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Holder, Inventory, Notice, Verdict
 from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.lost import is_blind
-from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State, restored_devices, to_save
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report

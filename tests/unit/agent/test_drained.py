@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, RecentAllocate
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_probe.protocol import DeviceFact, Readings
 from support.cases import cases
 from support.facts import gpu, gpu_id, snapshot, xid

@@ -11,8 +11,8 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Registration, RegistrationState
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.expected import GRACE_SECONDS
-from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.readiness import Readiness
 from nodedevices_probe.protocol import Readings

@@ -16,8 +16,8 @@ from nodedevices_plugin.model import (
     SchedulableId,
     SharingFacts,
 )
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import (
+    DeviceIndex,
     named,
     observe,
     offered_text,

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import Snapshot

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_api.nodedevices import Holder as Shown
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.idle import MAX_NAMESPACES
-from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_probe.protocol import Partition, Readings
 from support import traces

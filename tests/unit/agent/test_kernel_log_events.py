@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 from msgspec.structs import replace
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.routing import routed
 from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.protocol import SWITCH, DeviceFact, Driver, DriverState, Link, ProbeEvent, Problem

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId, SharingFacts
-from nodedevices_plugin.model.registration import KubeletCall, Method, Result
+from nodedevices_plugin.model.plan import KubeletCall, Method, Result
 from nodedevices_plugin.pipeline import inventory as stage
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics

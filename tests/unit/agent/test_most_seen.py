@@ -8,8 +8,8 @@ from typing import Any
 from nodedevices_api.base import to_dict
 from nodedevices_plugin.inputs.cluster import seen_object
 from nodedevices_plugin.model import MostSeen
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.expected import GRACE_SECONDS, MAX_KEPT
-from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import find
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts

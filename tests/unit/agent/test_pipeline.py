@@ -22,7 +22,7 @@ from nodedevices_plugin.model import (
     RegistrationState,
     Unmatched,
 )
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS
 from nodedevices_plugin.settings.file import ConfigError, FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file

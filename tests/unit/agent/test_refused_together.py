@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodedevices_api.base import to_dict
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.pipeline.requesting import request_config
+from nodedevices_plugin.pipeline.configuration import request_config
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse

@@ -30,7 +30,7 @@ from nodedevices_plugin.model import (
     Unmatched,
     Verdict,
 )
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.sharing.registry import TimeSlicing
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report

@@ -24,9 +24,8 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.registry import ByNature
-from nodedevices_plugin.status.counts import count, share_counts
 from nodedevices_plugin.status.devices import of_parts
-from nodedevices_plugin.status.facts import NodeFacts
+from nodedevices_plugin.status.facts import NodeFacts, count, share_counts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact
 from support.daemons import facts as ready

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from nodedevices_common.text import show
-from nodedevices_plugin.model.registration import ProbeCounters
+from nodedevices_plugin.model.plan import ProbeCounters
+from nodedevices_plugin.pipeline.configuration import request_config
 from nodedevices_plugin.pipeline.inventory import owned
-from nodedevices_plugin.pipeline.requesting import request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome, from_document
 from nodedevices_plugin.settings.flags import Local, parse

@@ -7,7 +7,7 @@ from typing import Any
 
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_plugin.model import HoldersState, Holdings
-from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import parse as parse_flags

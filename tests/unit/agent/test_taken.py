@@ -7,7 +7,7 @@ from typing import Any
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import OfferedResource, Plan, Refused, Registration, RegistrationState, SchedulableId
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.status.reporter import Taken, follow_kubelet, with_kubelet
 from support.cases import cases
 

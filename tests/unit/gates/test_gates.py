@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from nodedevices_api import withheld as reasons
 from nodedevices_plugin.gates import GateFacts, MissingLibraries, WaitingChange, apply
 from nodedevices_plugin.gates.apply import GATES
-from nodedevices_plugin.gates.devices import unfit
-from nodedevices_plugin.gates.held import counts_containers
+from nodedevices_plugin.gates.reasons import counts_containers, unfit
 from nodedevices_plugin.model import (
     Api,
     Blocked,

@@ -8,7 +8,7 @@ from nodedevices_api.sections import OfferMatch, Partitions, ResourceRule, Resou
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Mount, Plan, SharingFacts
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_plugin.pipeline import inventory as stage
-from nodedevices_plugin.pipeline.awaiting import awaited
+from nodedevices_plugin.pipeline.access import awaited
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.daemons import MpsFacts, silent, starting
 from nodedevices_plugin.sharing.daemons import wanted as daemons

@@ -21,8 +21,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.occupancy import HeldId, Parts, collide, held_otherwise, with_all
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
-from nodedevices_plugin.pipeline.foreign import held
+from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
 from nodedevices_probe import nvidia
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition

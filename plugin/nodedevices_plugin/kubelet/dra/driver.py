@@ -22,7 +22,7 @@ from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
 from nodedevices_plugin.kubelet.dra.prepare import Claims
-from nodedevices_plugin.model.registration import CallObserver, KubeletCall, Method, Result, unobserved
+from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
 from nodedevices_plugin.runtime.threads import Threads
 
 PLUGIN_TYPE = "DRAPlugin"
