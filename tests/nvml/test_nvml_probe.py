@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
-from nodedevices_plugin.inputs.probe_server import ProbeServed
+from nodedevices_plugin.inputs.probe_socket import ProbeServed
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe import nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Readings, Snapshot

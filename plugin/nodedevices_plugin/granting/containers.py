@@ -18,17 +18,15 @@ from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
 from nodedevices_plugin.sharing.base import Settings, merged, mode_of
 from nodedevices_plugin.vendors.base import Containers, DeviceNodes, NodeView
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
-from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
+from nodedevices_plugin.vendors.registry import NOTHING_SAID, UNKNOWN, VENDORS, Vendors, VendorValues
 
 
 class NodeContainers(Struct, frozen=True, kw_only=True):
-    """What containers of this node need. `vendors`: by device that a vendor knows, the vendor's name; `by_vendor`: the
-    needs for their devices; `others`: the needs for devices that no vendor knows; `modes`: the node's flags that
-    sharing modes read."""
+    """What containers of this node need. `vendors`: by device, its vendor's name; `by_vendor`: the needs for their
+    devices; `modes`: the node's flags that sharing modes read."""
 
     vendors: Mapping[str, str] = field(default_factory=dict)
-    by_vendor: Mapping[str, Containers] = field(default_factory=dict)
-    others: Containers = field(default_factory=DeviceNodes)
+    by_vendor: Mapping[str, Containers] = field(default_factory=lambda: {UNKNOWN.name: DeviceNodes()})
     modes: Settings = field(default_factory=dict)
     known: Vendors = VENDORS
 
@@ -55,12 +53,10 @@ def node_containers(
                 cdi=(cdi or {}).get(vendor.name) or CdiEnvironment(),
             )
         )
-        for vendor in values.known.every
+        for vendor in (*values.known.every, UNKNOWN)
     }
-    known = {device.fact.id: values.known.vendor_of(device.fact) for device in inventory.devices}
-    others = DeviceNodes.for_devices(inventory.devices)
-    vendors = {id_: vendor.name for id_, vendor in known.items() if vendor is not None}
-    return NodeContainers(vendors=vendors, by_vendor=by_vendor, others=others, modes=modes or {}, known=values.known)
+    vendors = {device.fact.id: values.known.vendor_of(device.fact).name for device in inventory.devices}
+    return NodeContainers(vendors=vendors, by_vendor=by_vendor, modes=modes or {}, known=values.known)
 
 
 def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
@@ -74,12 +70,10 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
         parts.append(mode.edits(replace(grant, ids=tuple(shares)), node.modes))
     # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
     ids = grant.ids or grant.resource.ids
-    for vendor in dict.fromkeys(node.vendors.get(schedulable.device_id) for schedulable in ids):
-        own = tuple(schedulable for schedulable in grant.ids if node.vendors.get(schedulable.device_id) == vendor)
-        if vendor is not None:
-            parts.append(node.by_vendor[vendor].edits(replace(grant, ids=own)))
-        else:
-            parts.append(node.others.edits(replace(grant, ids=own)))
+    of_ids = {schedulable.id: node.vendors.get(schedulable.device_id, UNKNOWN.name) for schedulable in ids}
+    for vendor in dict.fromkeys(of_ids.values()):
+        own = tuple(schedulable for schedulable in grant.ids if of_ids[schedulable.id] == vendor)
+        parts.append(node.by_vendor[vendor].edits(replace(grant, ids=own)))
     return merged(parts)
 
 

@@ -126,11 +126,11 @@ def build(inventory: Inventory, vendors: Vendors = VENDORS) -> Topology:
     table = [[0] * len(facts) for _ in facts]
     for first, second in combinations(range(len(facts)), 2):
         maker = makers[first]
-        score = path_score if maker is None or maker is not makers[second] else maker.pair_score
+        score = maker.pair_score if maker is makers[second] else path_score
         table[first][second] = table[second][first] = score(facts[first], facts[second])
     gathered = set[str]()
     for place, (fact, maker) in enumerate(zip(facts, makers, strict=True)):
-        if maker is not None and (own := maker.partition_score(fact)) is not None:
+        if (own := maker.partition_score(fact)) is not None:
             gathered.add(fact.id)
             table[place][place] = own
     positions = {fact.id: place for place, fact in enumerate(facts)}

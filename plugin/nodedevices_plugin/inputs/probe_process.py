@@ -27,7 +27,7 @@ from nodedevices_plugin.inputs.probe_source import (
     CHUNK_BYTES,
     END_AFTER_SILENCE_SECONDS,
     LAST_WORDS_SECONDS,
-    ProbeLines,
+    ProbeSource,
 )
 
 OURS = (sys.executable, "-m", "nodedevices_probe.main")
@@ -38,8 +38,8 @@ MAX_UNREAPED = 4  # children stuck in the kernel; with that many, no further one
 BACKOFF = Backoff(initial_seconds=0.2, max_seconds=30.0, jitter=0.2)  # before the next child
 
 
-class ProbeProcess(ProbeLines):
-    """A ProbeSource: a child, and after it the next one.
+class ProbeProcess(ProbeSource):
+    """A child, and after it the next one.
 
     `arguments` are those of `nodedevices-probe` (`["nvml"]`), read before each use: a child that has others is
     replaced. `command` replaces the whole command line instead, and gets `--fd N` appended like ours. `spare` is the

@@ -14,7 +14,6 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 from nodedevices_common.backoff import Backoff
@@ -34,27 +33,6 @@ LINE_SPACING_FACTOR = 3.0  # a line that took long to read is followed by a paus
 CHUNK_BYTES = 1 << 16
 LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a process left behind
 _TICK_SECONDS = 0.5
-
-
-class ProbeSource(Protocol):
-    """A stream of snapshots of one probe. Each good line is handed on once, on the event loop, to a function that must
-    not block; everything else that happens is counted and said here, and never raised."""
-
-    @property
-    def counters(self) -> ProbeCounters: ...
-
-    @property
-    def last_error(self) -> str | None:
-        """Why there is no good line; None after a good one."""
-        ...
-
-    def want(self, wanted: Wanted) -> None:
-        """Ask the probe for that. It may ignore it."""
-        ...
-
-    async def run(self) -> None:
-        """Keep the stream going until this coroutine is cancelled; then nothing of it is left."""
-        ...
 
 
 class LineSplitter:
@@ -85,9 +63,10 @@ class LineSplitter:
             self._buffer += part
 
 
-class ProbeLines(ABC):
-    """The lines of one probe, over all its processes or connections: a ProbeSource but for `session`. `name`: the
-    probe's, for the log."""
+class ProbeSource(ABC):
+    """The lines of one probe, over all its processes or connections (`session`). Each good line is handed on once, on
+    the event loop, to a function that must not block; everything else that happens is counted and said here, and never
+    raised. `name`: the probe's, for the log. `last_error`: why there is no good line; None after a good one."""
 
     def __init__(
         self, name: str, *, on_snapshot: Callable[[Snapshot], None], backoff: Backoff, end_after_silence_seconds: float
@@ -104,6 +83,7 @@ class ProbeLines(ABC):
         self._send: Callable[[bytes], None] | None = None  # to the probe, while there is one
 
     def want(self, wanted: Wanted) -> None:
+        """Ask the probe for that. It may ignore it."""
         if wanted != self._wanted:
             self._wanted = wanted
             if self._send is not None:
@@ -114,7 +94,7 @@ class ProbeLines(ABC):
         """One process or connection, to its end. True when it ended because the probe wanted a new one."""
 
     async def run(self) -> None:
-        """One session after the other."""
+        """Keep the stream going, one session after the other, until cancelled; then nothing of it is left."""
         try:
             await self._sessions()
         finally:

@@ -27,8 +27,7 @@ from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
-from nodedevices_plugin.inputs.probe_server import ProbeServed
-from nodedevices_plugin.inputs.probe_socket import ProbeSocket
+from nodedevices_plugin.inputs.probe_socket import ProbeServed, ProbeSocket
 from nodedevices_plugin.inputs.probe_source import ProbeSource
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read

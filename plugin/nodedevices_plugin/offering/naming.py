@@ -107,21 +107,20 @@ def by_name(
         resource_names.check(f"resources.devices[{place}].name", rule.name)
     found: dict[str, list[Unit]] = defaultdict(list)
     single = strategy == "single"
-    for unit in (unit for unit in units if not _withheld(unit, values)):
+    for unit in units:
+        vendor = values.known.vendor_of(unit.device.fact)
+        if vendor.name in values.withheld:
+            continue
         named = (
             rule.name
             for rule in resources.devices
             if _matches(rule.match, unit, near, values.known, partitions_as_devices=single)
         )
-        name = next(named, None) or _usual(unit, strategy, prefix, values)
-        if name is not None:
+        naming = values.naming(vendor.name, strategy=strategy, prefix=prefix)
+        name = next(named, None) or vendor.usual_name(unit, naming)
+        if name is not None and resource_names.is_one(name):  # one odd device must not cost the others their names
             found[name].append(unit)
     return {name: tuple(some) for name, some in found.items()}
-
-
-def _withheld(unit: Unit, values: VendorValues) -> bool:
-    vendor = values.known.vendor_of(unit.device.fact) if values.withheld else None
-    return vendor is not None and vendor.name in values.withheld
 
 
 def units_matching(
@@ -142,22 +141,11 @@ def units_matching(
     ]
 
 
-def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str | None:
-    """Return the usual name; None, too, where no kubelet would accept it: one odd device must not cost the others their
-    names."""
-    vendor = values.known.vendor_of(unit.device.fact)
-    if vendor is None:
-        return None
-    name = vendor.usual_name(unit, values.naming(vendor.name, strategy=strategy, prefix=prefix))
-    return name if name is None or resource_names.is_one(name) else None
-
-
 def _matches(
     match: OfferMatch, unit: Unit, near: Near, vendors: Vendors, *, partitions_as_devices: bool, any_case: bool = False
 ) -> bool:
     fact, part = unit.device.fact, unit.partition
-    vendor = vendors.vendor_of(fact)
-    if (vendor is None or vendor.every_maker) and not _is_explicit(match, fact, vendors):
+    if vendors.vendor_of(fact).every_maker and not _is_explicit(match, fact, vendors):
         return False
     if match.profile is None and part is not None and not partitions_as_devices:
         return False

@@ -6,9 +6,7 @@ message. Whether a new container may get an id is not decided here: see the pack
 
 Lists what can be offered: whole devices and partitions, before they get a name (offering.naming).
 
-Their vendor decides which these are (vendors.base). A device that no vendor knows is offered whole, or, with a
-partitions.strategy other than none, by its partitions where it has some. Devices that `resources.exclude` names are
-left out.
+Their vendor decides which these are (vendors.base). Devices that `resources.exclude` names are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from nodedevices_plugin.offering.naming import by_name, near
 from nodedevices_plugin.offering.shares import Share, own_shares, share
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.vendors.base import Vendor, whole_or_partitions
+from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
 
 __all__ = ["PlanError", "PlanSettings", "fitting", "make_shape", "shape_of"]
@@ -186,7 +184,7 @@ def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSetting
         unit.id
         for name in frozenset().union(*names.values()).intersection(named)
         for unit in named[name]
-        if (vendor := known.vendor_of(unit.device.fact)) is not None and name in names[vendor.name]
+        if name in names.get(known.vendor_of(unit.device.fact).name, ())
     )
 
 
@@ -288,10 +286,7 @@ def units(
         if device.fact.id in excluded:
             continue
         vendor = vendors.vendor_of(device.fact)
-        if vendor is None:
-            found[device.fact.id] = whole_or_partitions(device, strategy)
-        else:
-            by_vendor.setdefault(vendor.name, (vendor, []))[1].append(device)
+        by_vendor.setdefault(vendor.name, (vendor, []))[1].append(device)
     for vendor, devices in by_vendor.values():
         for unit in vendor.units(devices, strategy=strategy, excluded=excluded):
             found.setdefault(unit.device.fact.id, []).append(unit)

@@ -47,7 +47,7 @@ def own_shares(
     for name, some in units.items():
         vendor = values.known.vendor_of(some[0].device.fact)
         alike = all(values.known.vendor_of(unit.device.fact) is vendor for unit in some)
-        if alike and vendor is not None:
+        if alike:
             shares = vendor.shares(name, some, values.naming(vendor.name, strategy=strategy, prefix=prefix))
             if shares is not None:
                 found[name] = shares
@@ -167,4 +167,7 @@ def _names(pattern: str, unit: Unit, vendors: Vendors) -> bool:
     if pattern in {ALL_DEVICES, unit.index}:
         return True
     pattern = vendors.without_share(pattern)
-    return any(pattern == name or fnmatchcase(name, pattern) for name in (unit.id, *vendors.other_names(unit)))
+    return any(
+        pattern == name or fnmatchcase(name, pattern)
+        for name in (unit.id, *vendors.vendor_of(unit.device.fact).other_names(unit))
+    )

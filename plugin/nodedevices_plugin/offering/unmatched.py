@@ -243,7 +243,7 @@ def _ids_by_name(inventory: Inventory, vendors: Vendors) -> dict[str, str]:
         name: unit.id
         for device in inventory.devices
         for unit in (Unit(device), *partitions(device))
-        for name in vendors.other_names(unit)
+        for name in vendors.vendor_of(device.fact).other_names(unit)
     }
     return known | {name: id_ for id_, name in device_names(inventory).items()}
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 from nodedevices_api.sections import Injection
-from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.gates.base import MissingLibraries
 from nodedevices_plugin.granting.containers import NodeContainers, node_containers
@@ -30,7 +29,6 @@ from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors import cdi
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
-from nodedevices_plugin.vendors.registry import Vendors
 from nodedevices_plugin.vendors.settings import FolderFiles
 
 
@@ -124,7 +122,7 @@ def by_cdi_alone(effective: Effective, inventory: Inventory) -> str:
     if "cdi-cri" in listed and "cdi-annotations" not in listed and "envvar" not in listed:
         return ""
     vendors = effective.vendors.cdi_vendors()
-    named = {vendor.name for device in inventory.devices if (vendor := effective.vendors.vendor_of(device.fact))}
+    named = {effective.vendors.vendor_of(device.fact).name for device in inventory.devices}
     if not named.intersection(vendors):
         return ""
     shown = ", ".join(listed)
@@ -186,7 +184,9 @@ def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibra
         MissingLibraries(
             why=why,
             devices=frozenset(
-                device.fact.id for device in devices.inventory.devices if _is_of(vendor, device.fact, active.vendors)
+                device.fact.id
+                for device in devices.inventory.devices
+                if active.vendors.vendor_of(device.fact).name == vendor
             ),
             elsewhere=frozenset(_needs(vendor, active, devices).elsewhere),
         )
@@ -221,10 +221,6 @@ def _view(vendor: str, effective: Effective, devices: Devices) -> NodeView:
 
 def _needs(vendor: str, effective: Effective, devices: Devices) -> CdiNeeds:
     return effective.vendors.cdi_vendors()[vendor].cdi(_view(vendor, effective, devices))
-
-
-def _is_of(vendor: str, fact: DeviceFact, vendors: Vendors) -> bool:
-    return (owner := vendors.vendor_of(fact)) is not None and owner.name == vendor
 
 
 # --- MPS daemons that a plan awaits ----------------------------------------------------------------------------------

@@ -479,7 +479,8 @@ def _probed(start: _Start) -> _Probed:
 def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> frozenset[str]:
     """Ids of devices that a device file described and that it does no longer, but for those that a pod holds."""
     every = (device.fact for device in inventory.devices if device.fact.id not in held)
-    return frozenset(fact.id for fact in every if not active.vendors.described(fact, active.node.files))
+    files, vendor_of = active.node.files, active.vendors.vendor_of
+    return frozenset(fact.id for fact in every if not vendor_of(fact).described(fact, files))
 
 
 def _gone(probes: Mapping[str, Inventory], probe_set: ProbeSet) -> frozenset[str]:

@@ -361,7 +361,7 @@ class DeviceIndex:
             for unit in units:
                 self._by_id[unit.id] = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
                 self._by_claim[DRA_DRIVER, called[unit.id]] = self._by_id[unit.id]
-            if (vendor := vendors.vendor_of(fact)) is not None and vendor.dra_driver:
+            if (vendor := vendors.vendor_of(fact)).dra_driver:
                 for unit in units:
                     name = vendor.claim_name(unit, called[fact.id])
                     self._by_claim[vendor.dra_driver, name] = self._by_id[unit.id]
@@ -409,7 +409,7 @@ class DeviceIndex:
             found: dict[tuple[str, str], IndexedPart] = {}
             for device in self._inventory.devices:
                 vendor = self._vendors.vendor_of(device.fact)
-                if vendor is None or vendor.index_id(Unit(device)) is None:
+                if vendor.index_id(Unit(device)) is None:
                     continue
                 usual = vendor.usual_name(Unit(device), Naming(prefix=self._prefix or "")) or ""
                 domain = usual.partition("/")[0]

@@ -126,7 +126,7 @@ def given_now(inventory: Inventory, vendors: Vendors = VENDORS, *, indices: bool
         fact = device.fact
         for unit in (Unit(device), *partitions(device)):
             places = _nodes(unit, vendors)
-            if indices and vendors.index_id(unit) is not None:
+            if indices and vendors.vendor_of(unit.device.fact).index_id(unit) is not None:
                 places[_index(unit)] = True
             found[unit.id] = Given(
                 device=fact.id, partition=unit.partition.id if unit.partition is not None else None, places=places
@@ -189,7 +189,7 @@ def _claims(device: InventoryDevice, probe: int, vendors: Vendors) -> Iterator[t
             yield place, _Claim(unit, probe, alone=alone, common=place not in of_parts)
         if fact.pci_bus_id:
             yield f"{PCI}{fact.pci_bus_id}", _Claim(unit, probe, alone=True, common=True)
-        if vendors.index_id(unit) is not None:
+        if vendors.vendor_of(unit.device.fact).index_id(unit) is not None:
             yield _index(unit), _Claim(unit, probe, alone=True, common=False)
 
 
@@ -197,7 +197,7 @@ def _nodes(unit: Unit, vendors: Vendors) -> dict[str, bool]:
     """Return the device nodes that a container with this unit is given, each with whether it has it alone: those of the
     device; of a partition its own, and those of its device that no other partition has."""
     fact, part = unit.device.fact, unit.partition
-    own = vendors.own_nodes(fact)
+    own = vendors.vendor_of(fact).own_nodes(fact)
     found = {path: path in own for path in fact.device_nodes}
     if part is not None:
         others = {path for other in fact.partitions if other.id != part.id for path in other.device_nodes}

@@ -187,7 +187,7 @@ def kept(
             return False
         if held is None or device.fact.id in held or waits or monotonic < since + PROVEN_SECONDS:
             return True
-        faulty = not vendors.is_elsewhere(device.fact) and any(
+        faulty = not vendors.vendor_of(device.fact).elsewhere and any(
             verdicts[id_].faults for id_ in _ids(device) if id_ in verdicts
         )
         return faulty and not stage_inventory.is_released(device, now, removed, forget_missing_seconds)

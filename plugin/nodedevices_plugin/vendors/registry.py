@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import Unit
+from nodedevices_plugin.model import InventoryDevice, Unit
 from nodedevices_plugin.vendors.amd import Amd
-from nodedevices_plugin.vendors.base import SHARED_NODES, Naming, Vendor
+from nodedevices_plugin.vendors.base import Naming, Vendor, whole_or_partitions
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
 from nodedevices_plugin.vendors.generic import Generic
 from nodedevices_plugin.vendors.intel import Intel
@@ -23,6 +23,19 @@ from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.remote import Remote
 from nodedevices_plugin.vendors.settings import DeviceFile, FileFormat, VendorFlags
 from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
+
+
+class _Unknown(Vendor):
+    """The maker of devices that no vendor knows: they are offered under the name that a rule gives them, whole, or by
+    partition with a partitions.strategy other than none; containers get the device nodes of the probe's line."""
+
+    every_maker = True
+
+    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
+        return [unit for device in devices for unit in whole_or_partitions(device, strategy)]
+
+
+UNKNOWN = _Unknown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +62,18 @@ class Vendors:
         """True when a maker of that name is registered."""
         return name in self._by_name
 
-    def vendor_of(self, fact: DeviceFact) -> Vendor | None:
-        """Return the vendor that knows the device; None: no vendor does."""
+    def vendor_of(self, fact: DeviceFact) -> Vendor:
+        """Return the vendor that knows the device, or UNKNOWN."""
         maker = self._by_name.get(fact.vendor)
         if maker is not None and fact.type in maker.types:
             return maker
-        return self._of_every_maker.get(fact.type)
-
-    def is_elsewhere(self, fact: DeviceFact) -> bool:
-        """True when the device is not hardware of this node."""
-        vendor = self.vendor_of(fact)
-        return vendor is not None and vendor.elsewhere
-
-    def other_names(self, unit: Unit) -> tuple[str, ...]:
-        """Return the unit's names beside its id and index."""
-        vendor = self.vendor_of(unit.device.fact)
-        return tuple(vendor.other_names(unit)) if vendor is not None else ()
+        return self._of_every_maker.get(fact.type, UNKNOWN)
 
     def without_share(self, name: str) -> str:
         """Return the device's name for the name of one of its shares; any other name unchanged."""
         for vendor in self.every:
             name = vendor.without_share(name)
         return name
-
-    def index_id(self, unit: Unit) -> str | None:
-        """Return the unit's index, where its vendor hands devices out by index; else None."""
-        vendor = self.vendor_of(unit.device.fact)
-        return vendor.index_id(unit) if vendor is not None else None
-
-    def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
-        """True when the device's file still describes it; True as well for devices without a file."""
-        vendor = self.vendor_of(fact)
-        return vendor is None or vendor.described(fact, files)
-
-    def own_nodes(self, fact: DeviceFact) -> Set[str]:
-        """Return the device nodes that no other device has."""
-        vendor = self.vendor_of(fact)
-        return {*(fact.device_nodes if vendor is None else vendor.own_nodes(fact))} - SHARED_NODES
 
     def fault_sources(self) -> FaultSources:
         """Return the vendors by the keys of `source_of`."""

@@ -23,7 +23,8 @@ from nodedevices_plugin.host.machine import (
     MachineError,
     ServedMachine,
 )
-from nodedevices_plugin.inputs.probe_server import BACKOFF, ProbeServed
+from nodedevices_plugin.inputs.probe_socket import SERVER_BACKOFF as BACKOFF
+from nodedevices_plugin.inputs.probe_socket import ProbeServed
 from nodedevices_plugin.inputs.probes import of_server
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.options import by_name

@@ -155,7 +155,7 @@ def test_what_shares_need_is_decided_by_the_shares_and_not_by_whole_devices_besi
     ids: list[str], windows: dict[str, str]
 ) -> None:
     known = DeviceNodes(nodes={"GPU-0": (), "GPU-1": ()})
-    assert edits(grant(in_shares("GPU-0", "GPU-1"), ids), NodeContainers(others=known)).envs == windows
+    assert edits(grant(in_shares("GPU-0", "GPU-1"), ids), NodeContainers(by_vendor={"": known})).envs == windows
 
 
 def test_a_container_that_gets_none_of_a_resource_of_two_makers_is_told_so_by_both() -> None:
