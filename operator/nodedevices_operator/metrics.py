@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from nodedevices_common import __version__
 from nodedevices_common.metrics import Exposition, counter, gauge, histogram, rows
-from prometheus_client import Counter, Histogram, ProcessCollector
+from prometheus_client import ProcessCollector
 
 _MARK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds; the target is 5
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)  # a call ends after 35 s
@@ -147,25 +147,16 @@ class OperatorMetrics(Exposition):
         super().__init__()
         ProcessCollector(registry=self.registry)
         self.build_info.labels(__version__).set(1)
-        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        self._reconciles: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def requested(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count a request to the API server that has ended."""
-        series = self._series.get((verb, resource, code))
-        if series is None:  # looking them up costs more than counting
-            series = self.requests.labels(verb, resource, str(code)), self.request_seconds.labels(verb)
-            self._series[verb, resource, code] = series
-        series[0].inc()
-        series[1].observe(seconds)
+        self.requests.labels(verb, resource, str(code)).inc()
+        self.request_seconds.labels(verb).observe(seconds)
 
     def reconciled(self, kind: str, result: str, seconds: float) -> None:
         """Count a reconciliation that has ended."""
-        series = self._reconciles.get((kind, result))
-        if series is None:
-            series = self._reconciles[kind, result] = self.reconciles.labels(kind, result), self.duration.labels(kind)
-        series[0].inc()
-        series[1].observe(seconds)
+        self.reconciles.labels(kind, result).inc()
+        self.duration.labels(kind).observe(seconds)
 
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)  # seconds; the target is 0.1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from functools import lru_cache
 from sys import intern
 
 from msgspec import Struct, field
@@ -21,7 +22,7 @@ from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabul
 
 MIRROR = "kubernetes.io/config.mirror"  # a static pod's uid, as the kubelet has it
 MAX_ENDED = 256  # pods of one node that are remembered after their end
-LEAST_REQUESTS = 1024  # that are remembered before those of pods that are gone are looked for
+MAX_REQUESTS = 4096  # different ones of pods, each kept once
 SECONDS_DIGITS = 14  # of a time; metav1.Time has no fractions
 _WITHOUT_SIGNS = str.maketrans("", "", "-T:Z")
 FINISHED = ("Succeeded", "Failed")
@@ -45,8 +46,6 @@ class SharesCache:
         self._offering: Counter[str] = Counter()  # resource -> nodes
         self._covered: frozenset[str] = frozenset()  # resources whose pods are known
         self._arrivals = 0
-        self._requests: dict[tuple[tuple[str, PodRequest], ...], Mapping[str, PodRequest]] = {}  # one of equals
-        self._most_requests = LEAST_REQUESTS  # then those that no pod has any more are forgotten
         self.version = 0  # grows with each change that an answer could depend on
         self.bound: Callable[[str], None] = lambda _uid: None  # called with the uid of each pod seen bound to a node
         self.pods_wanted: Callable[[], None] = lambda: None  # called when pods have to be listed again
@@ -113,20 +112,8 @@ class SharesCache:
             order=(_moment(scheduled), arrival, _moment(metadata.get("creationTimestamp")), uid),
             key=pod_key(str(metadata.get("namespace", "")), str(metadata.get("name", ""))),
             node=intern(str(node)),
-            requests=self._one_of_equals(requests),
+            requests=_one_of_equals(tuple(requests.items())),
         )
-
-    def _one_of_equals(self, requests: Mapping[str, PodRequest]) -> Mapping[str, PodRequest]:
-        """The same value for all pods that request the same. Names of containers are part of it, so a pod may leave
-        one behind that no other ever has."""
-        if len(self._requests) >= self._most_requests:
-            self._requests = {tuple(pod.items()): pod for pod in self._requests_of_pods()}
-            self._most_requests = max(LEAST_REQUESTS, 2 * len(self._requests))
-        return self._requests.setdefault(tuple(requests.items()), requests)
-
-    def _requests_of_pods(self) -> Iterator[Mapping[str, PodRequest]]:
-        yield from (pod.requests for pods in self._pods.values() for pod in pods.values())
-        yield from (end.pod.requests for ended in self._ended.values() for end in ended.values())
 
     def observe_pod(self, raw: Raw) -> None:
         """One that is new, changed, or no longer bound and running."""
@@ -164,12 +151,11 @@ class SharesCache:
 
     def replace_pods(self, pods: Iterable[BoundPod], resources: frozenset[str]) -> None:
         """Replace all pods by these, which are all that request one of these resources."""
-        before, self._pods, self._requests = self._pods, {}, {}
+        before, self._pods = self._pods, {}
         for pod in pods:
             known = before.get(pod.node, {}).get(pod.uid)
             kept = known if known is not None and known.requests == pod.requests else pod
             self._pods.setdefault(pod.node, {})[pod.uid] = kept
-            self._requests.setdefault(tuple(kept.requests.items()), kept.requests)
             self.bound(pod.uid)
         self._covered, self._ended = resources, {}
         for name in self._nodes:
@@ -229,11 +215,6 @@ class SharesCache:
         """Return the numbers of NodeDevices and pods that are remembered."""
         return len(self._nodes), sum(map(len, self._pods.values()))
 
-    @property
-    def different_requests(self) -> int:
-        """Number of different requests of pods that are remembered."""
-        return len(self._requests)
-
     def cold(self) -> list[tuple[str, str]]:
         """Return nodes and resources whose table is to be made: better before a request waits for it."""
         return [
@@ -243,6 +224,12 @@ class SharesCache:
             for resource in known.shares.resources
             if resource not in known.tables and resource in self._covered
         ]
+
+
+@lru_cache(MAX_REQUESTS)
+def _one_of_equals(requests: tuple[tuple[str, PodRequest], ...]) -> Mapping[str, PodRequest]:
+    """The same value for all pods that request the same."""
+    return dict(requests)
 
 
 def _moment(time: object) -> int:

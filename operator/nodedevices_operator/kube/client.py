@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar, cast
 
 import orjson
 import structlog
@@ -32,6 +32,7 @@ from nodedevices_operator.records.names import MANAGER, resource_of
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 SILENT_SECONDS = 150.0  # a watch has a bookmark every minute
+WATCH_LIMIT = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
 MAX_LINE_BYTES = 8 << 20  # of a watch; etcd takes objects of 1.5 MiB
 CHECK_SECONDS = 10.0  # between two checks of the credentials' files
 LOAD_AGAIN_SECONDS = 1.0  # between two readings of them, however many calls are refused
@@ -39,7 +40,9 @@ PAGE_SIZE = 100  # a page is decoded as a whole; with 500 objects in it 5,000 no
 MAX_PAGES = 2000  # 200,000 objects
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+WATCH = "watch"
 VERBS = {  # verb -> method, content type
+    WATCH: ("GET", JSON),
     "get": ("GET", JSON),
     "list": ("GET", JSON),
     "create": ("POST", JSON),
@@ -54,18 +57,21 @@ SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 Requested = Callable[[str, str, int, float], None]
 """Gets each request that has ended: verb, resource, HTTP status (0: no answer) and seconds."""
 
+T = TypeVar("T")
 log = structlog.get_logger()
 
 
 class _Request(Struct, frozen=True):
-    what: str  # for messages
-    verb: str  # for metrics
-    method: str
+    verb: str
     path: str
     query: Mapping[str, str]
-    body: JsonObject | list[dict[str, Any]] | None
-    content_type: str
+    body: JsonObject | list[dict[str, Any]] | None = None
     accept: str = JSON
+
+    @property
+    def what(self) -> str:
+        """For messages."""
+        return f"{'watch' if self.verb == WATCH else VERBS[self.verb][0]} {self.path}"
 
 
 class KubeClient:
@@ -177,15 +183,9 @@ class KubeClient:
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         # None of the slots: they are for calls that end.
-        timeout = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
-        request = _Request(f"watch {path}", "watch", "GET", path, {**query, "watch": "true"}, None, JSON)
-        used = self._api
-        try:
-            stream = await self._stream(request, timeout)
-        except KubeError as error:
-            if not _about_credentials(error) or not await self._renew(used):
-                raise
-            stream = await self._stream(request, timeout)
+        request = _Request(WATCH, path, {**query, "watch": "true"})
+        response, _ = await self._again_with_credentials(lambda: self._exchange(request))
+        stream = response.response
         rest = b""
         try:
             async for chunk in stream.content.iter_any():
@@ -198,21 +198,6 @@ class KubeClient:
             raise KubeError(f"{request.what}: it ended: {type(error).__name__}: {str(error)[:300]}") from error
         finally:
             stream.close()
-
-    async def _stream(self, request: _Request, limit: ClientTimeout) -> Any:
-        """The answer to a watch that began. KubeError for any other."""
-        began, status = time.perf_counter(), 0
-        try:
-            response = await self._begin(request, limit)
-            status = response.status
-            if status == 200:
-                return response.response
-            data = await response.read()
-        except (OSError, TimeoutError, ClientError, client.ApiException) as error:
-            raise KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
-        finally:
-            self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
-        raise self._refusal(request, response, data)
 
     async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
         query = {"fieldManager": manager} | ({"force": "true"} if force else {})
@@ -236,38 +221,33 @@ class KubeClient:
         body: JsonObject | list[dict[str, Any]] | None = None,
         accept: str = JSON,
     ) -> dict[str, Any]:
-        method, content_type = VERBS[verb]
-        request = _Request(f"{method} {path}", verb, method, path, query or {}, body, content_type, accept)
+        request = _Request(verb, path, query or {}, body, accept)
         left = self._not_before - self._clock()
         if left > 0:
             raise KubeError(
                 f"{request.what}: not sent yet, the API server requested a delay", status=429, retry_after=left
             )
+        return await self._again_with_credentials(lambda: self._send(request))
+
+    async def _again_with_credentials(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Once more with other credentials, where these are refused and there are others by now."""
         used = self._api
         try:
-            return await self._send(request)
+            return await send()
         except KubeError as error:
             if not _about_credentials(error) or not await self._renew(used):
                 raise
-        return await self._send(request)
+        return await send()
 
     async def _send(self, request: _Request) -> dict[str, Any]:
-        what = request.what
         async with self._slots:
-            if request.method != "GET" and not self.may_write():  # a call may have waited long for its slot
-                raise KubeError(f"{what}: not sent, this replica is not the leader")
-            began, status = time.perf_counter(), 0
-            try:
-                response, data = await self._exchange(request)
-                status = response.status
-            finally:
-                self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
-        if not 200 <= response.status <= 299:
-            raise self._refusal(request, response, data)
+            if VERBS[request.verb][0] != "GET" and not self.may_write():  # a call may have waited long for its slot
+                raise KubeError(f"{request.what}: not sent, this replica is not the leader")
+            _, data = await self._exchange(request)
         try:
             return cast("dict[str, Any]", orjson.loads(data))
         except orjson.JSONDecodeError as error:
-            raise KubeError(f"{what}: the answer is not JSON: {data[:100]!r}") from error
+            raise KubeError(f"{request.what}: the answer is not JSON: {data[:100]!r}") from error
 
     def _refusal(self, request: _Request, response: Any, data: bytes) -> KubeError:
         """Return the API server's refusal as an error. Where it requests a delay, nothing is sent until that time is
@@ -285,25 +265,29 @@ class KubeClient:
         )
 
     async def _exchange(self, request: _Request) -> tuple[Any, bytes]:
-        """The response, whatever its status, and its body."""
+        """The response and its body, which of a watch is still to come. KubeError for a refusal."""
+        watches = request.verb == WATCH
+        began, status = time.perf_counter(), 0
         try:
-            async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
-                response = await self._begin(request, ANSWER_SECONDS)
-                return response, await response.read()
+            async with asyncio.timeout(None if watches else CONNECT_SECONDS + ANSWER_SECONDS):
+                response = await self._begin(request, WATCH_LIMIT if watches else ANSWER_SECONDS)
+                data = b"" if watches and response.status == 200 else await response.read()
+                status = response.status
         except (OSError, TimeoutError, ClientError, client.ApiException) as error:
             raise KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
+        finally:
+            self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
+        if not 200 <= status <= 299:
+            raise self._refusal(request, response, data)
+        return response, data
 
     async def _begin(self, request: _Request, limit: float | ClientTimeout) -> Any:
         """Return the response, before its body is read."""
-        headers = {"Accept": request.accept, "Content-Type": request.content_type}
+        method, content_type = VERBS[request.verb]
+        headers = {"Accept": request.accept, "Content-Type": content_type}
+        query = list(request.query.items())
         arguments = await self._api.param_serialize(
-            request.method,
-            request.path,
-            {},
-            list(request.query.items()),
-            headers,
-            request.body,
-            auth_settings=["BearerToken"],
+            method, request.path, {}, query, headers, request.body, auth_settings=["BearerToken"]
         )
         return await self._api.call_api(*arguments, _preload_content=False, _request_timeout=limit)
 
