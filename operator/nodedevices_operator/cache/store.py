@@ -121,8 +121,7 @@ class Cache(Struct):
                 fingerprints=record.fingerprints,
             )
             self.node_devices[record.name] = seen
-            stale = record.condition(STALE)
-            beats = before.heartbeat != record.heartbeat and stale is not None and stale.status == "True"
+            beats = before.heartbeat != record.heartbeat and record.is_true(STALE)
             return Dirty(frozenset({record.name})) if beats else NOTHING
         self.node_devices[record.name] = record
         self._revised(record.name)

@@ -48,8 +48,7 @@ class CapacityConcern(Remembering[_Memory]):
     info = Info("capacity", section="capacity", action=names.ACTION_CAPACITY)
 
     async def reconcile(self, view: View) -> Outcome:
-        target = view.target()
-        if target is None:
+        if (target := view.target()) is None:
             return Outcome()
         node, entries = target[0], target[1].capacity
         memory = self._nodes.setdefault(view.record.name, _Memory())
@@ -126,8 +125,7 @@ class RetiredZerosConcern(Remembering[dict[Retirement, float]]):
     info = Info("retired-zeros")
 
     async def reconcile(self, view: View) -> Outcome:
-        target = view.target()
-        if target is None:
+        if (target := view.target()) is None:
             return Outcome()
         node, name, now = target[0], view.record.name, self._tools.clock()
         before = self._nodes.pop(name, {})

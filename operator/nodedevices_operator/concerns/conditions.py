@@ -114,8 +114,7 @@ class XidConditionConcern(Concern):
     info = Info("xid-condition", section="faults", informs=True)
 
     async def reconcile(self, view: View) -> Outcome:
-        target = view.target()
-        if target is None:
+        if (target := view.target()) is None:
             return Outcome()
         node, faults = target[0], target[1].faults
         wanted = xid_condition(view.record, node, now=view.now) if faults.xid_node_condition else None

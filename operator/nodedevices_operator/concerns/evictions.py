@@ -224,27 +224,27 @@ class EvictionsConcern(Remembering[dict[EvictionKey, Subject]]):
         """Try the eviction once, where it is time for a try."""
         holder, shown = due.holding.holder, _shown(due)
         wait = subject.again - self._tools.clock() if subject.tries else 0.0
-        if wait <= 0:
-            try:
-                fresh = await self._read_pod(due, view)
-                same = fresh is not None and fresh.uid == subject.uid and fresh.marked
-                if fresh is None or not same or fresh.kept or fresh.leaving:
-                    self._nodes[view.record.name].pop(_key(due), None)  # found again, next time
-                    tally.add(names.PENDING, f"{shown} has changed", NOT_YET_SECONDS)
-                    return
-                self._event(view, due, subject, "")
-                await self._writer.evict(holder.namespace, holder.pod, subject.uid)
-            except KubeError as error:
-                self._refused(view, due, subject, error, tally)
-                return
-            subject.leaving, subject.blocked = True, ""
-            self._tools.metrics.actions.labels(EVICT, "done").inc()
-            health = due.holding.health
-            fault = ", ".join(health.reasons or (health.reason,))
-            log.info("pod evicted", node=view.record.name, pod=shown, fault=fault)
-            tally.add(names.IN_SYNC, f"{shown} is ending")
+        if wait > 0:
+            tally.add(names.BLOCKED, f"{shown}: {subject.blocked}", wait)
             return
-        tally.add(names.BLOCKED, f"{shown}: {subject.blocked}", wait)
+        try:
+            fresh = await self._read_pod(due, view)
+            same = fresh is not None and fresh.uid == subject.uid and fresh.marked
+            if fresh is None or not same or fresh.kept or fresh.leaving:
+                self._nodes[view.record.name].pop(_key(due), None)  # found again, next time
+                tally.add(names.PENDING, f"{shown} has changed", NOT_YET_SECONDS)
+                return
+            self._event(view, due, subject, "")
+            await self._writer.evict(holder.namespace, holder.pod, subject.uid)
+        except KubeError as error:
+            self._refused(view, due, subject, error, tally)
+            return
+        subject.leaving, subject.blocked = True, ""
+        self._tools.metrics.actions.labels(EVICT, "done").inc()
+        health = due.holding.health
+        fault = ", ".join(health.reasons or (health.reason,))
+        log.info("pod evicted", node=view.record.name, pod=shown, fault=fault)
+        tally.add(names.IN_SYNC, f"{shown} is ending")
 
     def _refused(self, view: View, due: Due, subject: Subject, error: KubeError, tally: EvictionTally) -> None:
         shown = _shown(due)
@@ -294,7 +294,6 @@ def _unknown(view: View) -> str:
     """Return why it is not known which pods hold what; empty: the agent says it."""
     if view.staleness is not None and view.staleness.status == "True":
         return f"no pod is evicted while the NodeDevices is stale: {view.staleness.message}"
-    known = view.record.condition(names.HOLDERS_KNOWN)
-    if known is None or known.status != "True":
+    if not view.record.is_true(names.HOLDERS_KNOWN):
         return "no pod is evicted while the agent does not know which pods hold devices"
     return ""

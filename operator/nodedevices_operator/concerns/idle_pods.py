@@ -140,8 +140,7 @@ class IdlePodsConcern(Remembering[_Memory]):
         for pod, held in wanted.items():
             if memory.settled.get(pod) != seen.settled(pod):
                 await self._find(seen, pod, held, view.scope)
-        known = record.condition(HOLDERS_KNOWN)
-        if known is None or known.status != "True":  # who holds what may be old: nothing is taken back
+        if not record.is_true(HOLDERS_KNOWN):  # who holds what may be old: nothing is taken back
             seen.unsure.update((idle_pod.namespace, idle_pod.name) for idle_pod in (memory.carrying or {}).values())
         return seen
 

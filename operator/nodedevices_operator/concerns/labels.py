@@ -26,8 +26,7 @@ class LabelsConcern(Remembering[Repairs]):
     info = Info("labels", section="labels", action=names.ACTION_LABELS)
 
     async def reconcile(self, view: View) -> Outcome:
-        target = view.target()
-        if target is None:
+        if (target := view.target()) is None:
             return Outcome()
         node, section = target[0], target[1].labels
         plan = plan_labels(section, view.record, node, now=int(self._tools.wall()))

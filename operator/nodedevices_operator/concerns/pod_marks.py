@@ -352,8 +352,7 @@ class PodMarksConcern(Remembering[_Memory]):
             well = all(p.health.state == "Healthy" for d in record.devices for p in d.parts)
         else:
             well = part is None or part.health.state == "Healthy"
-        known = record.condition(HOLDERS_KNOWN)
-        if not well and not never and (known is None or known.status != "True"):
+        if not (well or never or record.is_true(HOLDERS_KNOWN)):
             return False  # it is still at fault, and it is not known who holds it
         pod = await self._read(seen, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != entry.uid:

@@ -182,10 +182,8 @@ def noticed(record: NodeDevicesRecord) -> Iterator[Noticed]:
             parts = [part for part in device.parts if notice.partition in {"", part.id}]
             for part in parts:
                 for holder in part.holders:
-                    if not is_pod(holder.namespace, holder.pod) or not _before(holder.since, notice.time):
-                        continue
-                    ids = frozenset({part.id, device.name, *holder.ids})
-                    yield Noticed(notice, Holding(holder, part.id, device.name, ids, part.health))
+                    if is_pod(holder.namespace, holder.pod) and _before(holder.since, notice.time):
+                        yield Noticed(notice, Holding.of(device, part, holder))
 
 
 def _before(since: str, time: str) -> bool:

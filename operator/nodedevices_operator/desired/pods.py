@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,6 +59,11 @@ class Holding(Struct, frozen=True):
     ids: frozenset[str]  # what the kubelet may call what it holds, replica suffixes aside
     health: HealthRecord
     device_health: HealthRecord | None = None  # where `health` is the holder's own
+
+    @classmethod
+    def of(cls, device: DeviceRecord, part: PartRecord | DeviceRecord, holder: HolderRecord) -> Self:
+        """Return the holder of the device or of a part of it, as that is."""
+        return cls(holder, part.id, device.name, frozenset({part.id, device.name, *holder.ids}), part.health)
 
     @property
     def severity(self) -> int:

@@ -135,12 +135,12 @@ def suppliers(refs: tuple[PolicyRef, ...], config: Mapping[str, object] | None) 
 
 
 def _free(record: NodeDevicesRecord, node: NodeRecord) -> bool:
-    stale, applied = record.condition(names.STALE), record.condition(names.CONFIG_APPLIED)
+    applied = record.condition(names.CONFIG_APPLIED)
     return (
         record.config is None
         or not record.summary.offered
         or not node.ready
-        or (stale is not None and stale.status == "True")
+        or record.is_true(names.STALE)
         or (applied is not None and applied.reason in REFUSED)
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 from msgspec import Struct
-from nodedevices_api import conditions
+from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.defaults import Resolved
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults, SharedResource, Sharing
@@ -155,8 +155,7 @@ def id_changes(record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[
         for holder in part.holders
         if holder.resource in names & present and is_pod(holder.namespace, holder.pod)
     }
-    known = record.condition(conditions.HOLDERS_KNOWN)
-    complete = known is not None and known.status == "True" and not any(device.unlisted for device in record.devices)
+    complete = record.is_true(HOLDERS_KNOWN) and not any(device.unlisted for device in record.devices)
     return IdChanges(tuple(sorted(names)), tuple(sorted(pods)), complete)
 
 

@@ -42,8 +42,7 @@ def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str
     """
     found: dict[str, Counter[str]] = {}
     for record in records:
-        stale = record.condition(STALE)
-        heard = stale is None or stale.status != "True"
+        heard = not record.is_true(STALE)
         for device in record.devices:
             if device.missing:
                 continue

@@ -305,6 +305,11 @@ class NodeDevicesRecord:
     def condition(self, kind: str) -> ConditionRecord | None:
         return next((item for item in self.conditions if item.type == kind), None)
 
+    def is_true(self, kind: str) -> bool:
+        """True when the condition of that type is."""
+        shown = self.condition(kind)
+        return shown is not None and shown.status == "True"
+
     def action(self, name: str) -> ActionRecord | None:
         return next((item for item in self.actions if item.name == name), None)
 
