@@ -12,7 +12,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from nodedevices_api.base import Loose
-from nodedevices_api.fields import ConditionMessage, Generation, Time, Word
+from nodedevices_api.fields import ConditionMessage, Generation, Time, Word, optional
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -230,9 +230,7 @@ class Condition(Loose):
     reason: Word = Field(description="Machine-readable reason, in CamelCase.")
     message: ConditionMessage = Field(description="Human-readable message; may be empty.")
     last_transition_time: Time = Field(description="When the status last changed.")
-    observed_generation: Generation | None = Field(
-        default=None, description="metadata.generation that the condition is based on."
-    )
+    observed_generation: Generation | None = optional("metadata.generation that the condition is based on.")
 
 
 def condition(

@@ -13,7 +13,7 @@ from pydantic import Field
 from nodedevices_api import API_VERSION
 from nodedevices_api.base import Loose, Root, Rule, Strict
 from nodedevices_api.conditions import Condition
-from nodedevices_api.fields import Atomic, Count, Flag, Generation, ListType, Whole, in_schema
+from nodedevices_api.fields import Atomic, Count, Flag, Generation, ListType, Whole, in_schema, optional
 from nodedevices_api.meta import LabelSelector, ObjectMeta
 from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, NodesOrPercent, Sections, nodes_or_percent
 
@@ -78,8 +78,8 @@ class DevicePolicySpec(Sections):
         description="Holds the roll-out: nodes that have the policy keep it, with all its actions, and no other node "
         "gets it.",
     )
-    rollout: Annotated[Rollout, Atomic()] | None = Field(
-        default=None, description="How a change of this policy reaches its nodes; absent: the defaults of its fields."
+    rollout: Annotated[Rollout, Atomic()] | None = optional(
+        "How a change of this policy reaches its nodes; absent: the defaults of its fields."
     )
 
     cel_rules = (
@@ -132,10 +132,8 @@ class NodeCounts(Loose):
 class DevicePolicyStatus(Loose):
     """The observed state of the policy."""
 
-    observed_generation: Generation | None = Field(
-        default=None, description="metadata.generation that this status describes."
-    )
-    nodes: Annotated[NodeCounts, Atomic()] | None = Field(default=None, description="Numbers of nodes, by result.")
+    observed_generation: Generation | None = optional("metadata.generation that this status describes.")
+    nodes: Annotated[NodeCounts, Atomic()] | None = optional("Numbers of nodes, by result.")
     actions_record: Annotated[str, Field(max_length=MAX_RECORD)] = Field(
         default="",
         description="ConfigMap (namespace/name) that records the policy's taints and evictions. An operator in another "

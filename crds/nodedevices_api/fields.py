@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from nodedevices_common.conditions import MESSAGE_LIMIT
 from nodedevices_common.quantity import QUANTITY_PATTERN
@@ -267,3 +267,20 @@ class Atomic:
         json = handler(schema)
         json["x-kubernetes-map-type"] = "atomic"
         return json
+
+
+T = TypeVar("T")
+AtomicList = Annotated[tuple[T, ...], ListType("atomic")]
+SetList = Annotated[tuple[T, ...], ListType("set")]  # for `| None`, pydantic loses its maxItems: write it out there
+MapByName = Annotated[tuple[Annotated[T, Atomic()], ...], ListType("map", "name")]
+MapById = Annotated[tuple[Annotated[T, Atomic()], ...], ListType("map", "id")]
+
+
+def listed(most: int, description: str) -> Any:
+    """A field that is a list of at most so many, and empty where nothing is said."""
+    return Field(default=(), max_length=most, description=description)
+
+
+def optional(description: str) -> Any:
+    """A field that is absent where nothing is said."""
+    return Field(default=None, description=description)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nodedevices_api.base import Loose, Rule, Strict
-from nodedevices_api.fields import Flag, Generation, LabelKey, LabelValue, ListType, Time
+from nodedevices_api.fields import AtomicList, Flag, Generation, LabelKey, LabelValue, ListType, Time, listed, optional
 
 
 class OwnerReference(Loose):
@@ -37,8 +37,8 @@ class LabelSelectorRequirement(Strict):
 
     key: LabelKey = Field(description="Name of the label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="How the label relates to values.")
-    values: Annotated[tuple[LabelValue, ...], Field(max_length=64), ListType("set")] | None = Field(
-        default=None, description="Required for In and NotIn, refused for the others."
+    values: Annotated[tuple[LabelValue, ...], Field(max_length=64), ListType("set")] | None = optional(
+        "Required for In and NotIn, refused for the others."
     )
 
     cel_rules = (
@@ -58,9 +58,7 @@ class LabelSelector(Strict):
     match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(
         default={}, description="Labels with exactly these values."
     )
-    match_expressions: Annotated[tuple[LabelSelectorRequirement, ...], Field(max_length=32), ListType("atomic")] = (
-        Field(default=(), description="Requirements on labels.")
-    )
+    match_expressions: AtomicList[LabelSelectorRequirement] = listed(32, "Requirements on labels.")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """True when an object with these labels is selected (the semantics of metav1.LabelSelector)."""

@@ -34,6 +34,7 @@ from nodedevices_api.conditions import Condition
 from nodedevices_api.fields import (
     INTEGER_MAX,
     Atomic,
+    AtomicList,
     ConditionMessage,
     Count,
     DeviceId,
@@ -42,16 +43,21 @@ from nodedevices_api.fields import (
     HealthMessage,
     Line,
     ListType,
+    MapById,
+    MapByName,
     MicroTime,
     ObjectName,
     Place,
     Quantity,
     ResourceName,
+    SetList,
     Short,
     Time,
     Whole,
     Word,
     in_schema,
+    listed,
+    optional,
 )
 from nodedevices_api.meta import ObjectMeta
 from nodedevices_api.sections import Sections
@@ -97,9 +103,7 @@ class PolicyReference(Loose):
     priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(
         description="Priority of the policy; the highest wins."
     )
-    sections: Annotated[tuple[Word, ...], Field(max_length=16), ListType("set")] = Field(
-        default=(), description="Sections that it supplies to this node."
-    )
+    sections: SetList[Word] = listed(16, "Sections that it supplies to this node.")
 
 
 class Unschedulable(Loose):
@@ -109,17 +113,12 @@ class Unschedulable(Loose):
     reason: Annotated[str, StringConstraints(min_length=1, max_length=256)] = Field(
         description="Why it is out of service, such as RMA 4711."
     )
-    by: Annotated[str, StringConstraints(max_length=253)] | None = Field(
-        default=None, description="Who took the device out of service."
+    by: Annotated[str, StringConstraints(max_length=253)] | None = optional("Who took the device out of service.")
+    since: Time | None = optional(
+        "When it was taken out of service. If not set, an agent that recreates the deleted object sets "
+        "when it first saw the entry."
     )
-    since: Time | None = Field(
-        default=None,
-        description="When it was taken out of service. If not set, an agent that recreates the deleted object sets "
-        "when it first saw the entry.",
-    )
-    until: Time | None = Field(
-        default=None, description="Time of return to service; absent: until the entry is removed."
-    )
+    until: Time | None = optional("Time of return to service; absent: until the entry is removed.")
 
     cel_rules = (
         Rule(
@@ -139,44 +138,33 @@ class Change(Loose):
         description="Devices that were offered, excluded or out of service before the change; as many must be "
         "afterwards."
     )
-    policies: Annotated[tuple[ObjectName, ...], Field(max_length=32), ListType("set")] = Field(
-        default=(), description="DevicePolicies that changed, deleted ones included."
-    )
+    policies: SetList[ObjectName] = listed(32, "DevicePolicies that changed, deleted ones included.")
 
 
 class NodeDevicesSpec(Loose):
     """The desired state of this node."""
 
-    config: Annotated[Sections, Atomic()] | None = Field(
-        default=None,
-        description="Effective configuration: the sections that policies set, each replacing the node's own. Absent: "
+    config: Annotated[Sections, Atomic()] | None = optional(
+        "Effective configuration: the sections that policies set, each replacing the node's own. Absent: "
         "not resolved yet; the agent keeps its last valid configuration. Empty: no policy sets anything. Written by "
-        "the operator.",
+        "the operator."
     )
-    config_name: Annotated[str, StringConstraints(max_length=253)] | None = Field(
-        default=None,
-        description="Mounted configuration file that applies, from the Node label nvidia.com/device-plugin.config. "
-        "Written by the operator.",
+    config_name: Annotated[str, StringConstraints(max_length=253)] | None = optional(
+        "Mounted configuration file that applies, from the Node label nvidia.com/device-plugin.config. "
+        "Written by the operator."
     )
-    config_hash: Hash | None = Field(
-        default=None,
-        description="Hash of config and configName; status.appliedConfigHash is equal once it is applied. Written by "
-        "the operator.",
+    config_hash: Hash | None = optional(
+        "Hash of config and configName; status.appliedConfigHash is equal once it is applied. Written by the operator."
     )
-    policies: Annotated[
-        tuple[Annotated[PolicyReference, Atomic()], ...], Field(max_length=32), ListType("map", "name")
-    ] = Field(
-        default=(), description="Policies that select this node, highest precedence first. Written by the operator."
+    policies: MapByName[PolicyReference] = listed(
+        32, "Policies that select this node, highest precedence first. Written by the operator."
     )
-    change: Annotated[Change, Atomic()] | None = Field(
-        default=None,
-        description="Last configuration change, while its roll-out watches the node. Written by the operator.",
+    change: Annotated[Change, Atomic()] | None = optional(
+        "Last configuration change, while its roll-out watches the node. Written by the operator."
     )
-    unschedulable: Annotated[
-        tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), ListType("map", "id")
-    ] = Field(
-        default=(),
-        description="Devices taken out of service by hand. Written by users; the agent restores them when it recreates "
+    unschedulable: MapById[Unschedulable] = listed(
+        128,
+        "Devices taken out of service by hand. Written by users; the agent restores them when it recreates "
         "the deleted object.",
     )
 
@@ -192,9 +180,7 @@ class Summary(Loose):
     unknown: Count = Field(description="Devices whose state cannot be determined.")
     held: Count = Field(description="Devices that containers hold, wholly or partly.")
     unschedulable: Count = Field(description="Devices taken out of service by hand.")
-    offered: Count | None = Field(
-        default=None, description="Devices with something healthy offered to the kubelet; absent: not known yet."
-    )
+    offered: Count | None = optional("Devices with something healthy offered to the kubelet; absent: not known yet.")
     excluded: Count = Field(default=0, description="Devices that resources.exclude withholds, wholly or partly.")
     model: Short = Field(description="Product name; mixed for several, empty for none.")
     withheld: Short = Field(
@@ -212,9 +198,8 @@ class Summary(Loose):
         "expected devices are missing; else empty."
     )
     recovery_action: ReasonText = Field(description="Recovery action for the worst device.")
-    idle: Count | None = Field(
-        default=None,
-        description="Devices that containers hold and do not use; absent: no policy has idle.afterSeconds.",
+    idle: Count | None = optional(
+        "Devices that containers hold and do not use; absent: no policy has idle.afterSeconds."
     )
 
 
@@ -245,10 +230,10 @@ class Probe(Loose):
 class Machine(Loose):
     """Facts for node labels that no single device has."""
 
-    type: Line | None = Field(default=None, description="Product name of the machine (DMI).")
-    mode: Short | None = Field(default=None, description="Purpose of the GPUs: compute or graphics.")
-    clique: Line | None = Field(default=None, description="NVLink fabric: <cluster uuid>.<clique id>.")
-    mig_strategy: Short | None = Field(default=None, description="How MIG devices are offered: none, single or mixed.")
+    type: Line | None = optional("Product name of the machine (DMI).")
+    mode: Short | None = optional("Purpose of the GPUs: compute or graphics.")
+    clique: Line | None = optional("NVLink fabric: <cluster uuid>.<clique id>.")
+    mig_strategy: Short | None = optional("How MIG devices are offered: none, single or mixed.")
     vgpu_version: Short = Field(default="", description="NVIDIA vGPU driver of the host, in a virtual machine.")
     vgpu_branch: Short = Field(default="", description="Branch of that driver.")
 
@@ -274,13 +259,13 @@ class Agent(Loose):
 class Attribute(Loose):
     """An attribute as in a ResourceSlice: exactly one field is set."""
 
-    string: Short | None = Field(default=None, description="Value, if it is text.")
-    integer: Annotated[Whole, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = Field(
-        default=None, description="Value, if it is a whole number."
+    string: Short | None = optional("Value, if it is text.")
+    integer: Annotated[Whole, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = optional(
+        "Value, if it is a whole number."
     )
-    boolean: Flag | None = Field(default=None, description="Value, if it is true or false.")
-    version: Annotated[str, StringConstraints(pattern=SEMANTIC_VERSION_PATTERN, max_length=64)] | None = Field(
-        default=None, description="Value, if it is a semantic version, such as 9.0.0."
+    boolean: Flag | None = optional("Value, if it is true or false.")
+    version: Annotated[str, StringConstraints(pattern=SEMANTIC_VERSION_PATTERN, max_length=64)] | None = optional(
+        "Value, if it is a semantic version, such as 9.0.0."
     )
 
 
@@ -288,22 +273,20 @@ class DeviceAttributes(Loose):
     """What the device is: fields for what all devices have, and `extra` for all else. The names are legal names of a
     ResourceSlice's attributes."""
 
-    uuid: Annotated[str, StringConstraints(max_length=96)] | None = Field(
-        default=None, description="As in the vendor's tools, if it differs from the id."
+    uuid: Annotated[str, StringConstraints(max_length=96)] | None = optional(
+        "As in the vendor's tools, if it differs from the id."
     )
-    vendor: Short | None = Field(default=None, description="Vendor, such as nvidia.")
-    product_name: Short | None = Field(default=None, description="Product, such as NVIDIA H100 80GB HBM3.")
-    brand: Short | None = Field(default=None, description="Product line, such as Tesla or GeForce.")
-    architecture: Short | None = Field(default=None, description="Generation of the chip, such as Hopper.")
-    pci_bus_id: Short | None = Field(default=None, description="PCI address, such as 0000:1b:00.0.")
-    pcie_root: Short | None = Field(default=None, description="PCIe root complex, such as pci0000:16.")
-    numa_node: Annotated[Whole, Field(ge=0, le=MAX_NUMA_NODE)] | None = Field(
-        default=None, description="NUMA node; absent: not reported."
+    vendor: Short | None = optional("Vendor, such as nvidia.")
+    product_name: Short | None = optional("Product, such as NVIDIA H100 80GB HBM3.")
+    brand: Short | None = optional("Product line, such as Tesla or GeForce.")
+    architecture: Short | None = optional("Generation of the chip, such as Hopper.")
+    pci_bus_id: Short | None = optional("PCI address, such as 0000:1b:00.0.")
+    pcie_root: Short | None = optional("PCIe root complex, such as pci0000:16.")
+    numa_node: Annotated[Whole, Field(ge=0, le=MAX_NUMA_NODE)] | None = optional("NUMA node; absent: not reported.")
+    minor: Annotated[Whole, Field(ge=0, le=MAX_MINOR)] | None = optional(
+        "Minor number of its device node, such as 3 for /dev/nvidia3."
     )
-    minor: Annotated[Whole, Field(ge=0, le=MAX_MINOR)] | None = Field(
-        default=None, description="Minor number of its device node, such as 3 for /dev/nvidia3."
-    )
-    firmware: Short | None = Field(default=None, description="Firmware version, as the device prints it.")
+    firmware: Short | None = optional("Firmware version, as the device prints it.")
     extra: Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_EXTRA)] = Field(
         default={}, description="Further attributes, such as cudaComputeCapability, migEnabled, gfxVersion or linkType."
     )
@@ -327,18 +310,12 @@ class DeviceHealth(Loose):
         description="Healthy, Degraded: offered. Unhealthy: not offered. Unknown: cannot be determined."
     )
     reason: ReasonText = Field(default="", description="Machine-readable, such as Xid79 or Missing.")
-    reasons: Annotated[tuple[Word, ...], Field(max_length=MAX_REASONS), ListType("atomic")] = Field(
-        default=(), description="All reasons, if several; faults.rules match each."
-    )
+    reasons: AtomicList[Word] = listed(MAX_REASONS, "All reasons, if several; faults.rules match each.")
     message: HealthMessage = Field(default="", description="What happened, for people.")
     since: Time = Field(description="When this state and reason began.")
-    xids: Annotated[tuple[Count, ...], Field(max_length=MAX_XIDS), ListType("atomic")] = Field(
-        default=(), description="XIDs of all its faults since boot."
-    )
-    recovery_action: Word | None = Field(
-        default=None, description="Recommended recovery action: RebootNode, ResetDevice."
-    )
-    fault_domain: FaultDomain | None = Field(default=None, description="Where the fault lies.")
+    xids: AtomicList[Count] = listed(MAX_XIDS, "XIDs of all its faults since boot.")
+    recovery_action: Word | None = optional("Recommended recovery action: RebootNode, ResetDevice.")
+    fault_domain: FaultDomain | None = optional("Where the fault lies.")
 
 
 class HolderHealth(Loose):
@@ -348,8 +325,8 @@ class HolderHealth(Loose):
     reason: ReasonText = Field(default="", description="Machine-readable, such as MpsDaemonRestarted.")
     message: HealthMessage = Field(default="", description="What happened, for people.")
     since: Time = Field(description="When this state and reason began.")
-    recovery_action: Word | None = Field(default=None, description="Recommended recovery action, such as RestartApp.")
-    fault_domain: FaultDomain | None = Field(default=None, description="Where the fault lies.")
+    recovery_action: Word | None = optional("Recommended recovery action, such as RestartApp.")
+    fault_domain: FaultDomain | None = optional("Where the fault lies.")
 
 
 class Notice(Loose):
@@ -357,7 +334,7 @@ class Notice(Loose):
 
     code: Word = Field(description="Written as a health reason, such as Xid31.")
     message: Line = Field(description="Meaning and remedy, for people.")
-    partition: DeviceId | None = Field(default=None, description="Affected partition, if known.")
+    partition: DeviceId | None = optional("Affected partition, if known.")
     since: Time = Field(description="When it first occurred.")
     time: Time = Field(description="When it last occurred; updated at most once a minute.")
     count: Count = Field(description="Occurrences since then; the notice is removed a day after the last.")
@@ -376,69 +353,45 @@ class Occurred(Loose):
 class Holder(Loose):
     """A container that holds the device or a partition of it, as the kubelet reports it."""
 
-    partition: DeviceId | None = Field(default=None, description="Held partition; absent: the device itself.")
+    partition: DeviceId | None = optional("Held partition; absent: the device itself.")
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
-    pod_uid: Uid | None = Field(default=None, description="The pod's uid, if known.")
+    pod_uid: Uid | None = optional("The pod's uid, if known.")
     container: Annotated[str, StringConstraints(max_length=63)] = Field(description="Name of the container.")
-    resource: Annotated[str, StringConstraints(max_length=317)] | None = Field(
-        default=None, description="Extended resource of the allocation."
+    resource: Annotated[str, StringConstraints(max_length=317)] | None = optional(
+        "Extended resource of the allocation."
     )
-    claim: Annotated[str, StringConstraints(max_length=253)] | None = Field(
-        default=None, description="ResourceClaim of the allocation (DRA)."
-    )
-    shares: Count | None = Field(default=None, description="Number of shares; absent: the whole device.")
-    memory: Quantity | None = Field(default=None, description="Memory of its shares.")
-    cores: Percent | None = Field(default=None, description="Computing power, in percent of the device.")
-    ids: Annotated[
-        tuple[Line, ...],
-        Field(max_length=MAX_HOLDER_IDS),
-        ListType("atomic"),
-    ] = Field(default=(), description="The first allocated ids, for shares only.")
+    claim: Annotated[str, StringConstraints(max_length=253)] | None = optional("ResourceClaim of the allocation (DRA).")
+    shares: Count | None = optional("Number of shares; absent: the whole device.")
+    memory: Quantity | None = optional("Memory of its shares.")
+    cores: Percent | None = optional("Computing power, in percent of the device.")
+    ids: AtomicList[Line] = listed(MAX_HOLDER_IDS, "The first allocated ids, for shares only.")
     since: MicroTime = Field(description="When it was allocated, or first observed.")
-    health: HolderHealth | None = Field(
-        default=None, description="Only if it differs from the device's, such as MpsDaemonRestarted."
-    )
-    idle: Word | None = Field(
-        default=None,
-        description="How the device is not used (idle.afterSeconds). NeverUsed: no process since allocation. Idle: "
+    health: HolderHealth | None = optional("Only if it differs from the device's, such as MpsDaemonRestarted.")
+    idle: Word | None = optional(
+        "How the device is not used (idle.afterSeconds). NeverUsed: no process since allocation. Idle: "
         "nothing computed. MemoryOnly: nothing computed, memory in use, no process visible. Unknown: cannot be "
-        "determined. Absent: used, or not observed long enough.",
+        "determined. Absent: used, or not observed long enough."
     )
-    idle_since: Time | None = Field(default=None, description="Start of the period without use.")
+    idle_since: Time | None = optional("Start of the period without use.")
 
 
-Excluded = Annotated[
-    Line | None,
-    Field(
-        default=None,
-        description="Entry of resources.exclude that withholds it.",
-    ),
-]
-
-
-OutOfService = Annotated[
-    Line | None,
-    Field(default=None, description="Why it is out of service (spec.unschedulable)."),
-]
+Excluded = Annotated[Line | None, optional("Entry of resources.exclude that withholds it.")]
+OutOfService = Annotated[Line | None, optional("Why it is out of service (spec.unschedulable).")]
 
 
 class Shares(Loose):
     """The shares of a device or partition that several containers share. The resource has the memory of each."""
 
-    resource: SharedResourceName | None = Field(
-        default=None, description="Resource of the shares; absent: several, such as RDMA pools."
-    )
+    resource: SharedResourceName | None = optional("Resource of the shares; absent: several, such as RDMA pools.")
     total: Count = Field(description="Number of shares.")
     held: Count = Field(
         description="Shares that containers hold; memory held in an earlier unit is converted to the current unit."
     )
-    free: Count | None = Field(
-        default=None,
-        description="Shares that new containers can get now. Shares neither held nor free are not offered. Absent: not "
-        "known yet.",
+    free: Count | None = optional(
+        "Shares that new containers can get now. Shares neither held nor free are not offered. Absent: not known yet."
     )
-    cores_held: Percent | None = Field(default=None, description="Held computing power, in percent of the device.")
+    cores_held: Percent | None = optional("Held computing power, in percent of the device.")
 
 
 class Partition(Loose):
@@ -447,17 +400,15 @@ class Partition(Loose):
     id: DeviceId = Field(description="Such as MIG-<uuid>; also the device plugin's id.")
     name: DeviceName = Field(description="In a ResourceSlice, such as gpu-0-mig-1g10gb-19-0.")
     profile: Profile = Field(description="Size as the driver names it, such as 1g.10gb.")
-    gi: Count | None = Field(default=None, description="GPU instance id (NVIDIA).")
-    ci: Count | None = Field(default=None, description="Compute instance id (NVIDIA).")
-    start: Count | None = Field(default=None, description="First memory slice.")
-    size: Count | None = Field(default=None, description="Number of memory slices.")
+    gi: Count | None = optional("GPU instance id (NVIDIA).")
+    ci: Count | None = optional("Compute instance id (NVIDIA).")
+    start: Count | None = optional("First memory slice.")
+    size: Count | None = optional("Number of memory slices.")
     capacity: Capacity = Field(default={}, description="Capacities by name, such as memory.")
-    health: DeviceHealth | None = Field(default=None, description="Only if it differs from the device's.")
+    health: DeviceHealth | None = optional("Only if it differs from the device's.")
     excluded: Excluded = None
     unschedulable: OutOfService = None
-    shares: Annotated[Shares, Atomic()] | None = Field(
-        default=None, description="Only if the partition itself is shared."
-    )
+    shares: Annotated[Shares, Atomic()] | None = optional("Only if the partition itself is shared.")
 
 
 class Device(Loose):
@@ -471,45 +422,35 @@ class Device(Loose):
     index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(
         description="Number in the driver's order, as in nvidia-smi."
     )
-    attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(
-        default=None, description="What the device is, such as vendor and model."
-    )
+    attributes: Annotated[DeviceAttributes, Atomic()] | None = optional("What the device is, such as vendor and model.")
     capacity: Capacity = Field(
         default={}, description="Capacities by name, such as memory: 80Gi or multiprocessors: 132."
     )
-    links: Annotated[tuple[Link, ...], Field(max_length=16), ListType("atomic")] = Field(
-        default=(), description="Direct connections that affect placement."
-    )
+    links: AtomicList[Link] = listed(16, "Direct connections that affect placement.")
     health: Annotated[DeviceHealth, Atomic()] = Field(
         description="Whether it can be used; if not, why, since when, and what helps."
     )
-    notices: Annotated[tuple[Notice, ...], Field(max_length=MAX_NOTICES), ListType("atomic")] = Field(
-        default=(), description="Events that changed no state, newest first, such as errors of programs."
+    notices: AtomicList[Notice] = listed(
+        MAX_NOTICES, "Events that changed no state, newest first, such as errors of programs."
     )
-    history: Annotated[tuple[Occurred, ...], Field(max_length=MAX_HISTORY), ListType("atomic")] = Field(
-        default=(),
-        description="How often each reason occurred in the last 80 to 90 days, newest first; repairs do not reset it.",
+    history: AtomicList[Occurred] = listed(
+        MAX_HISTORY, "How often each reason occurred in the last 80 to 90 days, newest first; repairs do not reset it."
     )
     excluded: Excluded = None
     unschedulable: OutOfService = None
-    drained_since: Time | None = Field(
-        default=None,
-        description="Since when it can be removed without a fault: it is out of service by hand, no container holds "
-        "it, and no process is seen on it. Absent: in service or in use.",
+    drained_since: Time | None = optional(
+        "Since when it can be removed without a fault: it is out of service by hand, no container holds "
+        "it, and no process is seen on it. Absent: in service or in use."
     )
-    partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), ListType("atomic")] = Field(
-        default=(), description="Parts of the device, such as MIG devices."
+    partitions: AtomicList[Partition] = listed(MAX_PARTITIONS, "Parts of the device, such as MIG devices.")
+    partitions_truncated: Count | None = optional(
+        "Partitions left out, healthy ones first, because the object would be too large."
     )
-    partitions_truncated: Count | None = Field(
-        default=None, description="Partitions left out, healthy ones first, because the object would be too large."
+    shares: Annotated[Shares, Atomic()] | None = optional(
+        "Only if the whole device is shared; shared partitions have their own."
     )
-    shares: Annotated[Shares, Atomic()] | None = Field(
-        default=None, description="Only if the whole device is shared; shared partitions have their own."
-    )
-    holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), ListType("atomic")] = Field(
-        default=(), description="Containers that hold the device or its partitions."
-    )
-    holders_truncated: Count | None = Field(default=None, description="Holders left out; their pods are not marked.")
+    holders: AtomicList[Holder] = listed(MAX_HOLDERS, "Containers that hold the device or its partitions.")
+    holders_truncated: Count | None = optional("Holders left out; their pods are not marked.")
 
 
 class Withheld(Loose):
@@ -517,12 +458,12 @@ class Withheld(Loose):
 
     reason: Word = Field(description=REASONS)
     count: Count = Field(description="Number of ids.")
-    devices: Annotated[tuple[Line, ...], Field(max_length=MAX_WITHHELD_DEVICES), ListType("atomic")] = Field(
-        default=(), description="The first affected devices and partitions, by name or id."
+    devices: AtomicList[Line] = listed(
+        MAX_WITHHELD_DEVICES, "The first affected devices and partitions, by name or id."
     )
     message: HealthMessage = Field(default="", description="Why, for people.")
-    waits_for: Annotated[tuple[PodPath, ...], Field(max_length=MAX_WITHHELD_PODS), ListType("atomic")] = Field(
-        default=(), description="The first pods that must end, as namespace/name; absent: none known."
+    waits_for: AtomicList[PodPath] = listed(
+        MAX_WITHHELD_PODS, "The first pods that must end, as namespace/name; absent: none known."
     )
 
 
@@ -534,24 +475,17 @@ class Resource(Loose):
     healthy: Count = Field(description="Ids reported to the kubelet as Healthy.")
     allocated: Count = Field(description="Ids that containers hold.")
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")
-    replicas: Count | None = Field(default=None, description="Shares of each device.")
-    free: Count | None = Field(
-        default=None,
-        description="Ids that a new container can get now. The scheduler sees fewer while pods hold withheld ids, "
-        "because it subtracts their requests too.",
+    replicas: Count | None = optional("Shares of each device.")
+    free: Count | None = optional(
+        "Ids that a new container can get now. The scheduler sees fewer while pods hold withheld ids, "
+        "because it subtracts their requests too."
     )
-    unit: Quantity | None = Field(
-        default=None, description="Memory of each share; free times unit is the free memory, over all devices."
-    )
-    packing: Word | None = Field(
-        default=None, description="Device of the next shares: binpack (fullest) or spread (emptiest)."
-    )
-    enforcement: Word | None = Field(
-        default=None, description="What limits containers to their memory: mps; absent: nothing."
-    )
+    unit: Quantity | None = optional("Memory of each share; free times unit is the free memory, over all devices.")
+    packing: Word | None = optional("Device of the next shares: binpack (fullest) or spread (emptiest).")
+    enforcement: Word | None = optional("What limits containers to their memory: mps; absent: nothing.")
     managed_by: Word = Field(description="Owner of the resource on the Node: plugin, operator or dra.")
-    withheld: Annotated[tuple[Withheld, ...], Field(max_length=MAX_WITHHELD), ListType("atomic")] = Field(
-        default=(), description="Ids not reported as Healthy, by reason; healthy and these counts add up to capacity."
+    withheld: AtomicList[Withheld] = listed(
+        MAX_WITHHELD, "Ids not reported as Healthy, by reason; healthy and these counts add up to capacity."
     )
 
 
@@ -574,27 +508,20 @@ class Unmatched(Loose):
 class ConfigurationStatus(Loose):
     """The state of the node's configuration; the condition ConfigApplied says the same for people."""
 
-    sources: Annotated[tuple[Word, ...], Field(max_length=8), ListType("atomic")] = Field(
-        default=(), description="Sources, highest precedence first: policy, flags, environment, file."
-    )
-    refusals: Annotated[tuple[Refusal, ...], Field(max_length=MAX_REFUSALS), ListType("atomic")] = Field(
-        default=(),
-        description="All files and sections with errors; first the reason why the requested configuration is not "
-        "applied.",
+    sources: AtomicList[Word] = listed(8, "Sources, highest precedence first: policy, flags, environment, file.")
+    refusals: AtomicList[Refusal] = listed(
+        MAX_REFUSALS,
+        "All files and sections with errors; first the reason why the requested configuration is not applied.",
     )
     files_alone: Flag = Field(
         default=False,
         description="True: refusals are only files whose last good content is applied, and all else is applied, too.",
     )
-    unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), ListType("atomic")] = Field(
-        default=(), description="Entries without effect on this node."
+    unmatched: AtomicList[Unmatched] = listed(MAX_UNMATCHED, "Entries without effect on this node.")
+    waiting_for_pods: AtomicList[PodPath] = listed(
+        MAX_WAITING_FOR, "Pods that must end before a change is applied, as namespace/name."
     )
-    waiting_for_pods: Annotated[tuple[PodPath, ...], Field(max_length=MAX_WAITING_FOR), ListType("atomic")] = Field(
-        default=(), description="Pods that must end before a change is applied, as namespace/name."
-    )
-    serving: Word | None = Field(
-        default=None, description="Observe: another plugin serves the kubelet. Absent: this agent does."
-    )
+    serving: Word | None = optional("Observe: another plugin serves the kubelet. Absent: this agent does.")
 
 
 class RetiredResource(Loose):
@@ -623,45 +550,27 @@ class NodeAction(Loose):
     name: Word = Field(description="capacity, evictions, taint, labels or idlePods.")
     reason: Word = Field(description="InSync, or why it is not done, in CamelCase.")
     message: ConditionMessage = Field(description="Human-readable message; may be empty.")
-    observed_generation: Generation | None = Field(
-        default=None, description="metadata.generation that reason and message are about."
-    )
+    observed_generation: Generation | None = optional("metadata.generation that reason and message are about.")
 
 
 class NodeDevicesStatus(Loose):
     """What is on this node, who holds it, and whether it is well."""
 
-    observed_generation: Generation | None = Field(
-        default=None, description="metadata.generation that the agent has applied."
-    )
-    applied_config_hash: Hash | None = Field(default=None, description="spec.configHash that the agent has applied.")
-    node_uid: Uid | None = Field(default=None, description="uid of the Node; a recreated Node has another.")
-    summary: Annotated[Summary, Atomic()] | None = Field(default=None, description="Summary of the node's devices.")
-    drivers: Annotated[
-        tuple[Annotated[Driver, Atomic()], ...], Field(max_length=MAX_DRIVERS), ListType("map", "name")
-    ] = Field(default=(), description="Loaded drivers of the devices.")
-    machine: Annotated[Machine, Atomic()] | None = Field(
-        default=None, description="Facts about the machine, for node labels."
-    )
-    probes: Annotated[tuple[Annotated[Probe, Atomic()], ...], Field(max_length=MAX_PROBES), ListType("map", "name")] = (
-        Field(default=(), description="Probes that the agent runs.")
-    )
-    agent: Annotated[Agent, Atomic()] | None = Field(default=None, description="The agent that writes this status.")
-    configuration: Annotated[ConfigurationStatus, Atomic()] | None = Field(
-        default=None, description="State of the agent's configuration."
-    )
-    devices: Annotated[
-        tuple[Annotated[Device, Atomic()], ...], Field(max_length=MAX_DEVICES), ListType("map", "id")
-    ] = Field(default=(), description="Physical devices, by type and index.")
-    resources: Annotated[tuple[Annotated[Resource, Atomic()], ...], Field(max_length=32), ListType("map", "name")] = (
-        Field(default=(), description="Extended resources of this node.")
-    )
-    retired_resources: Annotated[
-        tuple[Annotated[RetiredResource, Atomic()], ...], Field(max_length=64), ListType("map", "name")
-    ] = Field(default=(), description="Resources that are no longer offered.")
-    most_seen: Annotated[tuple[MostSeen, ...], Field(max_length=16), ListType("atomic")] = Field(
-        default=(),
-        description="Most devices of each product listed at one time. If no policy has expect and fewer are listed, "
+    observed_generation: Generation | None = optional("metadata.generation that the agent has applied.")
+    applied_config_hash: Hash | None = optional("spec.configHash that the agent has applied.")
+    node_uid: Uid | None = optional("uid of the Node; a recreated Node has another.")
+    summary: Annotated[Summary, Atomic()] | None = optional("Summary of the node's devices.")
+    drivers: MapByName[Driver] = listed(MAX_DRIVERS, "Loaded drivers of the devices.")
+    machine: Annotated[Machine, Atomic()] | None = optional("Facts about the machine, for node labels.")
+    probes: MapByName[Probe] = listed(MAX_PROBES, "Probes that the agent runs.")
+    agent: Annotated[Agent, Atomic()] | None = optional("The agent that writes this status.")
+    configuration: Annotated[ConfigurationStatus, Atomic()] | None = optional("State of the agent's configuration.")
+    devices: MapById[Device] = listed(MAX_DEVICES, "Physical devices, by type and index.")
+    resources: MapByName[Resource] = listed(32, "Extended resources of this node.")
+    retired_resources: MapByName[RetiredResource] = listed(64, "Resources that are no longer offered.")
+    most_seen: AtomicList[MostSeen] = listed(
+        16,
+        "Most devices of each product listed at one time. If no policy has expect and fewer are listed, "
         "the condition ExpectedDevices is False.",
     )
     affected_pods: Annotated[
@@ -670,12 +579,10 @@ class NodeDevicesStatus(Loose):
         default=(),
         description="Pods with the condition nodedevices.io/DeviceHealthy because of a fault. Written by the operator.",
     )
-    actions: Annotated[tuple[Annotated[NodeAction, Atomic()], ...], Field(max_length=8), ListType("map", "name")] = (
-        Field(
-            default=(),
-            description="What policies ask the operator to do on this node, and whether it is done. The condition "
-            "ActionsSynced sums it up. Written by the operator.",
-        )
+    actions: MapByName[NodeAction] = listed(
+        8,
+        "What policies ask the operator to do on this node, and whether it is done. The condition "
+        "ActionsSynced sums it up. Written by the operator.",
     )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=16), ListType("map", "type")] = (
         Field(

@@ -23,6 +23,7 @@ from nodedevices_api.container import ContainerTemplate
 from nodedevices_api.fields import (
     INTEGER_MAX,
     Atomic,
+    AtomicList,
     Count,
     DeviceId,
     ExtendedName,
@@ -31,12 +32,16 @@ from nodedevices_api.fields import (
     LabelKey,
     LabelValue,
     ListType,
+    MapByName,
     ProbeName,
     QuantityInput,
     ReasonGlob,
     RecoveryAction,
+    SetList,
     Whole,
     Word,
+    listed,
+    optional,
 )
 from nodedevices_api.presets import MEMORY_UNITS
 
@@ -110,12 +115,10 @@ _FOR_OFFERS = "only resources.devices and sharing.resources have it; choose vend
 class DeviceMatch(Strict):
     """Selects devices: all that is given must match; empty matches every device."""
 
-    vendor: Word | None = Field(default=None, description="attributes.vendor, such as nvidia.")
-    product_name: Glob | None = Field(default=None, description="attributes.productName (glob), such as NVIDIA H100*.")
-    type: Word | None = Field(default=None, description="Device type, such as gpu.")
-    ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), ListType("set")] | None = Field(
-        default=None, description="Only these ids."
-    )
+    vendor: Word | None = optional("attributes.vendor, such as nvidia.")
+    product_name: Glob | None = optional("attributes.productName (glob), such as NVIDIA H100*.")
+    type: Word | None = optional("Device type, such as gpu.")
+    ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), ListType("set")] | None = optional("Only these ids.")
 
     gone: ClassVar[Mapping[str, str]] = dict.fromkeys(("profile", "minMemory", "near"), _FOR_OFFERS)
 
@@ -123,9 +126,9 @@ class DeviceMatch(Strict):
 class OfferMatch(DeviceMatch):
     """Selects what is offered: devices, or with profile partitions. All that is given must match."""
 
-    profile: Glob | None = Field(default=None, description="Partition profile (glob), such as 1g.*.")
-    min_memory: QuantityInput | None = Field(default=None, description="Minimum memory, such as 40Gi.")
-    near: Word | None = Field(default=None, description="Same PCIe root as another device of this type, such as nic.")
+    profile: Glob | None = optional("Partition profile (glob), such as 1g.*.")
+    min_memory: QuantityInput | None = optional("Minimum memory, such as 40Gi.")
+    near: Word | None = optional("Same PCIe root as another device of this type, such as nic.")
 
 
 class ResourceRule(Strict):
@@ -138,15 +141,13 @@ class ResourceRule(Strict):
 class Resources(Strict):
     """Under which resource names devices are offered."""
 
-    devices: Annotated[tuple[ResourceRule, ...], Field(max_length=32), ListType("atomic")] = Field(
-        default=(),
-        description="The first matching rule applies. Other devices get their vendor's default name, such as "
+    devices: AtomicList[ResourceRule] = listed(
+        32,
+        "The first matching rule applies. Other devices get their vendor's default name, such as "
         "nvidia.com/gpu. A device without a default name, such as a NIC, is offered only if a rule matches its type, "
         "id or vendor.",
     )
-    exclude: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] = Field(
-        default=(), description="Devices that are never offered: ids or globs."
-    )
+    exclude: SetList[Glob] = listed(64, "Devices that are never offered: ids or globs.")
 
 
 # What `devices` of a shared resource may say, too: NVIDIA's configuration file does.
@@ -163,61 +164,49 @@ class SharedResource(Strict):
     """How one resource is shared."""
 
     name: ExtendedName = Field(description="Resource to share, such as nvidia.com/gpu.")
-    strategy: Literal["timeSlicing", "memory"] | None = Field(
-        default=None, description="Overrides sharing.strategy for this resource."
+    strategy: Literal["timeSlicing", "memory"] | None = optional("Overrides sharing.strategy for this resource.")
+    rename: ExtendedName | None = optional(
+        "Name of the shares. Absent: the same name (for memory nodedevices.io/gpu-memory), or "
+        "<name>.shared with renameByDefault."
     )
-    rename: ExtendedName | None = Field(
-        default=None,
-        description="Name of the shares. Absent: the same name (for memory nodedevices.io/gpu-memory), or "
-        "<name>.shared with renameByDefault.",
+    devices: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] | None = optional(
+        "Only these devices: ids, globs over ids, or indices (0; 0:1 for a MIG device)."
     )
-    devices: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] | None = Field(
-        default=None, description="Only these devices: ids, globs over ids, or indices (0; 0:1 for a MIG device)."
+    replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = optional("Shares of each device.")
+    match: OfferMatch | None = optional(
+        "Only these devices; the others stay whole under their usual name. With devices, both must match."
     )
-    replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = Field(default=None, description="Shares of each device.")
-    match: OfferMatch | None = Field(
-        default=None,
-        description="Only these devices; the others stay whole under their usual name. With devices, both must match.",
+    memory_unit: QuantityInput | None = optional(
+        "Memory of each share, such as 1Gi. Can be absent if rename is "
+        f"{' or '.join(f'{name} ({unit})' for name, unit in MEMORY_UNITS.items())}."
     )
-    memory_unit: QuantityInput | None = Field(
-        default=None,
-        description="Memory of each share, such as 1Gi. Can be absent if rename is "
-        f"{' or '.join(f'{name} ({unit})' for name, unit in MEMORY_UNITS.items())}.",
+    memory_reserve: QuantityInput | None = optional(
+        "With memoryUnit: memory of each device that is not shared, for the driver and contexts."
     )
-    memory_reserve: QuantityInput | None = Field(
-        default=None,
-        description="With memoryUnit: memory of each device that is not shared, for the driver and contexts.",
+    packing: Packing | None = optional(
+        "With memoryUnit: take shares from the fullest device with room (binpack, the default) or from the "
+        "emptiest (spread)."
     )
-    packing: Packing | None = Field(
-        default=None,
-        description="With memoryUnit: take shares from the fullest device with room (binpack, the default) or from the "
-        "emptiest (spread).",
+    numa: Flag | None = optional(
+        "With memoryUnit: tell the kubelet the NUMA nodes of shares. The kubelet can then refuse a "
+        "container that fits on one device."
     )
-    numa: Flag | None = Field(
-        default=None,
-        description="With memoryUnit: tell the kubelet the NUMA nodes of shares. The kubelet can then refuse a "
-        "container that fits on one device.",
+    core_resource: CoreResource | None = optional(
+        "With memoryUnit: offer computing power under this name, 100 for each GPU. A container requests 1 "
+        "to 99 together with memory, or a multiple of 100 for whole GPUs, which no longer have their usual name."
     )
-    core_resource: CoreResource | None = Field(
-        default=None,
-        description="With memoryUnit: offer computing power under this name, 100 for each GPU. A container requests 1 "
-        "to 99 together with memory, or a multiple of 100 for whole GPUs, which no longer have their usual name.",
-    )
-    cores: Flag | None = Field(
-        default=None,
-        description="With memoryUnit: pods request computing power by the annotation "
+    cores: Flag | None = optional(
+        "With memoryUnit: pods request computing power by the annotation "
         "nodedevices.io/gpu-cores.<container>, in percent; no device is promised above 100. The agent must be allowed "
-        "to list and watch pods (component gpu-cores).",
+        "to list and watch pods (component gpu-cores)."
     )
 
-    enforcement: Enforcement | None = Field(
-        default=None,
-        description="With memoryUnit: what limits containers to their memory. none, the default: nothing. mps: "
-        "NVIDIA's driver (component mps).",
+    enforcement: Enforcement | None = optional(
+        "With memoryUnit: what limits containers to their memory. none, the default: nothing. mps: "
+        "NVIDIA's driver (component mps)."
     )
-    container: Annotated[ContainerTemplate, Atomic()] | None = Field(
-        default=None,
-        description="With memoryUnit: variables and files for containers with shares, such as a limiter library.",
+    container: Annotated[ContainerTemplate, Atomic()] | None = optional(
+        "With memoryUnit: variables and files for containers with shares, such as a limiter library."
     )
 
     cel_rules = (
@@ -268,9 +257,7 @@ class Sharing(Strict):
     fail_requests_greater_than_one: Flag = Field(
         default=False, description="Refuse containers that request several shares. With mps, true if not set."
     )
-    resources: Annotated[
-        tuple[Annotated[SharedResource, Atomic()], ...], Field(max_length=32), ListType("map", "name")
-    ] = Field(default=(), description="Resources to share.")
+    resources: MapByName[SharedResource] = listed(32, "Resources to share.")
 
     cel_rules = (
         Rule(
@@ -365,10 +352,9 @@ class DegradedRule(Strict):
 class HealthProbe(Strict):
     """How often devices are read, and what a probe's silence means."""
 
-    interval_seconds: Annotated[Whole, Field(ge=1, le=10)] | None = Field(
-        default=None,
-        description="Seconds between two readings; events are reported at once. Absent: the probe's own interval, 5 s "
-        "for NVIDIA GPUs.",
+    interval_seconds: Annotated[Whole, Field(ge=1, le=10)] | None = optional(
+        "Seconds between two readings; events are reported at once. Absent: the probe's own interval, 5 s "
+        "for NVIDIA GPUs."
     )
     withdraw_after_seconds: Annotated[Whole, Field(ge=15, le=DAY_SECONDS)] = Field(
         default=300, description="Seconds without a report after which devices are no longer offered."
@@ -389,21 +375,20 @@ class Repetition(Strict):
 class HealthRule(Strict):
     """Overrides the state of some health reasons; the first rule that matches reason and device applies."""
 
-    reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), ListType("set")] = Field(
-        description="Health reasons or globs, such as Xid109 or Xid14*."
+    reasons: SetList[ReasonGlob] = Field(
+        min_length=1, max_length=MAX_REASONS, description="Health reasons or globs, such as Xid109 or Xid14*."
     )
-    match: DeviceMatch | None = Field(default=None, description="Only these devices and their partitions; absent: all.")
-    after: Repetition | None = Field(
-        default=None,
-        description="Only if the reasons occurred this often on the device; absent: from the first time. Errors of "
-        "programs count. Confirming a recovery resets the count.",
+    match: DeviceMatch | None = optional("Only these devices and their partitions; absent: all.")
+    after: Repetition | None = optional(
+        "Only if the reasons occurred this often on the device; absent: from the first time. Errors of "
+        "programs count. Confirming a recovery resets the count."
     )
     state: Literal["Ignored", "Degraded", "Unhealthy"] = Field(
         description="Ignored: no effect. Degraded: reported, still offered. Unhealthy: not offered. A device that is "
         "missing, lost or does not answer is always Unhealthy."
     )
-    hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
-        default=None, description="Overrides health.holdDownSeconds for these reasons."
+    hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = optional(
+        "Overrides health.holdDownSeconds for these reasons."
     )
 
     cel_rules = (
@@ -427,19 +412,16 @@ class HealthRule(Strict):
 class Health(Strict):
     """Rules for when a device is unhealthy, and when it is healthy again."""
 
-    rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), ListType("atomic")] = Field(
-        default=(), description="Override the state of some health reasons; the first matching rule applies."
+    rules: AtomicList[HealthRule] = listed(
+        64, "Override the state of some health reasons; the first matching rule applies."
     )
-    degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), ListType("atomic")] = Field(
-        default=(), description="Readings that make a device Degraded: reported, still offered."
-    )
+    degraded: AtomicList[DegradedRule] = listed(32, "Readings that make a device Degraded: reported, still offered.")
     hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
         default=300, description="Seconds without a new fault before a recovered device is offered again."
     )
-    forget_missing_seconds: Annotated[Whole, Field(ge=60, le=INT32_MAX)] | None = Field(
-        default=None,
-        description="Seconds after which a missing device that no pod holds leaves NodeDevices; if it returns, it is a "
-        "new device. Absent: it leaves only when its removal is confirmed.",
+    forget_missing_seconds: Annotated[Whole, Field(ge=60, le=INT32_MAX)] | None = optional(
+        "Seconds after which a missing device that no pod holds leaves NodeDevices; if it returns, it is a "
+        "new device. Absent: it leaves only when its removal is confirmed."
     )
     probe: HealthProbe = Field(
         default=HealthProbe(),
@@ -456,30 +438,27 @@ class Evict(Strict):
     mode: EvictMode = Field(
         default="Never", description="When pods that hold a faulty device are evicted. AfterGrace: after graceSeconds."
     )
-    grace_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
-        default=None,
-        description="With AfterGrace, here or in a rule: seconds from the pod's condition False (without a condition, "
-        "from the fault) to the eviction; absent: 60.",
+    grace_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = optional(
+        "With AfterGrace, here or in a rule: seconds from the pod's condition False (without a condition, "
+        "from the fault) to the eviction; absent: 60."
     )
-    exclude_namespaces: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] = Field(
-        default=(), description="Namespaces (globs) whose pods are never evicted, whatever a rule says."
+    exclude_namespaces: SetList[Glob] = listed(
+        64, "Namespaces (globs) whose pods are never evicted, whatever a rule says."
     )
 
 
 class FaultRule(Strict):
     """Different actions for some faults; the first matching rule applies."""
 
-    reasons: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), ListType("set")] | None = Field(
-        default=None, description="Health reasons, such as Xid79; the device must have one of them. Absent: any."
+    reasons: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), ListType("set")] | None = optional(
+        "Health reasons, such as Xid79; the device must have one of them. Absent: any."
     )
     recovery_actions: (
         Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), ListType("set")] | None
-    ) = Field(default=None, description="Recovery actions, such as RebootNode; absent: any.")
-    match: DeviceMatch | None = Field(
-        default=None, description="Only faults of these devices and their partitions; absent: all."
-    )
-    taint_effect: TaintEffect | None = Field(default=None, description="Overrides faults.taintEffect for these faults.")
-    evict_mode: EvictMode | None = Field(default=None, description="Overrides faults.evict.mode for these faults.")
+    ) = optional("Recovery actions, such as RebootNode; absent: any.")
+    match: DeviceMatch | None = optional("Only faults of these devices and their partitions; absent: all.")
+    taint_effect: TaintEffect | None = optional("Overrides faults.taintEffect for these faults.")
+    evict_mode: EvictMode | None = optional("Overrides faults.evict.mode for these faults.")
 
     gone: ClassVar[Mapping[str, str]] = {
         "taint": "it is now taintEffect, such as NoSchedule",
@@ -516,14 +495,13 @@ _MAX_UNAVAILABLE, _MAX_UNAVAILABLE_RULE = nodes_or_percent("maxUnavailable", 0)
 class Budget(Strict):
     """Limits of what actions may take out of service in the fleet."""
 
-    max_unavailable: Annotated[NodesOrPercent, _MAX_UNAVAILABLE] | None = Field(
-        default=None,
-        description="Nodes out of service at one time: a number, or 0% to 100%, rounded down, of the nodes whose "
+    max_unavailable: Annotated[NodesOrPercent, _MAX_UNAVAILABLE] | None = optional(
+        "Nodes out of service at one time: a number, or 0% to 100%, rounded down, of the nodes whose "
         "faults section is this policy's. Out of service: not Ready, cordoned, tainted for a fault, or pods are being "
-        "evicted.",
+        "evicted."
     )
-    per_hour: Annotated[Whole, Field(ge=0, le=INT32_MAX)] | None = Field(
-        default=None, description="Actions (taints and evictions of pods) per hour; never more than 200."
+    per_hour: Annotated[Whole, Field(ge=0, le=INT32_MAX)] | None = optional(
+        "Actions (taints and evictions of pods) per hour; never more than 200."
     )
 
     cel_rules = (
@@ -549,8 +527,8 @@ class Breaker(Strict):
     window_seconds: Annotated[Whole, Field(ge=1, le=DAY_SECONDS)] = Field(
         description="Seconds within which the nodes fail."
     )
-    reset_after_seconds: Annotated[Whole, Field(ge=1, le=INT32_MAX)] | None = Field(
-        default=None, description="Seconds after which actions resume; absent: only a user resumes them."
+    reset_after_seconds: Annotated[Whole, Field(ge=1, le=INT32_MAX)] | None = optional(
+        "Seconds after which actions resume; absent: only a user resumes them."
     )
 
 
@@ -585,16 +563,10 @@ class Faults(Strict):
     )
     taint_effect: TaintEffect = "None"
     evict: Evict = Field(default=Evict(), description="Eviction of pods that hold a faulty device.")
-    rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), ListType("atomic")] = Field(
-        default=(), description="Different actions for some faults; the first matching rule applies."
-    )
-    budget: Budget | None = Field(
-        default=None, description="Limits of the actions. NoExecute and evictions need a budget."
-    )
-    breaker: Breaker | None = Field(
-        default=None,
-        description="Stops the actions of all policies in a mass fault; absent: more than half of the nodes within "
-        "300 s.",
+    rules: AtomicList[FaultRule] = listed(32, "Different actions for some faults; the first matching rule applies.")
+    budget: Budget | None = optional("Limits of the actions. NoExecute and evictions need a budget.")
+    breaker: Breaker | None = optional(
+        "Stops the actions of all policies in a mass fault; absent: more than half of the nodes within 300 s."
     )
 
     gone: ClassVar[Mapping[str, str]] = {"taint": "it is now taintEffect, such as NoSchedule"}
@@ -620,10 +592,9 @@ class Faults(Strict):
 class Idle(Strict):
     """Whether devices that containers hold and do not use are shown. Nothing is ever ended for it."""
 
-    after_seconds: Annotated[Whole, Field(ge=MIN_IDLE_SECONDS, le=MAX_IDLE_SECONDS)] | None = Field(
-        default=None,
-        description="Seconds without computation after which a held device is shown as not used, such as 1800. Choose "
-        "more than the longest pause of a job, such as a checkpoint. Absent: not measured.",
+    after_seconds: Annotated[Whole, Field(ge=MIN_IDLE_SECONDS, le=MAX_IDLE_SECONDS)] | None = optional(
+        "Seconds without computation after which a held device is shown as not used, such as 1800. Choose "
+        "more than the longest pause of a job, such as a checkpoint. Absent: not measured."
     )
     event: Flag = Field(default=False, description="Event DeviceIdle on the pod, once for each idle period.")
     pod_condition: Flag = Field(
@@ -646,14 +617,10 @@ class CapacityEntry(Strict):
     """An extended resource on the Node that the operator owns."""
 
     name: ExtendedName = Field(description="Resource, such as nodedevices.io/gpu-memory-mib.")
-    match: DeviceMatch | None = Field(
-        default=None, description="Devices that perDevice and sumOf count; absent: every GPU."
-    )
-    per_node: Count | None = Field(default=None, description="Number on each selected node.")
-    per_device: Count | None = Field(default=None, description="Number for each device in scope.")
-    sum_of: Literal["memoryMiB"] | None = Field(
-        default=None, description="Sum over the devices in scope. memoryMiB: their memory in MiB."
-    )
+    match: DeviceMatch | None = optional("Devices that perDevice and sumOf count; absent: every GPU.")
+    per_node: Count | None = optional("Number on each selected node.")
+    per_device: Count | None = optional("Number for each device in scope.")
+    sum_of: Literal["memoryMiB"] | None = optional("Sum over the devices in scope. memoryMiB: their memory in MiB.")
     scope: Literal["healthy", "all"] = Field(
         default="healthy",
         description="Devices that perDevice and sumOf count. healthy: those that new pods can get, so not Unhealthy, "
@@ -752,10 +719,9 @@ class Discovery(Strict):
     of it."""
 
     probes: Annotated[tuple[ProbeName, ...], Field(min_length=1, max_length=MAX_PROBES), ListType("set")] | None = (
-        Field(
-            default=None,
-            description="Probes that run instead of the node's own list: built-in (nvml), defined by the node's flags "
-            "or file, or auto: all whose hardware the node has. Absent: the node's own list.",
+        optional(
+            "Probes that run instead of the node's own list: built-in (nvml), defined by the node's flags "
+            "or file, or auto: all whose hardware the node has. Absent: the node's own list."
         )
     )
 
@@ -800,39 +766,24 @@ class Sections(Strict):
     object with fields would otherwise leave null, which the API server then refuses.
     """
 
-    serving: Annotated[Serving, Atomic()] | None = Field(
-        default=None, description="Whether NodeDevices serves the kubelet."
+    serving: Annotated[Serving, Atomic()] | None = optional("Whether NodeDevices serves the kubelet.")
+    resources: Annotated[Resources, Atomic()] | None = optional("Names under which devices are offered.")
+    sharing: Annotated[Sharing, Atomic()] | None = optional("How devices are shared.")
+    partitions: Annotated[Partitions, Atomic()] | None = optional(
+        "How parts of devices, such as MIG devices, are offered."
     )
-    resources: Annotated[Resources, Atomic()] | None = Field(
-        default=None, description="Names under which devices are offered."
+    injection: Annotated[Injection, Atomic()] | None = optional("How containers get their devices.")
+    health: Annotated[Health, Atomic()] | None = optional("What makes a device Unhealthy or Degraded.")
+    faults: Annotated[Faults, Atomic()] | None = optional("What happens when a device fails.")
+    capacity: CapacityEntries | None = optional("Extended resources that the operator publishes and owns.")
+    labels: Annotated[Labels, Atomic()] | None = optional("Labels that the operator keeps on the Node.")
+    discovery: Annotated[Discovery, Atomic()] | None = optional("Which of the node's probes run.")
+    expect: ExpectEntries | None = optional(
+        "Devices that each selected node must have. Fewer are reported (condition ExpectedDevices), and "
+        "nothing else follows."
     )
-    sharing: Annotated[Sharing, Atomic()] | None = Field(default=None, description="How devices are shared.")
-    partitions: Annotated[Partitions, Atomic()] | None = Field(
-        default=None, description="How parts of devices, such as MIG devices, are offered."
-    )
-    injection: Annotated[Injection, Atomic()] | None = Field(
-        default=None, description="How containers get their devices."
-    )
-    health: Annotated[Health, Atomic()] | None = Field(
-        default=None, description="What makes a device Unhealthy or Degraded."
-    )
-    faults: Annotated[Faults, Atomic()] | None = Field(default=None, description="What happens when a device fails.")
-    capacity: CapacityEntries | None = Field(
-        default=None, description="Extended resources that the operator publishes and owns."
-    )
-    labels: Annotated[Labels, Atomic()] | None = Field(
-        default=None, description="Labels that the operator keeps on the Node."
-    )
-    discovery: Annotated[Discovery, Atomic()] | None = Field(
-        default=None, description="Which of the node's probes run."
-    )
-    expect: ExpectEntries | None = Field(
-        default=None,
-        description="Devices that each selected node must have. Fewer are reported (condition ExpectedDevices), and "
-        "nothing else follows.",
-    )
-    idle: Annotated[Idle, Atomic()] | None = Field(
-        default=None, description="Shows devices that containers hold and do not use. No pod is ended."
+    idle: Annotated[Idle, Atomic()] | None = optional(
+        "Shows devices that containers hold and do not use. No pod is ended."
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
