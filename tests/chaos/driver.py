@@ -10,37 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos import invariants, machines
+from chaos import invariants, machines, model
 from chaos.cluster import PLUGINS, STATE, ChaosCluster
 from chaos.decide import decide
 from chaos.explained import Done, Line, unexplained
 from chaos.invariants import History, policy_name
 from chaos.logs import Logs
-from chaos.model import (
-    Action,
-    Cordon,
-    CreatePod,
-    Cure,
-    Cut,
-    DeletePod,
-    FillDisk,
-    FreeDisk,
-    Freeze,
-    Kill,
-    Plan,
-    RestartKubelet,
-    SetPolicy,
-    Settle,
-    Silence,
-    SpoilState,
-    StartApiServer,
-    StartKubelet,
-    StopApiServer,
-    StopKubelet,
-    Strike,
-    after,
-    ends,
-)
 from chaos.seen import Seen
 from support import audit
 from support.cluster import NAMESPACE
@@ -99,7 +74,7 @@ class Run:
     cluster: ChaosCluster
     seed: int
     journal: Journal
-    plan: Plan = field(default_factory=Plan)
+    plan: model.Plan = field(default_factory=model.Plan)
     history: History = field(default_factory=History)
     number: int = 0
     done: list[Done] = field(default_factory=list)
@@ -123,8 +98,8 @@ class Run:
         while (steps is None or self.number < steps) and time.monotonic() < until:
             self.step()
         self.number += 1
-        self._say(Settle())
-        self.plan_and_do(Settle())
+        self._say(model.Settle())
+        self.plan_and_do(model.Settle())
         self.quiet()
         self.read_logs()
         if self.unexplained:
@@ -141,65 +116,65 @@ class Run:
         self.check()
         self.read_logs()
 
-    def _say(self, action: Action) -> None:
+    def _say(self, action: model.Action) -> None:
         self.journal.say(f"{self.number:4d}  {action}")
 
-    def plan_and_do(self, action: Action) -> None:
+    def plan_and_do(self, action: model.Action) -> None:
         self._note_evicting()
-        before, self.plan = self.plan, after(self.plan, action)
+        before, self.plan = self.plan, model.after(self.plan, action)
         self.done.append(Done(type(action).__name__, self.journal.now))
         self.perform(action, before)
         self.done.append(Done(type(action).__name__, self.journal.now))
 
     # --- what is done -------------------------------------------------------------------------------------------------
-    def perform(self, action: Action, before: Plan) -> None:
+    def perform(self, action: model.Action, before: model.Plan) -> None:
         cluster, rig, kubectl = self.cluster, self.cluster.rig, self.cluster.kubectl
         match action:
-            case CreatePod():
+            case model.CreatePod():
                 kubectl.apply(self.pod(action))
-            case DeletePod():
+            case model.DeletePod():
                 kubectl.delete("pod", action.name, namespace=NAMESPACE, wait=False)
-            case SetPolicy():
+            case model.SetPolicy():
                 self.policy(action)
-            case Strike() | Cure() | Cut() | Silence():
+            case model.Strike() | model.Cure() | model.Cut() | model.Silence():
                 self.hardware(action.node)
-            case Cordon():
+            case model.Cordon():
                 ids = [{"id": cluster.ids(action.node)[each], "reason": "chaos"} for each in action.indices]
                 kubectl.patch("nodedevices", action.node, {"spec": {"unschedulable": ids}})
-            case Kill("extender"):
+            case model.Kill("extender"):
                 cluster.extender.kill()
                 cluster.extender.start(ready=False)
-            case Kill():
+            case model.Kill():
                 node, pids = cluster.victims(action.part, action.node)
                 cluster.send(node, pids, signal.SIGKILL)
-            case Freeze():
+            case model.Freeze():
                 node, pids = cluster.victims(action.part, action.node)
                 cluster.send(node, pids, signal.SIGSTOP)
                 self._thaws.append((time.monotonic() + action.seconds, node, pids))
-            case RestartKubelet():
+            case model.RestartKubelet():
                 rig.restart_kubelet(action.node)
-            case StopKubelet():
+            case model.StopKubelet():
                 rig.rig.stop_kubelet(action.node)
-            case StartKubelet():
+            case model.StartKubelet():
                 rig.rig.start_kubelet(action.node)
-            case StopApiServer():
+            case model.StopApiServer():
                 rig.rig.stop_apiserver()
-            case StartApiServer():
+            case model.StartApiServer():
                 rig.rig.start_apiserver()
                 wait_until("the API server answers", lambda: kubectl.run("get", "--raw", "/readyz"))
                 self._restart_controllers = True
-            case FillDisk():
+            case model.FillDisk():
                 rig.shell(action.node, f"head -c 1G /dev/zero > {PLUGINS}/chaos 2> /dev/null || true")
-            case FreeDisk():
+            case model.FreeDisk():
                 rig.shell(action.node, f"rm -f {PLUGINS}/chaos")
-            case SpoilState():
+            case model.SpoilState():
                 node, pids = cluster.victims("agent", action.node)
                 cluster.send(node, pids, signal.SIGSTOP)
                 torn = f"[ ! -e {STATE} ] || truncate -s -20 {STATE}"
                 rig.shell(action.node, torn if action.how == "torn" else f"rm -f {STATE}")
                 cluster.send(node, pids, signal.SIGKILL)
-            case Settle():
-                for each in ends(before):
+            case model.Settle():
+                for each in model.ends(before):
                     self.perform(each, before)
                 self.settle()
             case _:
@@ -210,7 +185,7 @@ class Run:
         faults = [(index, kind, event) for index, (kind, event) in sorted(plan.faults.items())]
         self.cluster.rig.hardware(node, machines.hardware(node, faults, plan.cut, silent=plan.silent, storm=storm))
 
-    def policy(self, action: SetPolicy) -> None:
+    def policy(self, action: model.SetPolicy) -> None:
         rig, node = self.cluster.rig, self.plan.nodes[action.node]
         for section in ("resources", "sharing") if action.section == "resources" else (action.section,):
             name = policy_name(section, action.node)
@@ -220,7 +195,7 @@ class Run:
             else:
                 rig.policy(name, {section: said}, selector={"kubernetes.io/hostname": action.node})
 
-    def pod(self, action: CreatePod) -> dict[str, Any]:
+    def pod(self, action: model.CreatePod) -> dict[str, Any]:
         spec = self.cluster.rig.pod_spec(action.node, {})
         spec["terminationGracePeriodSeconds"] = 1  # with 0 a deletion is one by force
         [main] = spec["containers"]

@@ -12,24 +12,7 @@ from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.base import to_dict
 from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE
-from nodedevices_plugin.model import (
-    Blocked,
-    DeviceUse,
-    HealthState,
-    Holder,
-    HoldersState,
-    Holdings,
-    MemoryShares,
-    OfferedResource,
-    Plan,
-    Refused,
-    Registration,
-    RegistrationState,
-    SchedulableId,
-    SharingFacts,
-    Uses,
-    Verdict,
-)
+from nodedevices_plugin import model
 from nodedevices_plugin.model.holders import IDLE
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
@@ -80,24 +63,24 @@ waiting     None          HeldInAnotherShape=22
 """
 
 
-def bad(state: HealthState, reason: str, action: str) -> Verdict:
-    offered = state is not HealthState.UNHEALTHY
-    return Verdict(
+def bad(state: model.HealthState, reason: str, action: str) -> model.Verdict:
+    offered = state is not model.HealthState.UNHEALTHY
+    return model.Verdict(
         state=state, reason=reason, message=f"{reason} happened", since=START, offered=offered, recovery_action=action
     )
 
 
 def node(**changes: Any) -> NodeFacts:
     """Eight H100s, all well, one of them held by a pod."""
-    holder = Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=(gpu_id(1),), since=START)
+    holder = model.Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=(gpu_id(1),), since=START)
     verdicts, cordoned = changes.get("verdicts", healthy(*DEVICES)), changes.get("unschedulable", {})
     plan = make_plan(inventory_of(*DEVICES), verdicts, PlanSettings(), cordoned)
     known: dict[str, Any] = {
         "inventory": inventory_of(*DEVICES),
         "verdicts": healthy(*DEVICES),
         "plan": plan,
-        "holdings": Holdings(state=HoldersState.SYNCED, holders=(holder,), taken=1.0),
-        "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
+        "holdings": model.Holdings(state=model.HoldersState.SYNCED, holders=(holder,), taken=1.0),
+        "registrations": (model.Registration(resource=GPU, state=model.RegistrationState.REGISTERED),),
         "config": ConfigStatus(reason=names.APPLIED),
         "started": START,
         "now": START + timedelta(seconds=30),
@@ -112,7 +95,7 @@ def by_memory() -> NodeFacts:
     """Two L4s in shares of 1 GiB, 12 of the first one's with two pods; the second one's shares are not all offered."""
     devices = [gpu(number, product_name="NVIDIA L4", memory_bytes=23034 * MIB) for number in range(2)]
     ids = tuple(
-        SchedulableId(
+        model.SchedulableId(
             id=f"{each.id}::1Gi.{number}",
             device_id=each.id,
             replica=number,
@@ -121,18 +104,20 @@ def by_memory() -> NodeFacts:
         for each in devices
         for number in range(22)
     )
-    offered = OfferedResource(
+    offered = model.OfferedResource(
         name=MEMORY,
         ids=ids,
-        sharing=SharingFacts(
+        sharing=model.SharingFacts(
             mode=Memory(),
-            memory=MemoryShares(unit="1Gi", unit_bytes=1024 * MIB, devices={each.id: 23034 * MIB for each in devices}),
+            memory=model.MemoryShares(
+                unit="1Gi", unit_bytes=1024 * MIB, devices={each.id: 23034 * MIB for each in devices}
+            ),
             packing="binpack",
         ),
     )
     has = {"a": ids[:8], "b": ids[8:12]}
     holders = tuple(
-        Holder(
+        model.Holder(
             namespace="ml", pod=pod, container="main", resource=MEMORY, ids=tuple(one.id for one in some), since=START
         )
         for pod, some in has.items()
@@ -140,45 +125,47 @@ def by_memory() -> NodeFacts:
     return node(
         inventory=inventory_of(*devices),
         verdicts=healthy(*devices),
-        plan=Plan(resources=(offered,)),
-        holdings=Holdings(state=HoldersState.SYNCED, holders=holders, taken=1.0),
-        registrations=(Registration(resource=MEMORY, state=RegistrationState.REGISTERED),),
+        plan=model.Plan(resources=(offered,)),
+        holdings=model.Holdings(state=model.HoldersState.SYNCED, holders=holders, taken=1.0),
+        registrations=(model.Registration(resource=MEMORY, state=model.RegistrationState.REGISTERED),),
     )
 
 
-def one_held_in_another_shape() -> Plan:
+def one_held_in_another_shape() -> model.Plan:
     """Each GPU as 22 shares, of which the pod has none: it has all of gpu-1."""
-    held = Blocked(reason=HELD_IN_ANOTHER_SHAPE, message="held by ml/train-0")
+    held = model.Blocked(reason=HELD_IN_ANOTHER_SHAPE, message="held by ml/train-0")
     ids = tuple(
-        SchedulableId(
+        model.SchedulableId(
             id=f"{each.id}::{number}", device_id=each.id, replica=number, blocked=held if each.index == 1 else None
         )
         for each in DEVICES
         for number in range(22)
     )
-    return Plan(resources=(OfferedResource(name=GPU, ids=ids),))
+    return model.Plan(resources=(model.OfferedResource(name=GPU, ids=ids),))
 
 
-def with_one(state: HealthState, reason: str, action: str) -> NodeFacts:
+def with_one(state: model.HealthState, reason: str, action: str) -> NodeFacts:
     return node(verdicts=healthy(*DEVICES) | {gpu_id(3): bad(state, reason, action)})
 
 
 def states() -> dict[str, NodeFacts]:
     unloaded = replace(inventory_of(), driver=Driver(state=DriverState.NOT_LOADED), accelerators_on_bus=8)
-    refused = Refused(section="sharing", field="sharing.resources", message="sharing.resources: no")
-    silent = {each.id: bad(HealthState.UNKNOWN, "ProbeSilent", "None") for each in DEVICES}
-    nothing = Holdings(state=HoldersState.SYNCED, taken=1.0)
+    refused = model.Refused(section="sharing", field="sharing.resources", message="sharing.resources: no")
+    silent = {each.id: bad(model.HealthState.UNKNOWN, "ProbeSilent", "None") for each in DEVICES}
+    nothing = model.Holdings(state=model.HoldersState.SYNCED, taken=1.0)
     return {
         "bymemory": by_memory(),
         "cordoned": node(unschedulable={gpu_id(2): "RMA 4711"}),
-        "degraded": with_one(HealthState.DEGRADED, "RowRemapPending", "ResetDevice"),
-        "healthy": node(uses=Uses(at=1.0, devices={gpu_id(1): DeviceUse(word=IDLE, since=START, began=0.0)})),
-        "missing": with_one(HealthState.UNHEALTHY, "Missing", "Inspect"),
-        "nodriver": node(inventory=unloaded, verdicts={}, plan=Plan(), registrations=(), holdings=nothing),
+        "degraded": with_one(model.HealthState.DEGRADED, "RowRemapPending", "ResetDevice"),
+        "healthy": node(
+            uses=model.Uses(at=1.0, devices={gpu_id(1): model.DeviceUse(word=IDLE, since=START, began=0.0)})
+        ),
+        "missing": with_one(model.HealthState.UNHEALTHY, "Missing", "Inspect"),
+        "nodriver": node(inventory=unloaded, verdicts={}, plan=model.Plan(), registrations=(), holdings=nothing),
         "observe": node(observed=node().plan, registrations=()),
         "refused": node(config=ConfigStatus(reason=names.CONFIG_INVALID, message=refused.message, refused=refused)),
         "stale": node(),
-        "unhealthy": with_one(HealthState.UNHEALTHY, "Xid79", "ResetBus"),
+        "unhealthy": with_one(model.HealthState.UNHEALTHY, "Xid79", "ResetBus"),
         "unknown": node(verdicts=silent, silent=True),
         "waiting": node(
             plan=one_held_in_another_shape(),

@@ -9,26 +9,7 @@ from typing import Any
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
-from nodedevices_plugin.model import (
-    DeviceUse,
-    HealthState,
-    HeldSeconds,
-    Holder,
-    HoldersState,
-    Holdings,
-    MemoryShares,
-    Occurrences,
-    OfferedResource,
-    Period,
-    Plan,
-    Registration,
-    RegistrationState,
-    SchedulableId,
-    SharingFacts,
-    Shown,
-    Uses,
-    Verdict,
-)
+from nodedevices_plugin import model
 from nodedevices_plugin.model.plan import ProbeCounters
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.sharing.memory import Memory
@@ -56,18 +37,20 @@ def parsed(text: str) -> Samples:
     return found
 
 
-def verdict(state: HealthState, reason: str = "", action: str = "None", *, offered: bool | None = None) -> Verdict:
-    fit = state in {HealthState.HEALTHY, HealthState.DEGRADED} if offered is None else offered
-    return Verdict(state=state, reason=reason, message="", since=SINCE, offered=fit, recovery_action=action)
+def verdict(
+    state: model.HealthState, reason: str = "", action: str = "None", *, offered: bool | None = None
+) -> model.Verdict:
+    fit = state in {model.HealthState.HEALTHY, model.HealthState.DEGRADED} if offered is None else offered
+    return model.Verdict(state=state, reason=reason, message="", since=SINCE, offered=fit, recovery_action=action)
 
 
-def occurred(reason: str, count: int, *, fault: bool) -> Occurrences:
+def occurred(reason: str, count: int, *, fault: bool) -> model.Occurrences:
     """A reason that came so often, five minutes ago."""
-    return Occurrences(
+    return model.Occurrences(
         reason=reason,
-        periods=(Period(number=0, first=SINCE, count=count),),
+        periods=(model.Period(number=0, first=SINCE, count=count),),
         last=SINCE,
-        shown=Shown(count=count, first=SINCE, last=SINCE, at=SINCE),
+        shown=model.Shown(count=count, first=SINCE, last=SINCE, at=SINCE),
         is_fault=fault,
     )
 
@@ -81,34 +64,40 @@ def facts(**changes: Any) -> NodeFacts:
     inventory = stage.update(before, here, now=START, monotonic=1.0)
     whole = [gpu_id(number) for number in range(5)]
     ids = tuple(
-        SchedulableId(id=each, device_id=each, blocked=None if number < 2 else UNFIT)
+        model.SchedulableId(id=each, device_id=each, blocked=None if number < 2 else UNFIT)
         for number, each in enumerate(whole)
     )
     since = START
     known: dict[str, Any] = {
         "inventory": inventory,
         "verdicts": {
-            gpu_id(0): verdict(HealthState.HEALTHY),
-            gpu_id(1): verdict(HealthState.DEGRADED, "RowRemapPending", "ResetDevice"),
-            gpu_id(2): verdict(HealthState.UNHEALTHY, "Xid79", "RebootNode"),
-            gpu_id(3): verdict(HealthState.UNKNOWN, "ProbeSilent", offered=True),
-            gpu_id(4): verdict(HealthState.UNHEALTHY, "Missing", "Inspect"),
-            gpu_id(5): verdict(HealthState.HEALTHY),
+            gpu_id(0): verdict(model.HealthState.HEALTHY),
+            gpu_id(1): verdict(model.HealthState.DEGRADED, "RowRemapPending", "ResetDevice"),
+            gpu_id(2): verdict(model.HealthState.UNHEALTHY, "Xid79", "RebootNode"),
+            gpu_id(3): verdict(model.HealthState.UNKNOWN, "ProbeSilent", offered=True),
+            gpu_id(4): verdict(model.HealthState.UNHEALTHY, "Missing", "Inspect"),
+            gpu_id(5): verdict(model.HealthState.HEALTHY),
         },
-        "plan": Plan(resources=(OfferedResource(name=GPU, ids=ids),)),
-        "holdings": Holdings(
-            state=HoldersState.SYNCED,
+        "plan": model.Plan(resources=(model.OfferedResource(name=GPU, ids=ids),)),
+        "holdings": model.Holdings(
+            state=model.HoldersState.SYNCED,
             taken=1.0,
             holders=(
-                Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=(gpu_id(0),), since=since),
-                Holder(namespace="ml", pod="train-1", container="main", resource=GPU, ids=(gpu_id(2),), since=since),
-                Holder(namespace="ml", pod="infer", container="main", claim="c", ids=(mig_id(5, 1),), since=since),
+                model.Holder(
+                    namespace="ml", pod="train-0", container="main", resource=GPU, ids=(gpu_id(0),), since=since
+                ),
+                model.Holder(
+                    namespace="ml", pod="train-1", container="main", resource=GPU, ids=(gpu_id(2),), since=since
+                ),
+                model.Holder(
+                    namespace="ml", pod="infer", container="main", claim="c", ids=(mig_id(5, 1),), since=since
+                ),
             ),
         ),
-        "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
-        "uses": Uses(
-            devices={gpu_id(0): DeviceUse(word="Idle", since=SINCE, began=0.0)},
-            namespaces={"ml": HeldSeconds(held=7200.0, unused=300.0)},
+        "registrations": (model.Registration(resource=GPU, state=model.RegistrationState.REGISTERED),),
+        "uses": model.Uses(
+            devices={gpu_id(0): model.DeviceUse(word="Idle", since=SINCE, began=0.0)},
+            namespaces={"ml": model.HeldSeconds(held=7200.0, unused=300.0)},
             at=0.0,
         ),
         "history": {gpu_id(2): (occurred("Xid79", 3, fault=True), occurred("Xid31", 40, fault=False))},
@@ -123,24 +112,26 @@ def by_memory() -> NodeFacts:
     """Two GPUs of 10 GiB, in units of 3 GiB; two shares of the first with a pod, and the second out of service."""
     devices = [gpu(number, memory_bytes=10 * GIB) for number in range(2)]
     ids = tuple(
-        SchedulableId(
+        model.SchedulableId(
             id=f"{each.id}::3Gi.{number}", device_id=each.id, replica=number, blocked=None if each.index == 0 else UNFIT
         )
         for each in devices
         for number in range(3)
     )
-    memory = MemoryShares(unit="3Gi", unit_bytes=3 * GIB, devices={each.id: 10 * GIB for each in devices})
-    pod = Holder(
+    memory = model.MemoryShares(unit="3Gi", unit_bytes=3 * GIB, devices={each.id: 10 * GIB for each in devices})
+    pod = model.Holder(
         namespace="ml", pod="small", container="main", resource=MEMORY, ids=(ids[0].id, ids[1].id), since=START
     )
     return facts(
         inventory=inventory_of(*devices),
-        verdicts={each.id: verdict(HealthState.HEALTHY) for each in devices},
-        plan=Plan(
-            resources=(OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode=Memory(), memory=memory)),)
+        verdicts={each.id: verdict(model.HealthState.HEALTHY) for each in devices},
+        plan=model.Plan(
+            resources=(
+                model.OfferedResource(name=MEMORY, ids=ids, sharing=model.SharingFacts(mode=Memory(), memory=memory)),
+            )
         ),
-        holdings=Holdings(state=HoldersState.SYNCED, taken=1.0, holders=(pod,)),
-        registrations=(Registration(resource=MEMORY, state=RegistrationState.REGISTERED),),
+        holdings=model.Holdings(state=model.HoldersState.SYNCED, taken=1.0, holders=(pod,)),
+        registrations=(model.Registration(resource=MEMORY, state=model.RegistrationState.REGISTERED),),
     )
 
 
