@@ -3,16 +3,12 @@ in another namespace and under other names."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -21,7 +17,6 @@ from support import access, fleet
 from support.apiserver import ApiServer
 from support.fleet import FleetNode, device_id, stamp
 from support.kubectl import Kubectl, KubectlError, condition, wait_until
-from support.patience import CLUSTER_PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "gpu-tools"
@@ -98,32 +93,24 @@ def patch(
     *,
     node: str = "mine",
     status: bool = True,
-    kind: str = "merge-patch+json",
+    kind: str = access.MERGE,
     query: str = "",
 ) -> None:
     """As a program would: `kubectl patch --subresource` reads the subresource first, which the agent may not.
 
     KubectlError with what the API server said.
     """
-    config = yaml.safe_load(agent.kubeconfig.read_text())
-    cluster, [user] = config["clusters"][0]["cluster"], config["users"]
-    trust = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    [user] = yaml.safe_load(agent.kubeconfig.read_text())["users"]
     path = f"/apis/nodedevices.io/v1alpha1/nodedevices/{node}{'/status' if status else ''}{query}"
-    headers = {
-        "Authorization": f"Bearer {user['user']['token']}",
-        "Content-Type": f"application/{kind}",
-    }
-    request = Request(cluster["server"] + path, json.dumps(body).encode(), headers, method="PATCH")
     try:
-        urlopen(request, context=trust, timeout=CLUSTER_PATIENCE_SECONDS).close()
-    except HTTPError as error:
-        with error:
-            raise KubectlError(("PATCH", path), error.code, error.read().decode()) from error
+        access.Account.of(agent.kubeconfig, user["user"]["token"]).request("PATCH", path, body, kind)
+    except access.Refused as error:
+        raise KubectlError(("PATCH", path), error.code, str(error)) from error
 
 
 def apply(agent: Kubectl, change: dict[str, Any], *, status: bool = True, manager: str = "nodedevices-agent") -> None:
     query = f"?fieldManager={manager}&force=true"
-    patch(agent, OBJECT | change, status=status, kind="apply-patch+yaml", query=query)
+    patch(agent, OBJECT | change, status=status, kind=access.APPLY, query=query)
 
 
 def test_it_reports_its_own_node_again_and_again_beside_the_operators_part(
@@ -206,7 +193,7 @@ def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl) -> None
     for status in (True, False):
         reset = [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]
         with suppress(KubectlError):
-            patch(agent, reset, kind="json-patch+json", status=status)
+            patch(agent, reset, kind=access.JSON, status=status)
         shown = kubectl.object("nodedevices", "mine")
         [entry] = [it for it in shown["metadata"]["managedFields"] if it["manager"] == OPERATORS]
         assert set(entry["fieldsV1"]["f:status"]) == {f"f:{key}" for key in OPERATORS_PART}

@@ -40,6 +40,15 @@ class TestAuthority:
         return made, key
 
 
+def self_signed(folder: Path, name: str, *, stem: str = "") -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that whoever trusts it has as its authority, and its key; their files are of `stem`,
+    or of the name."""
+    made, key = folder / f"{stem or name}.crt", folder / f"{stem or name}.key"
+    extension = ("-addext", "subjectAltName=IP:127.0.0.1")
+    _openssl("req", "-x509", *KEY, "-keyout", str(key), "-out", str(made), "-subj", f"/CN={name}", *extension)
+    return made, key
+
+
 def _openssl(*args: str) -> None:
     done = subprocess.run(["openssl", *args], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -2,19 +2,19 @@
 own.
 
 It knows one Node and our two kinds without objects. `rotate` gives it a certificate of a new CA; `token` is the only
-one that it takes. Keys are made by openssl.
+one that it takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import yaml
 from aiohttp import web
+from support.authority import TestAuthority
 
 
 class TlsApi:
@@ -54,18 +54,16 @@ class TlsApi:
 
     def hand_out(self) -> None:
         """Put the present CA and token where the clients read them, as the kubelet does."""
-        self.ca.write_bytes((self._folder / f"ca-{self._generation}.crt").read_bytes())
+        self.ca.write_bytes(self._authority.certificate.read_bytes())
         self.token_file.write_text(self.token)
 
     async def rotate(self) -> None:
         """Go on at the same address with a certificate of a new CA; every connection ends."""
         await self.stop()
         self._generation += 1
-        ca, leaf = (self._folder / f"{name}-{self._generation}" for name in ("ca", "leaf"))
-        self._openssl(ca, f"/CN=ca-{self._generation}", "basicConstraints=critical,CA:TRUE")
-        self._openssl(leaf, "/CN=api", "subjectAltName=IP:127.0.0.1", "-CA", f"{ca}.crt", "-CAkey", f"{ca}.key")
+        self._authority = TestAuthority(self._folder, f"ca-{self._generation}")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(f"{leaf}.crt", f"{leaf}.key")
+        context.load_cert_chain(self._authority.server())
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
         app.router.add_post("/{path:.*}", self._answer)
@@ -79,12 +77,6 @@ class TlsApi:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-
-    @staticmethod
-    def _openssl(path: Path, subject: str, extension: str, *more: str) -> None:
-        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        made = ["-keyout", f"{path}.key", "-out", f"{path}.crt", "-days", "1", "-subj", subject, "-addext", extension]
-        subprocess.run(["openssl", "req", "-x509", *key, *made, *more], check=True, capture_output=True)
 
     # --- what it answers ---------------------------------------------------------------------------------------------
     async def _answer(self, request: web.Request) -> web.StreamResponse:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,28 +14,18 @@ from nodedevices_common.address import Address
 from nodedevices_common.guard import CHECK_SECONDS, Guard
 from nodedevices_common.http import HttpServer, Response, servers
 from support.agentprocess import AgentProcess
+from support.authority import self_signed
+from support.clock import Clock
 
 TOKEN = "not-for-everybody"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two certificates, each in a folder with its key."""
-    found = {}
-    for name in ("old", "new"):
-        folder = found[name] = tmp_path_factory.mktemp(name)
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
-        files = ["-out", str(folder / "tls.crt"), "-keyout", str(folder / "tls.key")]
-        subprocess.run([*command, *subject, *files], check=True, capture_output=True)
+    found = {name: tmp_path_factory.mktemp(name) for name in ("old", "new")}
+    for name, folder in found.items():
+        self_signed(folder, name, stem="tls")
     return found
 
 

@@ -20,6 +20,7 @@ from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.server import Server, ServerLimits
 from nodedevices_operator.extender.verbs import MAX_NODES, Verbs
 from nodedevices_operator.metrics import ExtenderMetrics
+from support.authority import self_signed
 from support.nodeshares import cache, gpu, holder, node_devices, pod
 from support.patience import PATIENCE_SECONDS
 
@@ -238,11 +239,7 @@ def test_many_slow_clients_make_room_for_one_that_is_not() -> None:
 
 # --- TLS -------------------------------------------------------------------------------------------------------------
 def signed(folder: Path, name: str) -> Certificate:
-    file, key = folder / f"{name}.crt", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
-    subprocess.run([*command, *subject, "-out", file, "-keyout", key], check=True, capture_output=True)
-    return Certificate(file, key)
+    return Certificate(*self_signed(folder, name))
 
 
 def trusting(*certificates: Certificate, client: Certificate | None = None) -> ssl.SSLContext:
