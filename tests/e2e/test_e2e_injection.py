@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 from support.cluster import GPU, NAMESPACE, Cluster
 from support.overlay import container_patch, installed_with, write
 from support.rig_cluster import RigCluster
@@ -20,7 +19,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 ROOT = "/var/lib/nodedevices/root"
 DRIVER = "/var/lib/nodedevices/driver"  # as an installer on Google's nodes makes it
 CONTROL = ("nvidiactl", "nvidia-uvm")
-TOOLKIT = "/etc/cdi/nvidia.yaml"
 # Every NVIDIA node in /dev with its numbers, and whether it can be written to: the cgroup lets it.
 LOOK = """
 import json, os, stat
@@ -84,30 +82,6 @@ def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig
     _, own = client(rig)
     assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
     assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == "void"
-
-
-def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: None, rig: RigCluster) -> None:
-    entries = [
-        {
-            "name": str(index),
-            "containerEdits": {
-                "env": [f"FROM_TOOLKIT={index}"],
-                "deviceNodes": [{"path": f"/dev/nvidia{index}", "hostPath": f"{ROOT}/dev/nvidia{index}"}],
-            },
-        }
-        for index in range(4)
-    ]
-    write(rig, rig.b, TOOLKIT, yaml.safe_dump({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": entries}))
-    try:
-        inject(rig, deviceListStrategies=["cdi-cri"])
-        agent = rig.agent(rig.b)["metadata"]["name"]
-        said = "the container toolkit's CDI specification"
-        rig.until("the agent has seen it", lambda: said in rig.kubectl.logs(agent, namespace="nodedevices-system"))
-        _, own = client(rig)
-        assert nodes(rig) == {own: [True, 1, 3]}
-        assert rig.environment("client")["FROM_TOOLKIT"] == own.removeprefix("nvidia")
-    finally:
-        rig.rig.node_exec(rig.b, ["rm", TOOLKIT])
 
 
 def test_by_the_drivers_directory_a_container_reads_it_and_has_its_gpus_nodes_and_no_variable(

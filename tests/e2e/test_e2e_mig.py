@@ -11,7 +11,6 @@ from support.cluster import GPU, NAMESPACE, Cluster
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 SMALL, MIDDLE, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"
-MOUNTS = "/var/run/nvidia-container-devices"
 Cut = dict[int, list[dict[str, object]]]
 
 
@@ -57,33 +56,6 @@ def same_agent(cluster: Cluster, before: dict[str, Any]) -> bool:
         now["metadata"]["uid"] == before["metadata"]["uid"]
         and count == before["status"]["containerStatuses"][0]["restartCount"]
     )
-
-
-@pytest.mark.long
-def test_mixed_offers_whole_gpus_and_each_profile_and_one_container_gets_both(cluster: Cluster) -> None:
-    agent = cluster.agent(cluster.a)
-    offer(cluster, "mixed", LAST_TWO, injection={"deviceListStrategies": ["volume-mounts"]})
-    offered(cluster, {GPU: 6, SMALL: 3, LARGE: 2})
-    for resource, count in ((GPU, 6), (SMALL, 3), (LARGE, 2)):
-        cluster.until(
-            f"the Node has {count} of {resource}",
-            lambda r=resource, c=count: cluster.node_count(cluster.a, r) == c,  # type: ignore[misc]
-        )
-    cluster.pod("both", cluster.a, {GPU: 1, SMALL: 2, LARGE: 1})
-    held = cluster.held(cluster.a, "both")
-    mounted = set(cluster.kubectl.exec("both", "ls", MOUNTS, namespace=NAMESPACE).split())
-    assert mounted == held
-    assert len(held & set(of_gpu(cluster, 7))) == 2
-    assert len(held & set(of_gpu(cluster, 6))) == 1
-    assert len(held & set(cluster.devices(cluster.a))) == 1
-    cluster.until(
-        "NodeDevices names the holder of each MIG device",
-        lambda: held_of_gpu(cluster, 6) | held_of_gpu(cluster, 7) == held - set(cluster.devices(cluster.a)),
-    )
-    cluster.kubectl.delete("pod", "both", namespace=NAMESPACE)
-    cluster.drop_policy("mig")
-    offered(cluster, {GPU: 8, SMALL: 0, LARGE: 0})
-    assert same_agent(cluster, agent)
 
 
 def test_a_live_mig_change_appears_and_what_a_pod_holds_of_the_old_one_stays_unhealthy(cluster: Cluster) -> None:

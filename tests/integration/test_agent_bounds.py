@@ -135,6 +135,17 @@ def test_another_nodes_object_is_refused(agent: Kubectl) -> None:
             patch(agent, body, node="other", status=status)
 
 
+def test_it_can_neither_invent_a_node_nor_give_its_object_another_owner(
+    nodes: tuple[FleetNode, FleetNode], agent: Kubectl
+) -> None:
+    invented = OBJECT | {"metadata": {"name": "no-such-node"}, "spec": {}}
+    with pytest.raises(KubectlError, match="may not write nodedevices no-such-node"):
+        agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(invented))
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "other", "uid": nodes[1].uid}
+    with pytest.raises(KubectlError, match="only owner allowed"):
+        apply(agent, {"metadata": {"name": "mine", "ownerReferences": [owner]}}, status=False)
+
+
 OPERATORS_CONDITIONS = ("PolicyResolved", "ActionsSynced", "Stale", "ProblemReported", "MaintenanceScheduled")
 
 

@@ -81,23 +81,3 @@ def test_a_node_that_joins_with_a_failed_gpu_satisfies_the_rule_once_its_devices
     node.report()
     wait_until("seen", lambda: condition(node.node, "nodedevices.io/DevicesHealthy").get("reason") == "Starting")
     assert satisfied(node), "the agent restarts"
-
-
-def test_what_others_say_on_the_node_is_shown_on_its_nodedevices(operator: OperatorProcess, kubectl: Kubectl) -> None:
-    """Through the admission policies, which name the conditions that the operator may write."""
-    node = FleetNode(kubectl, "n1").create(labels={"cloud.google.com/scheduled-maintenance-time": "4102444800"})
-    theirs = {
-        "type": "AcceleratedHardwareReady",
-        "status": "False",
-        "reason": "NvidiaXID79Error",
-        "lastTransitionTime": fleet.stamp(),
-    }
-    node.patch_node({"status": {"conditions": [theirs]}}, "strategic", manager="eks-node-monitoring-agent")
-    wait_until("reported", lambda: condition(node.object, "ProblemReported"))
-    reported = condition(node.object, "ProblemReported")
-    assert (reported["status"], reported["reason"]) == ("True", "EKSNodeMonitoringAgent")
-    announced = condition(node.object, "MaintenanceScheduled")
-    assert (announced["status"], announced["reason"]) == ("True", "Scheduled")
-    assert "2100-01-01T00:00:00Z" in announced["message"]
-    node.patch_node({"status": {"conditions": [theirs | {"status": "True"}]}}, "strategic", manager="eks")
-    wait_until("gone", lambda: condition(node.object, "ProblemReported") == {})

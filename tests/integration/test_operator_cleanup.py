@@ -93,17 +93,6 @@ def test_a_condition_of_ours_that_somebody_else_wrote_last_goes_too(
     assert condition(get_pod(kubectl, "trainer"), "nodedevices.io/DeviceHealthy") == {}
 
 
-def test_a_pod_whose_readiness_needs_the_condition_keeps_it_as_true_and_not_monitored(
-    touched: FleetNode, kubectl: Kubectl, apiserver: ApiServer
-) -> None:
-    ours = {"type": "nodedevices.io/DeviceHealthy", "status": "False", "reason": "Xid79", "message": ""}
-    pod(kubectl, "gated", "n1", gate="nodedevices.io/DeviceHealthy")
-    fleet.patch_pod(kubectl, "gated", {"conditions": [ours]})
-    clean_up(apiserver)
-    kept = condition(get_pod(kubectl, "gated"), "nodedevices.io/DeviceHealthy")
-    assert (kept["status"], kept["reason"]) == ("True", "NotMonitored")
-
-
 def test_a_dry_run_says_what_would_go_and_changes_nothing_and_a_second_run_finds_nothing(
     touched: FleetNode, kubectl: Kubectl, apiserver: ApiServer
 ) -> None:

@@ -160,26 +160,3 @@ async def test_a_life_after_everything_is_settled_writes_nothing(kube: KubeClien
     again = CrashingKube(kube)
     await live(again)
     assert [write for write in again.writes if not write.startswith("create")] == []
-
-
-async def test_affected_pods_is_written_before_a_pod_is_marked_and_taken_back_after(
-    kube: KubeClient, kubectl: Kubectl
-) -> None:
-    node = FleetNode(kubectl, "n1").create()
-    pod(kubectl, "a", "n1")
-    node.hold(0, "a")
-    node.fail(0)
-    life = CrashingKube(kube)
-    await live(life)
-    assert [_short(write) for write in life.writes if _short(write)] == ["status", "pod"]
-    node.recover(0)
-    life = CrashingKube(kube)
-    await live(life)
-    assert [_short(write) for write in life.writes if _short(write)] == ["pod", "status"]
-
-
-def _short(write: str) -> str:
-    """Which of the two this is; empty: neither."""
-    if write.startswith("apply nodedevices-operator-status "):
-        return "status"
-    return "pod" if write.startswith("apply nodedevices-operator-pod-condition ") else ""

@@ -13,7 +13,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
 from nodedevices_common import __version__
 from releasing import sbom, versions
 from support import helm
@@ -72,13 +71,6 @@ def test_the_wheel_has_every_package_and_the_sources_what_images_are_built_from(
         "Makefile",
     )
     assert {f"nodedevices-{__version__}/{name}" for name in needed} <= sources.keys()
-
-
-@of_a_commit
-def test_krews_manifest_has_the_sum_of_krews_archive(files: Files) -> None:
-    [platform] = yaml.safe_load(files["nodedevices.yaml"])["spec"]["platforms"]
-    packed = files[f"kubectl-nodedevices-v{__version__}.tar.gz"]
-    assert platform["sha256"] == hashlib.sha256(packed).hexdigest()
 
 
 @of_a_commit
