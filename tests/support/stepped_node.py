@@ -12,7 +12,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_plugin.granting.answers import Answers
-from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
+from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings, Plan, Refused
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Step
@@ -26,6 +26,7 @@ from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from support.facts import START, gpu_id, snapshot
 from support.local import at_once
 from support.steps import step
+from support.there import there
 
 LOCAL = at_once(["--node-name=n1"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
@@ -73,7 +74,7 @@ class Steps:
         self.clock = clock  # time.monotonic()
         self.ahead = 0.0  # seconds that the wall clock was set forward by
         self.inputs = Inputs(**{"holdings": NOBODY, **inputs})
-        self.last: Step | None = None
+        self._last: Step | None = None
         self.disk_full = False
         self._read: tuple[object, Effective | None] | None = None  # what is saved, and what is understood of it
         self.begin(state or State())
@@ -116,8 +117,8 @@ class Steps:
 
     def step(self, line: Snapshot | None = None, source: str = "") -> Self:
         inputs = replace(self.inputs, snapshot=line, source=source, arrived=self.clock)
-        self.last = step(self.world, inputs, self.local, now=self.time, monotonic=self.clock, vendors=self.vendors)
-        self.world = self.last.world
+        self._last = step(self.world, inputs, self.local, now=self.time, monotonic=self.clock, vendors=self.vendors)
+        self.world = self._last.world
         return self.step() if self._save() else self
 
     def _save(self) -> bool:
@@ -132,6 +133,21 @@ class Steps:
         return self.inputs.saved != before
 
     # --- what came of it ----------------------------------------------------------------------------------------------
+    @property
+    def last(self) -> Step:
+        """The step that was made last."""
+        return there(self._last)
+
+    @property
+    def plan(self) -> Plan:
+        """What is offered, once anything was planned."""
+        return there(self.world.plan)
+
+    @property
+    def refused(self) -> Refused:
+        """What of the configuration was refused."""
+        return there(self.world.config.refused)
+
     @property
     def config(self) -> str:
         return self.world.config.reason

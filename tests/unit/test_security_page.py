@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.there import there
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -67,8 +68,7 @@ def test_every_validation_of_every_admission_policy_is_listed_with_its_reason(in
 
 
 def first_literal(expression: str) -> str:
-    found = re.match(r"'((?:[^'\\]|\\.)*)'", expression)
-    assert found is not None
+    found = there(re.match(r"'((?:[^'\\]|\\.)*)'", expression))
     return found[1].replace("\\'", "'")
 
 

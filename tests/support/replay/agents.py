@@ -332,7 +332,6 @@ class Whole:
     def _show(self) -> None:
         """The object, and what the operator works out from it."""
         outcome, world = self.steps.last, self.steps.world
-        assert outcome is not None
         if world.inventory.line_monotonic is None:
             return
         now = self.steps.time

@@ -16,6 +16,7 @@ from support.cases import cases
 from support.facts import gpu, gpu_id, old, snapshot
 from support.local import at_once
 from support.stepped_node import Node
+from support.there import there
 
 LOCAL = at_once(["--node-name=n1", "--nvidia-cdi-hook-path=/usr/bin/nvidia-ctk"], {})
 DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
@@ -62,15 +63,13 @@ def needed(node: Node) -> tuple[tuple[str, ...], CtkRequest | None]:
 
 def first_gpu(node: Node) -> ContainerEdits:
     """What a container with it gets."""
-    assert node.world.plan is not None
-    [resource] = node.world.plan.resources
+    [resource] = node.plan.resources
     return node.container(resource.name, gpu_id(0))
 
 
 def test_what_would_be_refused_without_a_specification_is_requested_before_it_is_decided() -> None:
     node = made()
-    request = toolkit_request(node, BY_CDI, NOTHING)
-    assert request is not None
+    request = there(toolkit_request(node, BY_CDI, NOTHING))
     assert (sorted(request.names), request.hook_path) == (sorted([gpu_id(0), gpu_id(1)]), "/usr/bin/nvidia-ctk")
     assert using(node, BY_CDI, NOTHING).config == "ConfigInvalid"
     assert using(node, BY_CDI, MADE).config == "Applied"

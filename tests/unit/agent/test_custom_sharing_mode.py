@@ -35,8 +35,7 @@ def test_where_it_is_not_passed_in_the_agent_says_what_may_be_chosen() -> None:
 def test_its_shares_are_offered_and_its_containers_get_its_variable() -> None:
     node = node_with().now(config())
     assert (node.world.config.reason, node.counts) == ("Applied", {GPU: (6, 6)})
-    assert node.world.plan is not None
-    [resource] = node.world.plan.resources
+    [resource] = node.plan.resources
     assert (resource.sharing.name, resource.sharing.replicas) == (NAME, 3)
     assert allocate(resource, [f"{gpu_id(1)}::2"], node.world.access.containers).envs == {
         "EXCLUSIVE_WINDOW": "2 of 3",

@@ -91,7 +91,6 @@ def test_its_undecided_events_wait_for_their_neighbours_and_no_new_pod_gets_the_
 def test_a_number_is_read_by_the_catalogue_of_the_devices_own_vendor() -> None:
     """8 is an application's error there, too; 79 is a fatal XID of a GPU and nothing known of a NIC."""
     node = WithNic().nic(nic()).nic(nic(), codes=(8, 79))
-    assert node.last is not None
     assert [(each.device_id, each.message) for each in node.last.logged] == [
         (NIC, "a queue pair of a program broke (8)")
     ]

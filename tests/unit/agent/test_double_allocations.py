@@ -100,7 +100,6 @@ TWICE = (DoubleAllocation(device_id=gpu_id(0), id=gpu_id(0), pods=("ml/a", "ml/b
 def test_a_step_finds_it_with_the_second_list_and_looks_for_that_by_itself(node: Node) -> None:
     node.given(holdings=lists(2.0, A, B)).wait(1.0)
     assert not node.world.allocations.found
-    assert node.last is not None
     assert node.last.deadline == node.clock + 1.0, "equal lists wake no step"
     node.wait(1.0)
     assert not node.world.allocations.found, "the same list once more"

@@ -20,6 +20,7 @@ from support.cases import cases
 from support.facts import gpu
 from support.probed_node import BOTH, GPU, Node, nic, said
 from support.stepped_node import report_of
+from support.there import there
 
 EIGHT = {"expect": [{"match": {"type": "gpu"}, "count": 8}]}
 GPUS = tuple(gpu(index) for index in range(8))
@@ -96,13 +97,11 @@ def test_an_entry_is_named_by_all_that_must_match() -> None:
 
 def test_what_is_missing_is_in_the_tables_and_in_the_nodes_sentence() -> None:
     node = expecting().line("nvml", *GPUS[:7])
-    shown = report_of(node.world, node.time).summary
-    assert shown is not None
+    shown = there(report_of(node.world, node.time).summary)
     assert (shown.reason, shown.message) == ("Expected8Found7", "type gpu: 7 of 8 expected.")
     away = replace(GPUS[7], pci_bus_id="0000:b3:00.0")
     node.line("nvml", *GPUS[:7], away).line("nvml", *GPUS[:7])
-    shown = report_of(node.world, node.time).summary
-    assert shown is not None
+    shown = there(report_of(node.world, node.time).summary)
     assert shown.reason == "Missing"  # the device's own fault says more
     assert shown.message.startswith("type gpu: 7 of 8 expected: gpu at 0000:b3:00.0 is missing. ")
 

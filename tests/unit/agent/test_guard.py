@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.kubelet.guard import GIVE_WAY_SECONDS, Waiting, judge
 from nodedevices_plugin.kubelet.sockets import FileIdentity
+from support.there import there
 
 OLD, NEW = FileIdentity(1, 2, 3), FileIdentity(1, 9, 9)
 THEIRS = "another device plugin serves nvidia.com/gpu"
@@ -24,8 +25,7 @@ def test_whoever_serves_is_waited_for_until_the_kubelet_says_that_it_is_gone() -
 
 def test_after_a_kubelet_restart_the_one_that_served_has_the_first_turn() -> None:
     for seen in (NOBODY, UNKNOWN):
-        turn = judge(SERVED, NEW, seen, now=100.0)
-        assert turn is not None
+        turn = there(judge(SERVED, NEW, seen, now=100.0))
         assert turn.until == 100.0 + GIVE_WAY_SECONDS
         assert turn.why.startswith(THEIRS)
         assert "has 30 s to register first" in turn.why

@@ -111,7 +111,6 @@ def test_a_gpu_that_never_came_up_is_logged_by_its_address_and_one_that_is_liste
     kind: str, reason: str
 ) -> None:
     node = Logged().log(kind, "0000:b3:00.0", text="why")
-    assert node.last is not None
     [logged] = node.last.logged
     assert (logged.pci_bus_id, logged.reason, logged.message.split(", ")[1]) == ("0000:b3:00.0", reason, "why")
     assert [(said.kind, said.pci_bus_id) for said in node.last.addressed] == [(kind, "0000:b3:00.0")]
@@ -122,7 +121,6 @@ def test_a_gpu_that_never_came_up_is_logged_by_its_address_and_one_that_is_liste
 def test_a_non_fatal_sxid_changes_no_device_and_is_counted() -> None:
     node = Logged().log(kinds.SXID, SWITCH_AT, 20001, count=7, link="3")
     assert set(node.states.values()) == {WELL}
-    assert node.last is not None
     assert [(each.kind, each.xid, each.count) for each in node.last.addressed] == [(kinds.SXID, 20001, 7)]
     assert node.last.xids == (), "an SXID is no XID"
     assert node.notices(gpu_id(0)) == []
@@ -131,7 +129,6 @@ def test_a_non_fatal_sxid_changes_no_device_and_is_counted() -> None:
 def test_an_sxid_that_is_fatal_to_one_link_is_shown_on_the_gpus_of_the_switch_and_withdraws_none() -> None:
     node = Logged().log(kinds.SXID_FATAL, SWITCH_AT, 20034, link="28", text="LTSSM Fault Up")
     assert set(node.states.values()) == {WELL}
-    assert node.last is not None
     [logged] = node.last.logged
     assert (logged.pci_bus_id, logged.reason) == (SWITCH_AT, "Sxid20034")
     message = "an NVSwitch reports LTSSM fault up: the link is down (SXID 20034), link 28, LTSSM Fault Up"
@@ -194,14 +191,12 @@ def test_where_an_xid_13_occurred_is_shown_beside_it_and_counts_no_second_xid() 
     [(code, _, message)] = node.notices(gpu_id(0))
     assert code == "GraphicsException"
     assert message.endswith("gpc 9, tpc 1, sm 1")
-    assert node.last is not None
     assert node.last.xids == ()
 
 
 def test_a_line_about_a_device_that_no_probe_lists_is_counted_and_logged_and_changes_nothing() -> None:
     node = Logged().log(kinds.MLX5_STALLED, "0000:ff:00.0")
     assert set(node.states.values()) == {WELL}
-    assert node.last is not None
     assert [each.reason for each in node.last.logged] == ["FirmwareStalled"]
     assert len(node.last.addressed) == 1
 
@@ -272,10 +267,8 @@ def test_what_waits_is_logged_only_once_it_is_certain_that_no_device_has_it_and_
     node.line("kmsg", events=(event,)).line("nvml", *GPUS).line(
         "kmsg", events=(dataclasses.replace(event, sequence=8),)
     )
-    assert node.last is not None
     assert (len(node.last.addressed), node.last.logged) == (1, ())
     node.line("nics", nic())
-    assert node.last is not None
     assert [(each.reason, each.count) for each in node.last.logged] == [("FirmwareStalled", 2)]
     assert node.last.addressed == ()
 
@@ -319,7 +312,6 @@ def test_a_fault_that_a_person_has_confirmed_is_not_back_because_a_new_process_r
     again = {**SAID, "events": (event,)}
     assert node.line("kmsg", **again, instance="process-2").states["NIC-0"] == WELL
     assert node.restarts().line("kmsg", **again, instance="process-3").line("nics", nic()).states["NIC-0"] == WELL
-    assert node.last is not None
     assert node.last.addressed == (), "it is counted once, too"
     newer = {**SAID, "events": (event, dataclasses.replace(event, sequence=2, time=node.time))}
     assert node.line("kmsg", **newer, instance="process-4").states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
@@ -333,7 +325,6 @@ def test_a_silent_log_leaves_devices_as_they_are_and_one_that_came_back_is_not_r
     node.uses(said("nvml", NICS)).uses(FILE)
     assert node.line("kmsg", **{**SAID, "events": (event,)}, instance="process-2").states["NIC-0"] == WELL
     node = Logged().passes(120)
-    assert node.last is not None
     assert node.last.silent == frozenset({"kmsg"})
     assert set(node.states.values()) == {WELL}
     assert (len(node.offers[GPU]), node.world.lost) == (3, {})

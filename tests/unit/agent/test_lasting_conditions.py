@@ -8,6 +8,7 @@ from nodedevices_plugin.vendors.nvidia.faults import REGISTRATION_AGAIN_SECONDS
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.simulated.file import parse
 from support.stepped_node import Node, report_of
+from support.there import there
 
 GPU, HOLD = "nvidia.com/gpu", 300
 LOST = "fabricState: NotStarted"
@@ -35,8 +36,7 @@ def test_a_gpu_whose_fabric_registration_stays_lost_is_reported_and_recovers() -
     node.lasts(10, LOST)
     assert (node.says(FIRST), node.says(SECOND)) == (REPORTED, WELL)
     assert node.counts == {GPU: (2, 2)}, "still offered"
-    summary = report_of(node.world, node.time).summary
-    assert summary is not None
+    summary = there(report_of(node.world, node.time).summary)
     assert (summary.degraded, summary.healthy) == (1, 2)
     assert node.lasts(HOLD).says(FIRST) == REPORTED
     assert node.lasts(10).says(FIRST) == WELL
@@ -47,6 +47,5 @@ def test_the_step_is_made_again_when_the_condition_will_have_lasted() -> None:
     began = node.clock
     while node.clock < began + REGISTRATION_AGAIN_SECONDS - 10:
         node.line(*machine(LOST), after=10)
-    assert node.last is not None
     assert node.last.deadline == began + REGISTRATION_AGAIN_SECONDS
     assert node.wait(10).says(FIRST) == REPORTED

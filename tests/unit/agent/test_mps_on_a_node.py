@@ -14,6 +14,7 @@ from support.daemons import answers, facts
 from support.facts import START, gpu, gpu_id, old
 from support.local import at_once
 from support.stepped_node import Node
+from support.there import there
 
 GPU = "nvidia.com/gpu"
 LOCAL = at_once(["--node-name=n1", "--mps-root=/run/nvidia/mps"], {})
@@ -106,7 +107,6 @@ def test_its_shares_are_withheld_while_its_daemon_is_silent_and_their_holders_ar
     told(node, process("two")).now(config(), share)
     assert node.counts == {GPU: (6, 6)}
     [client] = node.world.state.clients.clients.values()
-    verdict = client_verdict(client, GPU, START)
-    assert verdict is not None
+    verdict = there(client_verdict(client, GPU, START))
     assert (verdict.reason, verdict.recovery_action) == ("MpsDaemonRestarted", "RestartApp")
     assert "CUDA contexts from before are lost" in verdict.message

@@ -13,6 +13,7 @@ from nodedevices_plugin.model import NodePod, PodContainer
 from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, keep_watching
 from support.cases import cases
 from support.patience import PATIENCE_SECONDS
+from support.there import there
 
 MEMORY = "nodedevices.io/gpu-memory"
 T = TypeVar("T")
@@ -29,9 +30,7 @@ def pod(name: str = "a", cores: str | None = "30", **more: Any) -> dict[str, Any
 
 
 def read(item: dict[str, Any]) -> NodePod:
-    found = node_pod(item)
-    assert found is not None
-    return found
+    return there(node_pod(item))
 
 
 # --- one pod ----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from support.facts import START, gpu, gpu_id, old, xid
 from support.stepped_node import Node
+from support.there import there
 
 GPU = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"
@@ -71,8 +72,7 @@ def resources(node: Node) -> dict[str, tuple[int, int, int, str]]:
 
 
 def ready(node: Node) -> tuple[str, str, str]:
-    found = find(status(node).conditions, "Ready")
-    assert found is not None
+    found = there(find(status(node).conditions, "Ready"))
     return found.status, found.reason, found.message
 
 

@@ -192,7 +192,6 @@ def test_what_a_pod_holds_of_a_gpu_that_is_gone_and_does_not_fit_stays_listed_un
     node = Stepped(SMALL).now({}).now({}, holder)
     node.devices = BIG[:1]
     node.now({}, holder).now(config, holder)
-    assert node.world.plan is not None
-    retained = {each.name: [(one.id, one.healthy) for one in each.retained] for each in node.world.plan.resources}
+    retained = {each.name: [(one.id, one.healthy) for one in each.retained] for each in node.plan.resources}
     assert retained[GPU] == [(SMALL.id, False)]
     assert len(node.offers[MEMORY]) == 4

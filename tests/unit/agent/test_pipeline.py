@@ -38,6 +38,7 @@ from support.facts import CONFIRMED, START, gpu, gpu_id, mig_id, old, partition,
 from support.fuzzing import scaled
 from support.local import at_once
 from support.stepped_node import NOBODY, Node
+from support.there import there
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 TWO_GPUS = tuple(gpu(number, readings=old()) for number in range(2))
@@ -130,14 +131,13 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
     clients = CLIENTS
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen({})).line()
     node.given(seen=seen(clients)).line()
-    assert (node.config, node.counts, node.last and node.last.refused) == ("WaitingForDaemon", {GPU: (2, 2)}, "")
+    assert (node.config, node.counts, node.last.refused) == ("WaitingForDaemon", {GPU: (2, 2)}, "")
     node.given(mps=facts({(GPU, 25): "is being started"})).line()
     assert (node.config, node.counts) == ("WaitingForDaemon", {GPU: (2, 2)})
     assert "control daemon of nvidia.com/gpu is being started" in node.world.config.message
     node.given(mps=facts({(GPU, 25): "does not answer: no such file"})).line()
-    assert (node.config, node.counts, node.last and node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
-    assert node.world.config.refused is not None
-    assert (node.world.config.refused.section, node.world.config.refused.field) == ("sharing", "sharing.strategy")
+    assert (node.config, node.counts, node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
+    assert (node.refused.section, node.refused.field) == ("sharing", "sharing.strategy")
     node.given(mps=facts({(GPU, 25): ""})).line()
     assert (node.config, node.counts) == ("Applied", {GPU: (8, 8)})
     again = node.restarted().given(seen=seen(clients)).line()
@@ -180,8 +180,7 @@ def test_mps_and_mig_that_make_no_sense_together_keep_the_last_good_configuratio
     node.given(seen=seen({**CLIENTS, "partitions": {"strategy": strategy}}, config_hash="new")).line()
     assert (node.config, node.counts) == ("ConfigInvalid", {GPU: (2, 2)})
     assert says in node.world.config.message
-    assert node.world.config.refused is not None
-    assert node.world.config.refused.section == "sharing"
+    assert node.refused.section == "sharing"
     assert node.world.active.applied_hash != "new"
     again = node.restarted().given(seen=node.inputs.seen).line()
     assert (again.config, again.counts) == ("ConfigInvalid", {GPU: (2, 2)})
@@ -189,15 +188,13 @@ def test_mps_and_mig_that_make_no_sense_together_keep_the_last_good_configuratio
 
 def test_what_is_refused_of_a_file_is_named_by_field_and_a_file_that_is_none_by_no_section() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({}), file=FileOutcome(error="not YAML")).wait()
-    assert node.world.config.refused is not None
-    assert (node.world.config.refused.section, node.world.config.refused.field) == ("", "")
-    assert "not YAML" in node.world.config.refused.message
+    assert (node.refused.section, node.refused.field) == ("", "")
+    assert "not YAML" in node.refused.message
     with pytest.raises(ConfigError) as caught:
         parse_file(b"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}")
     outcome = FileOutcome(error=str(caught.value), field=caught.value.field)
     node = Node(*TWO_GPUS).given(seen=seen({}), file=outcome).line()
-    refused = node.world.config.refused
-    assert refused is not None
+    refused = there(node.world.config.refused)
     assert (refused.section, refused.field) == ("sharing", "sharing.timeSlicing.resources[0].replicas")
     assert node.world.config.sources == ("file",)
 
@@ -284,8 +281,7 @@ def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_th
     daemons = replace(facts({(GPU, 50): ""}), taken=taken)
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(before), mps=daemons).line()
     node.disk_full = True
-    wanted = node.given(seen=seen(CLIENTS)).line().world.daemons
-    assert wanted is not None
+    wanted = there(node.given(seen=seen(CLIENTS)).line().world.daemons)
     assert (node.config, [each.resource for each in wanted]) == ("WaitingForDaemon", [GPU])
     for _ in range(2):
         node.given(mps=replace(ANSWERS, taken=taken)).line()
@@ -317,7 +313,6 @@ def test_a_device_comes_back_into_service_by_itself_when_its_time_is_over() -> N
     soon = START + timedelta(seconds=node.clock + 60)
     node.given(seen=cordoned(out(gpu_id(0), until=soon))).wait()
     assert node.counts == {GPU: (2, 1)}
-    assert node.last is not None
     assert node.last.deadline is not None
     assert node.last.deadline <= node.clock + 60
     assert node.line().counts == {GPU: (2, 1)}
@@ -403,10 +398,9 @@ def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_s
 
 def test_silence_is_reported_after_fifteen_seconds_and_the_deadline_says_when_to_look() -> None:
     node = Node(*TWO_GPUS).line()
-    assert node.last is not None
     assert node.last.deadline == node.clock + 15
-    assert not node.wait(14).last.probe_silent  # type: ignore[union-attr]
-    assert node.wait(1).last.probe_silent  # type: ignore[union-attr]
+    assert not node.wait(14).last.probe_silent
+    assert node.wait(1).last.probe_silent
     assert node.counts == {GPU: (2, 2)}
 
 
@@ -480,7 +474,7 @@ def test_a_restarted_agent_offers_nothing_before_it_can_know_who_holds_what(know
     again = Node(*TWO_GPUS).given(seen=seen({})).line().restarted()
     started = again.clock
     again.given(seen=seen({}), holdings=NOT_QUERIED).line()
-    assert (again.world.plan, again.last and again.last.deadline) == (None, started + FIRST_LIST_SECONDS)
+    assert (again.world.plan, again.last.deadline) == (None, started + FIRST_LIST_SECONDS)
     if known == "List":
         again.given(holdings=held(replace(holder(*theirs.ids), resource=theirs.resource)))
     else:
@@ -694,7 +688,6 @@ def test_what_an_agent_of_before_acted_on_is_not_acted_on_again_and_is_not_repor
     node.world = replace(node.world, state=dataclasses.replace(node.world.state, confirmed=before))
     node.given(seen=seen({}, confirm=before + beside)).line()
     assert (node.counts, node.world.confirm_problems) == ({GPU: (2, 1)}, ())
-    assert node.last is not None
     node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed,{before}")).wait()
     (problem,) = node.world.confirm_problems
     assert problem == f"{gpu_id(1)}=removed: give {gpu_id(1)}=removed@<RFC 3339 time with a zone>"
@@ -703,7 +696,6 @@ def test_what_an_agent_of_before_acted_on_is_not_acted_on_again_and_is_not_repor
 def test_what_is_for_the_operator_says_nothing_to_the_agent_and_what_is_for_another_object_is_named() -> None:
     node = Node(*TWO_GPUS).line()
     node.given(seen=seen({}, confirm="config=accepted@ab")).wait()
-    assert node.last is not None
     assert (node.world.confirm_problems, node.last.confirmed) == ((), ())
     node.given(seen=seen({}, confirm="config=accepted,rollout=resumed@3,actions=resumed@x")).wait()
     assert node.world.confirm_problems == (
@@ -733,7 +725,6 @@ def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_report
 
 def test_words_that_are_not_understood_are_reported() -> None:
     node = Node(*TWO_GPUS).line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered@{CONFIRMED}")).wait()
-    assert node.last is not None
     reported = (
         f"{gpu_id(0)}=fine: {GIVE}",
         "GPU-9: this node has no such device",
@@ -749,7 +740,6 @@ def test_the_name_of_a_device_is_answered_with_its_id() -> None:
     assert list(node.world.confirm_problems) == [f"gpu-1: give its id, {gpu_id(1)}"]
     assert node.counts == {GPU: (2, 1)}
     node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed@{CONFIRMED}")).wait()
-    assert node.last is not None
     assert node.last.confirmed == (f"{gpu_id(1)}=removed@{CONFIRMED}",)
     assert list(node.world.confirm_problems) == []
     assert node.counts == {GPU: (1, 1)}
@@ -786,10 +776,9 @@ def test_whatever_comes_ids_are_unique_and_a_device_that_is_not_offered_is_never
         if node.world.plan is None:
             assert holdings == NOT_QUERIED
             node.wait(FIRST_LIST_SECONDS)
-        assert node.world.plan is not None
-        ids = [each.id for resource in node.world.plan.resources for each in resource.ids]
+        ids = [each.id for resource in node.plan.resources for each in resource.ids]
         assert len(ids) == len(set(ids))
-        for resource in node.world.plan.resources:
+        for resource in node.plan.resources:
             for each in resource.ids:
                 assert not each.healthy or node.world.verdicts[each.device_id].offered
         assert node.wait().world == node.wait().world

@@ -95,10 +95,10 @@ def test_a_probe_of_the_file_that_lacks_a_flag_is_refused_and_a_flag_for_one_is_
 # --- one more ---------------------------------------------------------------------------------------------------------
 def test_a_probe_that_is_added_is_waited_for_and_takes_nothing_from_the_others() -> None:
     node = Node(said("nvml")).line("nvml", gpu(0)).wait(60, nvml=(gpu(0),)).uses(BOTH)
-    assert (node.offered, node.last and node.last.silent) == ([gpu_id(0)], frozenset())
+    assert (node.offered, node.last.silent) == ([gpu_id(0)], frozenset())
     assert sorted(node.line("nics", nic()).offered) == sorted([gpu_id(0), "NIC-0"])
     late = Node(said("nvml")).line("nvml", gpu(0)).uses(BOTH).wait(16, nvml=(gpu(0),))
-    assert (late.offered, late.last and late.last.silent) == ([gpu_id(0)], frozenset({"nics"}))
+    assert (late.offered, late.last.silent) == ([gpu_id(0)], frozenset({"nics"}))
 
 
 # --- one less ---------------------------------------------------------------------------------------------------------
@@ -118,7 +118,6 @@ def test_what_a_pod_holds_or_was_just_handed_stays_listed_and_is_no_fault() -> N
     assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
     assert node.states == {gpu_id(0): ("Healthy", ""), "NIC-0": ("Unknown", "ProbeSilent")}
     assert [each.probe for each in node.world.inventory.devices] == ["nvml", "nics"]
-    assert node.last
     assert node.last.silent == frozenset(), "a probe that does not run is not silent"
     assert node.held(RDMA).devices == [gpu_id(0)]
     node = both()
@@ -227,8 +226,7 @@ def test_a_gpu_that_a_nic_of_another_probe_renames_goes_to_no_second_pod() -> No
     node.sees(config=near)
     node.line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1)).held(GPU, gpu_id(0))
     node.uses(BOTH).line("nics", nic(pcie_root="pci0000:16")).line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1))
-    assert node.world.plan is not None
-    names = {each.name: [one.id for one in each.ids if one.healthy] for each in node.world.plan.resources}
+    names = {each.name: [one.id for one in each.ids if one.healthy] for each in node.plan.resources}
     assert names == {GPU: [gpu_id(1)], "example.com/near": []}
     node.held(GPU)
     assert sorted(node.offered) == [gpu_id(0), gpu_id(1)]

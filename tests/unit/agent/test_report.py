@@ -39,6 +39,7 @@ from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
+from support.there import there
 
 GPU = "nvidia.com/gpu"
 
@@ -91,8 +92,7 @@ def facts(count: int = 2, **changes: Any) -> NodeFacts:
 
 
 def condition(made: NodeFacts, kind: str) -> tuple[str, str, str]:
-    found = find(report(made).conditions, kind)
-    assert found is not None
+    found = there(find(report(made).conditions, kind))
     return found.status, found.reason, found.message
 
 
@@ -211,8 +211,7 @@ def test_the_summary_shows_the_worst_device() -> None:
             gpu_id(4): bad("Xid79"),
         },
     )
-    summary = report(made).summary
-    assert summary is not None
+    summary = there(report(made).summary)
     assert (summary.healthy, summary.degraded, summary.unhealthy, summary.unknown) == (2, 1, 2, 1)
     assert (summary.reason, summary.recovery_action) == ("Xid79", "RebootNode")
     assert condition(made, "DevicesHealthy") == (
@@ -263,13 +262,11 @@ def test_devices_healthy_says_what_is_wrong_what_would_help_and_whom_it_hits(hol
 def test_an_undecided_gpu_counts_as_degraded_and_several_models_are_mixed() -> None:
     undecided = dataclasses.replace(bad("Correlating", HealthState.DEGRADED, recovery_action="None"), offered=False)
     made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): undecided})
-    summary = report(made).summary
-    assert summary is not None
+    summary = there(report(made).summary)
     assert (summary.healthy, summary.degraded, summary.reason) == (2, 1, "Correlating")
     assert condition(made, "DevicesHealthy") == ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Correlating (not held)")
     mixed = inventory_of(gpu(0), gpu(1, product_name="NVIDIA L4"))
-    summary = report(facts(2, inventory=mixed)).summary
-    assert summary is not None
+    summary = there(report(facts(2, inventory=mixed)).summary)
     assert summary.model == "mixed"
 
 
@@ -402,8 +399,7 @@ def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
     [device] = inventory.devices
     gone = replace(inventory, devices=(dataclasses.replace(device, departed_partitions=frozenset({mig_id(0, 0)})),))
     made = facts(1, inventory=gone, previous_departed={mig_id(0, 0): START - timedelta(hours=1)})
-    health = report(made).devices[0].partitions[0].health
-    assert health is not None
+    health = there(report(made).devices[0].partitions[0].health)
     assert (health.state, health.reason, health.since) == ("Unhealthy", "Missing", START - timedelta(hours=1))
 
 
@@ -592,8 +588,7 @@ def test_names_no_longer_offered_have_their_time_and_a_machine_that_says_nothing
         ("b/gpu", START),
     ]
     inventory = replace(inventory_of(gpu(0)), machine=Machine(type="DGX H100", vgpu_version="535.1"))
-    machine = report(facts(1, inventory=inventory)).machine
-    assert machine is not None
+    machine = there(report(facts(1, inventory=inventory)).machine)
     assert (machine.type, machine.mode, machine.vgpu_version) == ("DGX H100", None, "535.1")
     assert report(facts()).machine is None
 
@@ -607,8 +602,7 @@ def test_a_name_that_another_plugin_serves_is_the_reason_in_ready_and_in_tables(
     assert (resource.capacity, resource.healthy) == (2, 0)
     other = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER)
     for made in (facts(1, registrations=(other,)), facts(1, expected=None, registrations=(other,))):
-        shown = report(made).summary
-        assert shown is not None
+        shown = there(report(made).summary)
         assert shown.reason == "ServedByAnother"
 
 
@@ -667,6 +661,5 @@ def test_fewer_devices_than_expected_are_a_condition_that_says_what_to_do() -> N
     assert condition(facts(expected=few[1:]), "ExpectedDevices") == ("True", "AllFound", "")
     assert condition(facts(expected=None), "ExpectedDevices")[:2] == ("Unknown", "Starting")
     assert find(report(facts(expected=())).conditions, "ExpectedDevices") is None
-    shown = report(facts(1, expected=few)).summary
-    assert shown is not None
+    shown = there(report(facts(1, expected=few)).summary)
     assert (shown.reason, shown.message) == ("Expected8Found7", "type gpu: 7 of 8 expected.")

@@ -173,9 +173,8 @@ def test_a_partition_whose_profile_makes_no_name_costs_no_other_device_its_place
     )
     stepped = Node(odd, gpu(0)).now({"partitions": {"strategy": "mixed"}})
     assert stepped.offers["nvidia.com/gpu"] == [gpu_id(0)]
-    assert stepped.world.plan is not None
-    for each in stepped.world.plan.resources:
+    for each in stepped.plan.resources:
         encoded(each)
-    known, plan = stepped.world, stepped.world.plan
+    known, plan = stepped.world, stepped.plan
     status = report(replace(node(), inventory=known.inventory, plan=plan, verdicts=known.verdicts, registrations=()))
     assert {each.name for each in status.resources} == {each.name for each in plan.resources if each.ids}

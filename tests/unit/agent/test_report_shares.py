@@ -184,8 +184,7 @@ def test_of_what_is_held_whole_by_another_or_under_an_earlier_name_nothing_is_fr
 
 def test_shares_taken_out_of_service_by_hand_are_not_free() -> None:
     node = Node(l4(0)).now(by_memory(), has("a", 2))
-    assert node.world.plan is not None
-    [resource] = node.world.plan.resources
+    [resource] = node.plan.resources
     withdrawn = tuple(
         SchedulableId(id=each.id, device_id=each.device_id, replica=each.replica, blocked=UNFIT)
         for each in resource.ids

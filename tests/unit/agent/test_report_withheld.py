@@ -25,6 +25,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
+from support.there import there
 
 GPU = "nvidia.com/gpu"
 PODS = [f"ml/p{number}" for number in range(20)]
@@ -140,8 +141,7 @@ def test_the_summary_says_in_a_sentence_or_two_what_is_wrong_since_when_and_what
     )
     verdicts = {**healthy(*(gpu(number) for number in range(8))), gpu_id(0): xid}
     ids = whole(Blocked(reason=UNHEALTHY, message="Xid79"), rma, *[None] * 6)
-    summary = status(ids, verdicts=verdicts).summary
-    assert summary is not None
+    summary = there(status(ids, verdicts=verdicts).summary)
     assert summary.withheld == "Unhealthy=1,Cordoned=1"
     assert summary.message == (
         "nvidia.com/gpu: 6 of 8 can be allocated (gpu-0 Unhealthy: Xid79; gpu-1 Cordoned: taken out of service by "

@@ -95,8 +95,7 @@ def test_what_its_cdi_names_require_of_the_host_is_waited_for_and_no_libraries()
     node = by_cdi(node_with(fpga(0), arguments=("--acme-shells=x",)), acme=CdiEnvironment())
     assert node.world.config.reason == "Applied"
     assert [each.kind for each in node.world.access.cdi["acme"].specs] == [KIND]
-    assert node.world.plan is not None
-    got = edits(grant(node.world.plan.resources[0], ["ACME-0"]), node.world.access.containers)
+    got = edits(grant(node.plan.resources[0], ["ACME-0"]), node.world.access.containers)
     assert (got.cdi_devices, got.envs) == ((f"{KIND}=ACME-0",), {"ACME_SHELLS": "x"})
 
 

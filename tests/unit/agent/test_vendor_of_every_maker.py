@@ -181,8 +181,7 @@ def test_a_device_has_as_many_shares_as_its_vendor_says_and_each_gives_the_one_d
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=5)).now()
     assert node.offers == {HUB: ["HUB-0::0", "HUB-0::1", "HUB-0::2", "HUB-1::0", "HUB-1::1"]}
     assert node.container(HUB, "HUB-1::0").devices == nodes("/dev/hub1")
-    assert node.world.plan is not None
-    assert [each.sharing.name for each in node.world.plan.resources] == ["shared"]
+    assert [each.sharing.name for each in node.plan.resources] == ["shared"]
 
 
 def test_a_policys_sharing_of_that_resource_comes_first_and_none_can_ask_for_its_own() -> None:

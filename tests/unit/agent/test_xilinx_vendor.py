@@ -277,8 +277,7 @@ def test_a_card_that_is_being_reset_keeps_its_id_and_name_and_goes_to_no_new_pod
     now.now()
     assert now.offers == {NAME: [fpga_bus_id(1)]}
     assert now.world.verdicts[fpga_bus_id(0)].reason == "ProbeError"
-    assert now.world.plan is not None
-    assert [each.id for each in now.world.plan.resources[0].ids] == [fpga_bus_id(0), fpga_bus_id(1)]
+    assert [each.id for each in now.plan.resources[0].ids] == [fpga_bus_id(0), fpga_bus_id(1)]
 
 
 # --- health -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from nodedevices_kubectl.main import arranged
 from support.cases import cases
 from support.command_line import CommandLine, JsonObject, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, RecordedApi
+from support.there import there
 
 NODES_OF_A_FLEET = 5000
 
@@ -135,8 +136,7 @@ def test_of_several_kubeconfig_files_the_first_entry_of_a_name_counts(tmp_path: 
         clusters=[named("c", "cluster", server="https://two")],
         contexts=[named("x", "context", cluster="c", namespace="ml")],
     )
-    found = kubeconfig.find(None, {"KUBECONFIG": f"{first}:{tmp_path / 'none'}:{second}"})
-    assert found is not None
+    found = there(kubeconfig.find(None, {"KUBECONFIG": f"{first}:{tmp_path / 'none'}:{second}"}))
     context = found.context("")
     assert (context.name, context.cluster.server, context.namespace) == ("x", "https://one", "ml")
 
@@ -148,8 +148,7 @@ def test_paths_in_a_kubeconfig_are_relative_to_it(tmp_path: Path) -> None:
         contexts=[named("x", "context", cluster="c")],
         clusters=[named("c", "cluster", server="https://one", **{"certificate-authority": "ca.pem"})],
     )
-    found = kubeconfig.find(str(file), {})
-    assert found is not None
+    found = there(kubeconfig.find(str(file), {}))
     assert found.context("x").cluster.authority == b"PEM"
 
 

@@ -50,10 +50,9 @@ def numbers(node: Node) -> dict[str, int]:
 
 def withheld(node: Node) -> list[str]:
     """The devices that go to no new pod since one holds them otherwise, by name."""
-    assert node.world.plan is not None
     found = {
         each.device_id
-        for resource in node.world.plan.resources
+        for resource in node.plan.resources
         for each in resource.ids
         if each.blocked and each.blocked.reason == "HeldInAnotherShape"
     }

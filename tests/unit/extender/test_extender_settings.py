@@ -12,6 +12,7 @@ from nodedevices_operator.extender import settings
 from nodedevices_operator.extender.server import ServerLimits
 from nodedevices_operator.main import main
 from support.cases import cases
+from support.there import there
 
 
 def test_without_flags_it_serves_loopback_alone_and_bodies_are_small() -> None:
@@ -37,8 +38,7 @@ def test_any_address_with_tls_or_where_something_else_protects_it(tmp_path: Path
         with pytest.raises(InputError, match=r"--tls-dir: .*/ca.crt: not a file; .* or --any-client"):
             settings.read([f"--address={address}", folder], {})
     (tmp_path / "ca.crt").touch()
-    both = settings.read(["--address=:9739", folder], {}).certificate
-    assert both is not None
+    both = there(settings.read(["--address=:9739", folder], {}).certificate)
     assert both.client_ca == tmp_path / "ca.crt"
     assert settings.read(["--address=:9739", folder, "--any-client"], {}).certificate == anybody
     variables = {"NODEDEVICES_ADDRESS": ":9739", "NODEDEVICES_INSECURE_HTTP": "true"}

@@ -15,13 +15,13 @@ from nodedevices_operator.extender.table import MAX_OUTCOMES, PodFit
 from support.cases import cases
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
 from support.odd_json import with_odd_value
+from support.there import there
 
 OTHER = "example.com/other-memory"
 
 
 def judge(remembered: SharesCache, wanted: dict[str, Any], node: str = "n1", now: float = 1.0) -> PodFit:
-    table = remembered.table(node, MEMORY, now)
-    assert table is not None
+    table = there(remembered.table(node, MEMORY, now))
     request = requests_of(wanted, {MEMORY})[MEMORY]
     found = table.outcome(request)
     for _ in range(2):  # what is remembered says the same
@@ -30,8 +30,7 @@ def judge(remembered: SharesCache, wanted: dict[str, Any], node: str = "n1", now
 
 
 def free(remembered: SharesCache, node: str = "n1", now: float = 1.0) -> list[int]:
-    table = remembered.table(node, MEMORY, now)
-    assert table is not None
+    table = there(remembered.table(node, MEMORY, now))
     return list(table.free.values())
 
 
@@ -50,8 +49,7 @@ def test_a_pod_that_fits_no_single_gpu_is_refused_in_words() -> None:
 
 @pytest.mark.parametrize(("size", "fits"), [(15, True), (16, False)])
 def test_a_node_passes_for_as_much_as_its_emptiest_gpu_has(size: int, fits: bool) -> None:
-    table = cache(node_devices("n1", gpu(0, 24, held=12), gpu(1, 24, held=9))).table("n1", MEMORY, 1.0)
-    assert table is not None
+    table = there(cache(node_devices("n1", gpu(0, 24, held=12), gpu(1, 24, held=9))).table("n1", MEMORY, 1.0))
     assert table.fits(requests_of(pod("p", size), {MEMORY})[MEMORY]) is fits
 
 
@@ -291,8 +289,7 @@ def test_a_gpu_that_says_more_is_free_than_there_is_scores_as_an_empty_one(
     total: int, free: int, packing: str, score: int
 ) -> None:
     known = cache(node_devices("n1", gpu(0, total, free=free, held=0), packing=packing))
-    table = known.table("n1", MEMORY, 1.0)
-    assert table is not None
+    table = there(known.table("n1", MEMORY, 1.0))
     assert table.score(requests_of(pod("p", 4), {MEMORY})[MEMORY]) == score
     assert judge(known, pod("p", container("a", 2), container("b", 2))).score == score
 
@@ -326,11 +323,9 @@ def test_a_resource_is_judged_once_the_pods_that_request_it_are_known() -> None:
     known.observe_node(node_devices("n2", gpu(0, 24, resource=OTHER)), 1.0)
     assert wanted
     assert known.table("n2", OTHER, 1.0) is None
-    listed = known.read_pod(pod("p", 20, node="n2", resource=OTHER), known.resources, arrival=0)
-    assert listed is not None
+    listed = there(known.read_pod(pod("p", 20, node="n2", resource=OTHER), known.resources, arrival=0))
     known.replace_pods([listed], known.resources)
-    table = known.table("n2", OTHER, 1.0)
-    assert table is not None
+    table = there(known.table("n2", OTHER, 1.0))
     assert list(table.free.values()) == [4]
 
 
@@ -416,8 +411,7 @@ def test_whatever_stands_at_any_place_of_an_object_nothing_is_raised(data: st.Da
 
 # --- what is remembered ----------------------------------------------------------------------------------------------
 def test_whatever_is_requested_a_table_remembers_a_few_answers_only() -> None:
-    table = cache(node_devices("n1", gpu(0, 24))).table("n1", MEMORY, 1.0)
-    assert table is not None
+    table = there(cache(node_devices("n1", gpu(0, 24))).table("n1", MEMORY, 1.0))
     longest = 0
     for size in range(1, 40):
         request = requests_of(pod("p", size), {MEMORY})[MEMORY]

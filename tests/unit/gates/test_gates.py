@@ -39,6 +39,7 @@ from nodedevices_plugin.sharing.registry import TimeSlicing
 from support.daemons import answers
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import gated
+from support.there import there
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 GPU = "nvidia.com/gpu"
@@ -104,8 +105,7 @@ def test_nothing_in_the_way_leaves_the_shape_and_a_fault_blocks_with_its_reason(
 )
 def test_a_device_that_is_withheld_without_a_reason_says_its_state(state: HealthState, says: str) -> None:
     silent = dataclasses.replace(WELL[gpu_id(0)], state=state, offered=False)
-    blocked = unfit(BOTH.devices[0], None, {gpu_id(0): silent})
-    assert blocked is not None
+    blocked = there(unfit(BOTH.devices[0], None, {gpu_id(0): silent}))
     assert blocked.message == says
 
 

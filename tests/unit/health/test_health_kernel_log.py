@@ -12,6 +12,7 @@ from nodedevices_probe.kmsg.lines import ROWS
 from nodedevices_probe.protocol import SWITCH_KINDS, ProbeEvent
 from support.cases import cases
 from support.facts import REGISTERED, START
+from support.there import there
 
 PAGE = Path(__file__).parents[3] / "docs" / "devices" / "kernel-log.md"
 MAKERS = {"nvidia": "nvidia", "amd": "amd", "nic": "*/nic"}
@@ -44,8 +45,7 @@ def meaning(maker: str, kind: str, code: int | None = None, **details: str) -> M
     ),
 )
 def test_a_line_means_what_the_page_says(maker: str, kind: str, reason: str, effect: Effect, action: str) -> None:
-    found = meaning(maker, kind)
-    assert found is not None
+    found = there(meaning(maker, kind))
     assert (found.reason, found.effect, found.action) == (reason, effect, action)
 
 
@@ -62,8 +62,7 @@ def test_a_line_means_what_the_page_says(maker: str, kind: str, reason: str, eff
 def test_an_sxid_withdraws_gpus_only_where_the_guide_and_the_driver_call_it_fatal_to_the_fabric(
     kind: str, number: int, reason: str, effect: Effect
 ) -> None:
-    found = meaning("nvidia", kind, number)
-    assert found is not None
+    found = there(meaning("nvidia", kind, number))
     assert (found.reason, found.effect) == (reason, effect)
 
 
@@ -79,14 +78,12 @@ def test_an_sxid_withdraws_gpus_only_where_the_guide_and_the_driver_call_it_fata
 def test_where_a_rule_makes_more_of_it_its_repair_and_whose_fault_it_is_are_known(
     maker: str, kind: str, number: int | None, repair: str, domain: str
 ) -> None:
-    found = meaning(maker, kind, number)
-    assert found is not None
+    found = there(meaning(maker, kind, number))
     assert (found.repair, found.domain) == (repair, domain)
 
 
 def test_an_error_that_is_fatal_to_the_fabric_is_the_nodes_and_needs_its_reboot() -> None:
-    found = meaning("nvidia", kinds.SXID_FATAL, 23017)
-    assert found is not None
+    found = there(meaning("nvidia", kinds.SXID_FATAL, 23017))
     assert (found.action, found.domain) == ("RebootNode", "Node")
 
 

@@ -17,6 +17,7 @@ from nodedevices_plugin.vendors.nvidia.xids import look_up
 from nodedevices_probe.protocol import Driver, DriverState, Readings
 from support.facts import REGISTERED, START, Story, gpu, xid
 from support.fuzzing import scaled
+from support.there import there
 
 HOLD = 30
 RULES = HealthRules(
@@ -108,8 +109,7 @@ def test_what_always_holds(history: list[Step]) -> None:
     before: Verdict | None = verdict(story)
     for step in history:
         play(story, step)
-        now = verdict(story)
-        assert now is not None
+        now = there(verdict(story))
         heard = step.kind in {"line", "confirm", "reboot"}
         bad_xid = heard and any(look_up(number).effect is Effect.UNHEALTHY for number in step.xids)
         bad_reading = heard and (

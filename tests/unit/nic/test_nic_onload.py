@@ -195,8 +195,7 @@ def test_a_card_without_a_driver_keeps_its_id_and_the_probe_is_told_that_onload_
     node.devices = (card(0), replace(card(1, driver=""), readings=Readings(conditions=("driverUnbound",))))
     node.now()
     assert node.offers == {ONLOAD: [f"{CARDS[0]}::0"]}
-    assert node.world.plan is not None
-    assert [each.id for each in node.world.plan.resources[0].ids] == [f"{each}::0" for each in CARDS]
+    assert [each.id for each in node.plan.resources[0].ids] == [f"{each}::0" for each in CARDS]
     node = Onloaded(card(0)).now()
     without = node.local.probe_options
     assert "--onload=/d/onload.json" in KINDS["nic"].arguments({**without, **node.world.requested.files})

@@ -25,6 +25,7 @@ from nodedevices_plugin.model import (
 from support.cases import cases
 from support.cores import MEMORY, offered
 from support.facts import START, gpu_id
+from support.there import there
 
 A, B = gpu_id(0), gpu_id(1)
 RESOURCE = offered(8, 8)
@@ -85,8 +86,7 @@ class Books:
 
     def left(self) -> dict[str, int]:
         """What each device has left for one more pod, or 100 where its pod is not known."""
-        room = self.book.prefer(MEMORY, [], (), 1)
-        assert room is not None
+        room = there(self.book.prefer(MEMORY, [], (), 1))
         return dict(room.left)
 
 
@@ -246,11 +246,9 @@ def test_what_an_init_container_had_is_not_free_for_another_and_is_for_its_pod(b
     books.pods(pod("a", "60"), pod("b", "70"))
     books.granted(ids(A, 0, 1))
     free = [each for each in EVERY if each not in ids(A, 0, 1)]
-    mine = books.book.prefer(MEMORY, [*free, *ids(A, 0, 1)], ids(A, 0, 1), 2)
-    assert mine is not None
+    mine = there(books.book.prefer(MEMORY, [*free, *ids(A, 0, 1)], ids(A, 0, 1), 2))
     assert dict(mine.left) == {A: 100, B: 100}
-    other = books.book.prefer(MEMORY, free, (), 2)
-    assert other is not None
+    other = there(books.book.prefer(MEMORY, free, (), 2))
     assert dict(other.left) == {A: 30, B: 100}
 
 
@@ -284,8 +282,7 @@ def test_a_container_with_all_shares_that_there_are_starts_with_its_own_demand()
     books.pods(pod("a", "30"))
     books.granted(ids(A, 0, 1))
     books.shows(holder("a", ids(A, 0, 1)))
-    allocated = books.start(ids(A, 0, 1)).allocated
-    assert allocated is not None
+    allocated = there(books.start(ids(A, 0, 1)).allocated)
     assert allocated.cores == 30
 
 

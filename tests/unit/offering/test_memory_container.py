@@ -18,6 +18,7 @@ from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
+from support.there import there
 
 GPU = "nvidia.com/gpu"
 L4 = gpu(0, memory_bytes=23034 * (1 << 20))
@@ -86,8 +87,7 @@ def test_a_path_is_mounted_only_at_or_below_a_directory_that_the_node_allows(
     allowed: tuple[str, ...], possible: bool
 ) -> None:
     resource = offered(mounts=(LIBRARY,))
-    mode = mode_of(resource)
-    assert mode is not None
+    mode = there(mode_of(resource))
     why = mode.refusal(resource, allowed_setting(allowed))
     assert (why is None) is possible
     if possible:

@@ -10,6 +10,7 @@ from nodedevices_api.sections import OfferMatch, Resources, SharedResource, Shar
 from nodedevices_plugin.vendors.nvidia import v1_file
 from support.cases import cases
 from support.facts import gpu_id, mig_id
+from support.there import there
 
 
 def resources(text: str) -> Resources | None:
@@ -35,19 +36,16 @@ def complaints(read: Any, text: str) -> list[str]:
 
 # --- resources --------------------------------------------------------------------------------------------------------
 def test_patterns_are_rules_for_models_and_profiles_in_their_order() -> None:
-    found = resources("{gpus: [{pattern: '*H100*', name: h100}, {pattern: '*', name: nvidia.com/other}]}")
-    assert found is not None
+    found = there(resources("{gpus: [{pattern: '*H100*', name: h100}, {pattern: '*', name: nvidia.com/other}]}"))
     assert [(rule.match, rule.name) for rule in found.devices] == [
         (OfferMatch(vendor="nvidia", product_name="*H100*"), "nvidia.com/h100"),
         (OfferMatch(vendor="nvidia", product_name="*"), "nvidia.com/other"),
     ]
-    found = resources("{mig: [{pattern: 1g.10gb+me, name: example.com/media}]}")
-    assert found is not None
+    found = there(resources("{mig: [{pattern: 1g.10gb+me, name: example.com/media}]}"))
     assert [(rule.match, rule.name) for rule in found.devices] == [
         (OfferMatch(profile="1g.10gb.me"), "example.com/media")
     ]
-    found = resources("{gpus: [{pattern: 'A?[x*', name: a}]}")
-    assert found is not None
+    found = there(resources("{gpus: [{pattern: 'A?[x*', name: a}]}"))
     assert found.devices[0].match.product_name == "A[?][[]x*"
     assert resources("null") is None
     assert sharing("null") is None
@@ -105,11 +103,9 @@ def test_time_slicing_is_read_whole() -> None:
 
 @pytest.mark.parametrize(("given", "fails"), [("", True), ("failRequestsGreaterThanOne: false,", False)])
 def test_clients_of_mps_are_requested_one_by_one_unless_the_file_says_otherwise(given: str, fails: bool) -> None:
-    found = sharing(f"{{mps: {{{given} resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}")
-    assert found is not None
+    found = there(sharing(f"{{mps: {{{given} resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}"))
     assert (found.strategy, found.fail_requests_greater_than_one) == ("mps", fails)
-    sliced = sharing("{timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}")
-    assert sliced is not None
+    sliced = there(sharing("{timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"))
     assert not sliced.fail_requests_greater_than_one
 
 

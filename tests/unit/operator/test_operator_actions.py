@@ -20,6 +20,7 @@ from support.cases import cases
 from support.concerns import tools
 from support.fakekube import FakeKube, settle
 from support.opfacts import MEMORY, SINCE, device, raw_policy
+from support.there import there
 from support.whole_operator import ITEM, NODE, POLICY, action, arrive, condition, one_node, started, with_status
 
 OLD = ("CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "IdlePodsMarked")
@@ -53,16 +54,14 @@ def test_the_sum_is_in_sync_when_all_are_of_the_oldest_generation_and_of_nothing
     all_well = {"labels": ("True", "InSync", "2 labels"), "capacity": ("True", "InSync", "a/b"), "taint": SYNCED}
     assert summed_up(next_actions((), all_well, 4)) == (("True", "InSync", "capacity: a/b; labels: 2 labels"), 4)
     assert summed_up(next_actions((), {"taint": SYNCED}, 4)) == (SYNCED, 4)
-    found = summed_up(next_actions((KEPT,), {"capacity": SYNCED}, 5))
-    assert found is not None
+    found = there(summed_up(next_actions((KEPT,), {"capacity": SYNCED}, 5)))
     assert found[1] == 3
 
 
 def test_of_several_that_are_not_in_sync_the_first_gives_the_reason_and_all_are_named() -> None:
     wrong = {name: failed(reasons[-1]) for name, reasons in reversed(ACTIONS.items())}
     for name, reasons in ACTIONS.items():
-        found = summed_up(next_actions((), wrong, 1))
-        assert found is not None
+        found = there(summed_up(next_actions((), wrong, 1)))
         (status, reason, message), _ = found
         assert (status, reason) == ("False", action_reason(name, reasons[-1]))
         assert reason in REASONS["ActionsSynced"]["False"]

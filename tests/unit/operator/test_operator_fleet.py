@@ -35,6 +35,7 @@ from support.cases import cases
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube
 from support.patience import PATIENCE_SECONDS
+from support.there import there
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RECORD = config_map_path("nodedevices-system", NAME)
@@ -234,9 +235,7 @@ def kube() -> FakeKube:
 
 
 def recorded(kube: FakeKube) -> Fleet:
-    fleet = from_data(kube.objects[RECORD]["data"])
-    assert fleet is not None
-    return fleet
+    return there(from_data(kube.objects[RECORD]["data"]))
 
 
 async def test_the_record_is_written_before_an_action_is_granted(kube: FakeKube) -> None:
@@ -262,8 +261,7 @@ async def test_a_record_that_cannot_be_written_is_shown_until_it_is(kube: FakeKu
         with pytest.raises(KubeError):
             await operator.gate.reconcile(KEY)
         assert bool(operator.gate.stop) == (failures >= FAILURES)
-    stop = operator.gate.stop
-    assert stop is not None
+    stop = there(operator.gate.stop)
     assert (stop.reason, stop.since) == ("RecordNotWritten", "2026-11-21T12:00:00Z")
     assert "nodedevices-system/nodedevices-actions: it is too long" in stop.message
     assert len(operator.switched) == 1, "said once"
@@ -310,8 +308,7 @@ async def test_of_two_proposals_at_once_the_older_fault_gets_the_last_grant(kube
     operator.gate.propose("b", "Evict", [action("b", 1)])
     assert await operator.gate.reconcile(KEY) == AGAIN_SECONDS
     assert operator.granted(action("a", 9), action("b", 1)) == [False, True]
-    refused = operator.gate.answer(action("a", 9))
-    assert refused is not None
+    refused = there(operator.gate.answer(action("a", 9)))
     assert "within the last hour" in refused.reason
 
 

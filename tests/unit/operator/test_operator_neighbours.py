@@ -25,6 +25,7 @@ from support.cases import cases
 from support.clock import Clock
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, SINCE, device, node_devices, raw_node
+from support.there import there
 from support.whole_operator import ITEM, NODE, arrive, condition, started, verdict, writes
 
 
@@ -114,8 +115,7 @@ def test_what_has_begun_and_what_has_no_time_stay_beside_a_time_that_is_forgotte
     assert begun == ("True", "Ongoing", "Google Cloud: label cloud.google.com/active-node-maintenance=ONGOING")
     asked = maintenance(labels={**old, "cloud.google.com/perform-maintenance": "true"})
     assert asked == ("True", "Scheduled", "Google Cloud: label cloud.google.com/perform-maintenance=true")
-    due = maintenance(labels={TIME: str(AT), "cloud.google.com/perform-maintenance": "true"}, now=after(5))
-    assert due is not None
+    due = there(maintenance(labels={TIME: str(AT), "cloud.google.com/perform-maintenance": "true"}, now=after(5)))
     assert due[1] == "Due"
 
 
@@ -134,8 +134,7 @@ def test_a_time_that_cannot_be_read_is_shown_as_it_is_written(value: str) -> Non
     ids=["label", "taint"],
 )
 def test_maintenance_that_has_begun_is_told_from_one_to_come(on: dict[str, Any]) -> None:
-    found = maintenance(("VMEventScheduled", "True", "VMEventScheduled"), **on)
-    assert found is not None
+    found = there(maintenance(("VMEventScheduled", "True", "VMEventScheduled"), **on))
     assert found[:2] == ("True", "Ongoing")
 
 

@@ -10,6 +10,7 @@ from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
 from nodedevices_operator.records.pods import rejected_pod
 from nodedevices_operator.records.shared import UNKNOWN_PLATFORM
+from support.there import there
 
 
 def flat(record: object) -> dict[str, object]:
@@ -253,8 +254,7 @@ def test_a_rejected_pod_says_who_makes_another_one_and_since_when_it_is() -> Non
         "spec": {"nodeName": "n1"},
         "status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"},
     }
-    found = rejected_pod(raw)
-    assert found is not None
+    found = there(rejected_pod(raw))
     assert flat(found) == {
         "namespace": "ml",
         "name": "w",

@@ -15,6 +15,7 @@ from support.cases import cases
 from support.concerns import RejectionBench
 from support.fakekube import FakeKube
 from support.opfacts import GPU, SINCE, device, record, rejected_pod, resource
+from support.there import there
 
 KUBELET = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
 
@@ -30,8 +31,7 @@ def pod(limits: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]
 
 
 def text(shown: NodeDevicesRecord, raw: dict[str, Any] | None = None) -> str | None:
-    found = records.rejected_pod(raw or pod())
-    assert found is not None
+    found = there(records.rejected_pod(raw or pod()))
     return rejection_text(found, shown)
 
 

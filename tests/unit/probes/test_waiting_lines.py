@@ -15,6 +15,7 @@ from nodedevices_probe.loop import EventKey, EventLog, encode
 from nodedevices_probe.protocol import Snapshot
 from support.facts import gpu, gpu_id, snapshot, xid
 from support.probes import eventually
+from support.there import there
 
 LOCAL = parse(["--node-name=n1"], {})
 FIRST = snapshot(gpu(0), instance="one")
@@ -77,8 +78,7 @@ async def test_of_one_process_the_latest_line_waits_with_the_arrival_of_the_firs
         await say(FIRST)
         before = asyncio.get_running_loop().time()
         await say(FATAL)
-        line = probes.take()
-        assert line is not None
+        line = there(probes.take())
         assert (line.snapshot, probes.more) == (FATAL, False)
         assert line.arrived <= before
 
@@ -101,8 +101,7 @@ async def test_of_equal_events_in_lines_that_no_step_has_taken_every_count_is_ha
             log.record(EventKey(kind="xid", device_id=gpu_id(0), xid=31), count=number + 1)
             await say(replace(FIRST, sequence=number + 1, events=log.for_line()))
             if number % 3 == 2:
-                line = probes.take()
-                assert line is not None
+                line = there(probes.take())
                 cursor, fresh = fresh_events(cursor, line.snapshot)
                 counts += [event.count for event in fresh]
     assert counts == [1, 2, 3, 4, 5, 6]
