@@ -22,7 +22,7 @@ from nodedevices_probe.amd import EXPORTER_UNHEALTHY, PROFILE, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit, resource_names
-from nodedevices_plugin.vendors.base import Naming, Vendor, unlike_most, whole_or_partitions
+from nodedevices_plugin.vendors.base import Naming, Vendor, text, unlike_most, whole_or_partitions
 from nodedevices_plugin.vendors.faults import Effect, FaultCondition, Meaning, hot, node_missing, pcie_meanings
 
 DEFAULT_PREFIX = "amd.com"
@@ -145,8 +145,7 @@ def _profile(unit: Unit) -> str:
     """`cpx_nps4`; "" for a GPU that cannot be cut."""
     if unit.partition is not None:
         return resource_names.plain_profile(unit.partition.profile)
-    attribute = unit.device.fact.extra.get(PROFILE)
-    return (attribute.string or "") if attribute is not None else ""
+    return text(unit.device.fact, PROFILE)
 
 
 def _kind(unit: Unit) -> str:

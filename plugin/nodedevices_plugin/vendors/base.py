@@ -232,6 +232,19 @@ def path_score(one: DeviceFact, other: DeviceFact) -> int:
     return PATH_SCORES[PciePath.NODE if one.numa_node == other.numa_node else PciePath.SYSTEM]
 
 
+def text(fact: DeviceFact, name: str) -> str:
+    """Return an attribute of the device; empty where it has none."""
+    attribute = fact.extra.get(name)
+    return (attribute.string or "") if attribute is not None else ""
+
+
+def gone(resource: str, id_: str) -> AllocationError:
+    """Return the refusal of a device that has left the node. It is only granted where unhealthy ids are not refused."""
+    return AllocationError(
+        f"{resource}: {id_} is no longer on this node. Delete the pod, so that it is scheduled again."
+    )
+
+
 def partitions(device: InventoryDevice) -> list[Unit]:
     """Return the partitions of a device, by index."""
     return [Unit(device, part) for part in sorted(device.fact.partitions, key=lambda part: (part.index, part.id))]
@@ -279,10 +292,7 @@ class DeviceNodes(Struct, frozen=True, kw_only=True):
         for schedulable in grant.ids:
             own = self.nodes.get(schedulable.part_id)
             if own is None:
-                raise AllocationError(
-                    f"{grant.resource.name}: {schedulable.id} is no longer on this node. "
-                    "Delete the pod, so that it is scheduled again."
-                )
+                raise gone(grant.resource.name, schedulable.id)
             paths += own
         return ContainerEdits(
             devices=tuple(DeviceNode(container_path=path, host_path=path) for path in dict.fromkeys(paths))

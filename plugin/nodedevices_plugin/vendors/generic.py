@@ -25,9 +25,9 @@ from nodedevices_plugin.model import (
     Mount,
     Unit,
 )
-from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, gone, text
 from nodedevices_plugin.vendors.faults import FaultCondition, node_missing
-from nodedevices_plugin.vendors.settings import DeviceFile
+from nodedevices_plugin.vendors.settings import DeviceFile, content_of
 
 DEFAULT_DOMAIN = "generic.nodedevices.io"
 
@@ -89,17 +89,14 @@ class GenericContainers(Struct, frozen=True, kw_only=True):
         for device_id in dict.fromkeys(schedulable.device_id for schedulable in grant.ids):
             fact = self.facts.get(device_id)
             if fact is None:
-                raise AllocationError(
-                    f"{grant.resource.name}: {device_id} is no longer on this node. "
-                    "Delete the pod, so that it is scheduled again."
-                )
+                raise gone(grant.resource.name, device_id)
             found = _found(self.config, fact)
             group = found[1] if found is not None else DeviceGroup()
             values = {
                 "id": fact.id,
                 "index": str(fact.index),
-                "match": _said(fact, attributes.MATCH),
-                "serial": _said(fact, attributes.SERIAL),
+                "match": text(fact, attributes.MATCH),
+                "serial": text(fact, attributes.SERIAL),
                 "count": str(len(grant.ids)),
             }
             own_devices, own_mounts = _nodes(fact, group, values), _mounts(fact, group, values)
@@ -129,17 +126,11 @@ class GenericContainers(Struct, frozen=True, kw_only=True):
 
 
 def _config(files: Mapping[str, object]) -> GenericConfig:
-    found = files.get(attributes.FILE)
-    return found if isinstance(found, GenericConfig) else GenericConfig()
-
-
-def _said(fact: DeviceFact, name: str) -> str:
-    attribute = fact.extra.get(name)
-    return (attribute.string or "") if attribute is not None else ""
+    return content_of(files, attributes.FILE, GenericConfig) or GenericConfig()
 
 
 def _found(config: GenericConfig, fact: DeviceFact) -> tuple[ConfigEntry, DeviceGroup] | None:
-    return find(config, _said(fact, attributes.ENTRY), _said(fact, attributes.SHAPE))
+    return find(config, text(fact, attributes.ENTRY), text(fact, attributes.SHAPE))
 
 
 def _own_nodes(fact: DeviceFact) -> frozenset[str]:
@@ -155,7 +146,7 @@ def _lasting_nodes(fact: DeviceFact) -> frozenset[str]:
 
 def _nodes(fact: DeviceFact, group: DeviceGroup, values: Mapping[str, str]) -> list[DeviceNode]:
     """Return the device nodes as the parts that they come from define them; a node of no known part unchanged."""
-    parts: Sequence[str] = _said(fact, attributes.PARTS).split(",")
+    parts: Sequence[str] = text(fact, attributes.PARTS).split(",")
     result = []
     for at, node in enumerate(fact.device_nodes):
         number = int(parts[at]) if at < len(parts) and parts[at].isdecimal() else -1
@@ -181,9 +172,9 @@ def _in_container(part: PathPart, path: str, values: Mapping[str, str]) -> str:
 
 def _mounts(fact: DeviceFact, group: DeviceGroup, values: Mapping[str, str]) -> list[Mount]:
     """The parts that are mounted: at their paths in the file, or at those that the probe found for wildcards."""
-    there = _said(fact, attributes.MOUNTS).split(",")
+    there = text(fact, attributes.MOUNTS).split(",")
     found = [(part, number) for number, part in enumerate(group.paths) if part.mount and str(number) in there]
-    paths = [(part, _said(fact, attributes.mount_of(number)) or part.path) for part, number in found]
+    paths = [(part, text(fact, attributes.mount_of(number)) or part.path) for part, number in found]
     return [
         Mount(
             host_path=path,

@@ -9,7 +9,7 @@ from nodedevices_probe.intel import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Naming, Vendor
+from nodedevices_plugin.vendors.base import Naming, Vendor, text
 from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 
 DEFAULT_PREFIX = "gpu.intel.com"
@@ -32,5 +32,5 @@ class Intel(Vendor):
 
 def _driver(fact: DeviceFact) -> str:
     """Return the driver, i915 where another program's probe does not report it."""
-    attribute = fact.extra.get(DRIVER)
-    return attribute.string if attribute is not None and attribute.string in DRIVERS else DRIVERS[0]
+    driver = text(fact, DRIVER)
+    return driver if driver in DRIVERS else DRIVERS[0]

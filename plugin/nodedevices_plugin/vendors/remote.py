@@ -15,9 +15,9 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.remote.config import RemoteConfig, RemotePool, parse
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, text
 from nodedevices_plugin.vendors.faults import FaultCondition
-from nodedevices_plugin.vendors.settings import DeviceFile
+from nodedevices_plugin.vendors.settings import DeviceFile, content_of
 
 DEFAULT_DOMAIN = "remote.nodedevices.io"
 
@@ -83,10 +83,9 @@ class RemoteContainers(Struct, frozen=True, kw_only=True):
 
 
 def _config(files: Mapping[str, object]) -> RemoteConfig:
-    found = files.get(attributes.FILE)
-    return found if isinstance(found, RemoteConfig) else RemoteConfig()
+    return content_of(files, attributes.FILE, RemoteConfig) or RemoteConfig()
 
 
 def _pool(config: RemoteConfig, fact: DeviceFact) -> RemotePool | None:
-    name = fact.extra.get(attributes.POOL)
-    return next((pool for pool in config.pools if name is not None and pool.name == name.string), None)
+    name = text(fact, attributes.POOL)
+    return next((pool for pool in config.pools if pool.name == name), None)

@@ -21,7 +21,7 @@ commands: who may write it is as good as root on the node.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from nodedevices_api.sections import Resources, Sharing
@@ -46,6 +46,15 @@ class DeviceFile(Struct, frozen=True, kw_only=True):
     @property
     def sets_sections(self) -> bool:
         return self.sections is not _no_sections
+
+
+C = TypeVar("C")
+
+
+def content_of(files: Mapping[str, object], name: str, type_: type[C]) -> C | None:
+    """Return what the device file of this name has; None: there is none."""
+    found = files.get(name)
+    return found if isinstance(found, type_) else None
 
 
 class DeviceFileOutcome(Struct, frozen=True, kw_only=True):

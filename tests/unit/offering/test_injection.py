@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Mount, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
+from nodedevices_plugin.vendors.nvidia import nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
@@ -100,9 +101,9 @@ def answered(
     section = Injection(
         device_list_strategies=strategies, device_id_strategy="index" if index else "uuid", pass_device_specs=specs
     )
-    context = InjectionContext.from_section(
-        section,
-        inventory=inventory,
+    context = InjectionContext(
+        injection=section,
+        handles=nodes.handles(inventory),
         host=Host(**{"existing": frozenset(CONTROL), **host}),
         cdi_annotation_prefix=prefix,
     )
@@ -195,11 +196,9 @@ CUT = gpu(
 )
 
 
-def test_control_nodes_are_passed_where_they_exist_and_the_context_comes_from_the_section() -> None:
+def test_control_nodes_are_passed_where_they_exist() -> None:
     answer = answered(gpu_id(0), specs=True, existing=frozenset({"/dev/nvidiactl"}))
     assert paths(answer) == ["/dev/nvidiactl", "/dev/nvidia0"]
-    assert InjectionContext.from_section(None) == CONTEXT
-    assert InjectionContext.from_section(Injection(device_list_strategies=("envvar",))) == CONTEXT
 
 
 @cases(
@@ -258,9 +257,9 @@ def test_an_imex_channel_is_a_variable_a_mount_a_node_and_a_cdi_name() -> None:
 
 
 def test_a_device_that_the_toolkits_own_cdi_spec_has_is_named_there_and_any_other_in_ours() -> None:
-    context = InjectionContext.from_section(
-        Injection(device_list_strategies=("cdi-cri",)),
-        inventory=inventory_of(gpu(0), gpu(1)),
+    context = InjectionContext(
+        injection=Injection(device_list_strategies=("cdi-cri",)),
+        handles=nodes.handles(inventory_of(gpu(0), gpu(1))),
         cdi_names={gpu_id(0): "0"},
     )
     assert allocate(offered(), [gpu_id(0), gpu_id(1)], context).cdi_devices == (

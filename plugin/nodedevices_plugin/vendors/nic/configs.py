@@ -21,7 +21,7 @@ from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import DEFAULT_PREFIX, SriovConfig, SriovResource
-from nodedevices_plugin.vendors.settings import DeviceFile, VendorFlags
+from nodedevices_plugin.vendors.settings import DeviceFile, VendorFlags, content_of
 
 # Without a file; validators are made for nodes that have one.
 NO_SRIOV, NO_RDMA = SriovConfig.model_construct(), RdmaConfig.model_construct()
@@ -38,11 +38,10 @@ class Configs(Struct, frozen=True, kw_only=True):
     @classmethod
     def for_node(cls, local: object, files: Mapping[str, object]) -> Configs:
         """Return the device files' configurations, with the names that the flags give. Arguments as in NodeView."""
-        sriov, rdma, of_onload = (files.get(name) for name in (SRIOV_FILE, RDMA_FILE, ONLOAD_FILE))
         return cls(
-            sriov=sriov if isinstance(sriov, SriovConfig) else NO_SRIOV,
-            rdma=rdma if isinstance(rdma, RdmaConfig) else NO_RDMA,
-            onload=of_onload if isinstance(of_onload, OnloadConfig) else None,
+            sriov=content_of(files, SRIOV_FILE, SriovConfig) or NO_SRIOV,
+            rdma=content_of(files, RDMA_FILE, RdmaConfig) or NO_RDMA,
+            onload=content_of(files, ONLOAD_FILE, OnloadConfig),
             sriov_prefix=local.sriov_prefix if isinstance(local, NicSettings) else DEFAULT_PREFIX,
         )
 

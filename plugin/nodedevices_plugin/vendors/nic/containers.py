@@ -25,7 +25,6 @@ from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import (
-    AllocationError,
     ContainerEdits,
     DeviceNode,
     Grant,
@@ -33,11 +32,12 @@ from nodedevices_plugin.model import (
     OfferedResource,
     SchedulableId,
 )
+from nodedevices_plugin.vendors.base import gone, text
 from nodedevices_plugin.vendors.nic import onload
 from nodedevices_plugin.vendors.nic.configs import Configs
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
-from nodedevices_plugin.vendors.nic.selecting import is_hca, node_called, rdma_nodes, text, vfio_node
+from nodedevices_plugin.vendors.nic.selecting import is_hca, node_called, rdma_nodes, vfio_node
 from nodedevices_plugin.vendors.nic.sriov_config import NET, VHOST, SriovResource, SriovSelector
 
 RDMA_CM = "/dev/infiniband/rdma_cm"
@@ -92,9 +92,7 @@ class NicContainers(Struct, frozen=True, kw_only=True):
 
     def _fact(self, id_: str, resource: str) -> DeviceFact:
         if id_ not in self.facts:
-            raise AllocationError(
-                f"{resource}: {id_} is no longer on this node. Delete the pod, so that it is scheduled again."
-            )
+            raise gone(resource, id_)
         return self.facts[id_]
 
     def _rdma(self, entry: RdmaResource, resource: str, facts: list[DeviceFact]) -> ContainerEdits:

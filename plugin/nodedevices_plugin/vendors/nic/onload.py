@@ -20,9 +20,8 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 from pydantic import Field, model_validator
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, HealthState, Mount, Unit
-from nodedevices_plugin.vendors.base import VendorShares
+from nodedevices_plugin.vendors.base import VendorShares, text
 from nodedevices_plugin.vendors.faults import FaultCondition
-from nodedevices_plugin.vendors.nic.selecting import text
 from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, matching, number, read, refuse
 
 MAKER = "solarflare"

@@ -18,6 +18,7 @@ from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 from pydantic import Field, model_validator
 
+from nodedevices_plugin.vendors.base import text
 from nodedevices_plugin.vendors.nic.selecting import (
     MAX_RESOURCES,
     ListedResource,
@@ -27,7 +28,6 @@ from nodedevices_plugin.vendors.nic.selecting import (
     is_hca,
     listed,
     refuse_repeated,
-    text,
 )
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, ignored, number, read, refuse
 

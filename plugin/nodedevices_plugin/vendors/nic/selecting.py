@@ -14,16 +14,11 @@ from nodedevices_probe.protocol import DeviceFact
 from pydantic import AfterValidator, Field, model_validator
 
 from nodedevices_plugin.model import PlanError, resource_names
+from nodedevices_plugin.vendors.base import text
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, matching, refuse
 
 _RDMA_NODE = re.compile(r"/dev/infiniband/[A-Za-z]+[0-9]+")
 _VFIO_NODE = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]+)")
-
-
-def text(fact: DeviceFact, name: str) -> str:
-    """An attribute; empty where there is none."""
-    attribute = fact.extra.get(name)
-    return (attribute.string or "") if attribute is not None else ""
 
 
 def number(fact: DeviceFact, name: str) -> int | None:

@@ -38,6 +38,7 @@ from pydantic import (
     model_validator,
 )
 
+from nodedevices_plugin.vendors.base import text
 from nodedevices_plugin.vendors.nic.selecting import (
     ADDRESS_HINT,
     MAX_RESOURCES,
@@ -56,7 +57,6 @@ from nodedevices_plugin.vendors.nic.selecting import (
     physical_address,
     physical_name,
     refuse_repeated,
-    text,
 )
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, matching, read, refuse
 

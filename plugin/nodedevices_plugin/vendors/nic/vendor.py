@@ -20,7 +20,7 @@ from nodedevices_plugin.vendors.nic.containers import NicContainers
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import SriovResource
-from nodedevices_plugin.vendors.settings import FolderFiles
+from nodedevices_plugin.vendors.settings import FolderFiles, content_of
 
 
 class Nic(Vendor):
@@ -59,8 +59,8 @@ class Nic(Vendor):
         return [name for name, entry in entries if isinstance(entry, SriovResource) and entry.exclude_topology]
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
-        wanted = files.get(attributes.ONLOAD_FILE)
-        return (*containers.HOST_PATHS, *(onload.host_paths(wanted) if isinstance(wanted, OnloadConfig) else ()))
+        wanted = content_of(files, attributes.ONLOAD_FILE, OnloadConfig)
+        return (*containers.HOST_PATHS, *(onload.host_paths(wanted) if wanted is not None else ()))
 
     def containers(self, node: NodeView) -> NicContainers:
         configs = Configs.for_node(node.local, node.files)

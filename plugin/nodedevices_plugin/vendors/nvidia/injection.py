@@ -15,7 +15,6 @@ from msgspec import Struct, field
 from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.model import (
-    AllocationError,
     ContainerEdits,
     DeviceNode,
     Grant,
@@ -24,7 +23,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
     SchedulableId,
 )
-from nodedevices_plugin.vendors.base import NodeView
+from nodedevices_plugin.vendors.base import NodeView, gone
 from nodedevices_plugin.vendors.cdi import STRATEGIES, qualified
 from nodedevices_plugin.vendors.nvidia import cdi, driver_directory, flags, nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
@@ -52,9 +51,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     for the strategy of that name.
     """
 
-    device_list_strategies: tuple[str, ...] = ("envvar",)
-    device_id_strategy: str = "uuid"
-    pass_device_specs: bool = False
+    injection: Injection = field(default_factory=Injection)
     host: Host = field(default_factory=Host)
     handles: Mapping[str, Handle] = field(default_factory=dict)
     cdi_annotation_prefix: str = CDI_PREFIX
@@ -62,54 +59,33 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     driver_directory: DriverDirectory = field(default_factory=DriverDirectory)
 
     @classmethod
-    def from_section(
-        cls,
-        section: Injection | None,
-        *,
-        inventory: Inventory | None = None,
-        host: Host | None = None,
-        cdi_annotation_prefix: str = CDI_PREFIX,
-        cdi_names: Mapping[str, str] | None = None,
-        driver_directory: DriverDirectory | None = None,
-    ) -> InjectionContext:
-        """Return the context from the effective `injection` section (None: the default), the devices, and local
-        settings."""
-        injection = section or Injection()
-        return cls(
-            device_list_strategies=injection.device_list_strategies,
-            device_id_strategy=injection.device_id_strategy,
-            pass_device_specs=injection.pass_device_specs,
-            host=host or Host(),
-            handles=nodes.handles(inventory) if inventory is not None else {},
-            cdi_annotation_prefix=cdi_annotation_prefix,
-            cdi_names=cdi_names or {},
-            driver_directory=driver_directory or DriverDirectory(),
-        )
-
-    @classmethod
     def from_node(cls, node: NodeView) -> InjectionContext:
         own = flags.settings_of(node.local)
-        return cls.from_section(
-            node.injection,
-            inventory=node.inventory,
+        return cls(
+            injection=node.injection,
             host=own.host(node.existing),
+            handles=nodes.handles(node.inventory),
             cdi_annotation_prefix=own.cdi_annotation_prefix,
             cdi_names=cdi.toolkit_names(node.inventory, node.cdi.toolkit) if node.cdi.toolkit else {},
             driver_directory=own.driver_directory,
         )
 
     @property
+    def strategies(self) -> frozenset[str]:
+        return frozenset(self.injection.device_list_strategies)
+
+    @property
     def passes_nodes(self) -> bool:
         """True when containers get device nodes from the kubelet."""
-        strategies = frozenset(self.device_list_strategies)
+        strategies = self.strategies
         only_cdi = bool(strategies) and strategies <= STRATEGIES
-        return driver_directory.STRATEGY in strategies or (self.pass_device_specs and not only_cdi)
+        return driver_directory.STRATEGY in strategies or (self.injection.pass_device_specs and not only_cdi)
 
     def missing_nodes(self, inventory: Inventory) -> Mapping[str, tuple[str, ...]]:
         """Return by device the nodes that its containers are to get from here and that are not there. What the
         container toolkit brings, by a variable or its own CDI specification, it sees to itself."""
         passes, existing = self.passes_nodes, self.host.existing
-        if not nodes.seen(existing) or (not passes and STRATEGIES.isdisjoint(self.device_list_strategies)):
+        if not nodes.seen(existing) or (not passes and STRATEGIES.isdisjoint(self.strategies)):
             return {}
         given = (unit for unit in cdi.present_units(inventory) if passes or unit.id not in self.cdi_names)
         facts = {unit.device.fact.id: unit.device.fact for unit in given}
@@ -117,9 +93,8 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
-        resource, granted = grant.resource, grant.ids
-        strategies = frozenset(self.device_list_strategies)
-        names = tuple(dict.fromkeys(_name(schedulable, resource, self) for schedulable in granted))
+        resource, granted, strategies = grant.resource, grant.ids, self.strategies
+        names = tuple(dict.fromkeys(self._name(schedulable, resource) for schedulable in granted))
         envs = {FEATURE_VARIABLES[feature]: "enabled" for feature in self.host.features}
         mounts: tuple[Mount, ...] = ()
         channels = self.host.imex_channels
@@ -134,70 +109,55 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
             mounts += self.driver_directory.mounts()
             memory = {id_: handle.memory_bytes for id_, handle in self.handles.items()}
             envs |= driver_directory.mps_limits(resource, granted, memory)
-        by_cdi = _qualified(granted, resource, self) if strategies & STRATEGIES else ()
+        by_cdi = self._qualified(granted, resource) if strategies & STRATEGIES else ()
         annotate = by_cdi and "cdi-annotations" in strategies
         return ContainerEdits(
             envs=envs,
             mounts=mounts,
-            devices=_specs(granted, resource, self) if self.passes_nodes and granted else (),
-            annotations={_annotation(resource, granted, self): ",".join(by_cdi)} if annotate else {},
+            devices=self._specs(granted, resource) if self.passes_nodes and granted else (),
+            annotations={self._annotation(resource, granted): ",".join(by_cdi)} if annotate else {},
             cdi_devices=by_cdi if "cdi-cri" in strategies else (),
         )
 
+    def _name(self, schedulable: SchedulableId, resource: OfferedResource) -> str:
+        """Return the runtime's name of the device."""
+        if self.injection.device_id_strategy == "index":
+            return self._handle(schedulable, resource).index
+        return schedulable.part_id
 
-def _name(schedulable: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
-    """Return the runtime's name of the device."""
-    if context.device_id_strategy == "index":
-        return _handle(schedulable, resource, context).index
-    return schedulable.part_id
+    def _handle(self, schedulable: SchedulableId, resource: OfferedResource) -> Handle:
+        handle = self.handles.get(schedulable.part_id)
+        if handle is None:
+            raise gone(resource.name, schedulable.id)
+        return handle
 
+    def _qualified(self, granted: Sequence[SchedulableId], resource: OfferedResource) -> tuple[str, ...]:
+        """CDI names: the devices, then what goes with them. Channels and features have specs of ours only."""
+        extra = [*(("imex-channel", str(channel)) for channel in self.host.imex_channels)]
+        extra += ((feature, cdi.ALL) for feature in self.host.features_present())
+        devices = dict.fromkeys(self._cdi_name(schedulable, resource) for schedulable in granted)
+        return (*devices, *(qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
 
-def _handle(schedulable: SchedulableId, resource: OfferedResource, context: InjectionContext) -> Handle:
-    handle = context.handles.get(schedulable.part_id)
-    if handle is None:  # granted though it left: only where unhealthy ids are not refused
-        raise AllocationError(
-            f"{resource.name}: {schedulable.id} is no longer on this node. "
-            "Delete the pod, so that it is scheduled again."
-        )
-    return handle
+    def _cdi_name(self, schedulable: SchedulableId, resource: OfferedResource) -> str:
+        theirs = self.cdi_names.get(schedulable.part_id)
+        if theirs is not None:
+            return f"{cdi.TOOLKIT_KIND}={theirs}"
+        return qualified(cdi.VENDOR, "gpu", self._name(schedulable, resource))
 
+    def _annotation(self, resource: OfferedResource, granted: Sequence[SchedulableId]) -> str:
+        """The key: no two answers to one container may share it. It must not change when the kubelet calls again."""
+        given = "\n".join((resource.name, *(schedulable.id for schedulable in granted)))
+        return f"{self.cdi_annotation_prefix}{_PLUGIN}_{uuid5(_SUFFIXES, given)}"
 
-def _qualified(
-    granted: Sequence[SchedulableId], resource: OfferedResource, context: InjectionContext
-) -> tuple[str, ...]:
-    """CDI names: the devices, then what goes with them. Channels and features have specs of ours only."""
-    host = context.host
-    extra = [*(("imex-channel", str(channel)) for channel in host.imex_channels)]
-    extra += ((feature, cdi.ALL) for feature in host.features_present())
-    devices = dict.fromkeys(_cdi_name(schedulable, resource, context) for schedulable in granted)
-    return (*devices, *(qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
-
-
-def _cdi_name(schedulable: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
-    theirs = context.cdi_names.get(schedulable.part_id)
-    if theirs is not None:
-        return f"{cdi.TOOLKIT_KIND}={theirs}"
-    return qualified(cdi.VENDOR, "gpu", _name(schedulable, resource, context))
-
-
-def _annotation(resource: OfferedResource, granted: Sequence[SchedulableId], context: InjectionContext) -> str:
-    """The key: no two answers to one container may share it. It must not change when the kubelet calls again."""
-    given = "\n".join((resource.name, *(schedulable.id for schedulable in granted)))
-    return f"{context.cdi_annotation_prefix}{_PLUGIN}_{uuid5(_SUFFIXES, given)}"
+    def _specs(self, granted: Sequence[SchedulableId], resource: OfferedResource) -> tuple[DeviceNode, ...]:
+        """Nodes for the kubelet to pass: the control nodes that exist, the devices' own, and those of IMEX channels."""
+        paths = [
+            *nodes.control_nodes(self.host.existing),
+            *(path for schedulable in granted for path in self._handle(schedulable, resource).nodes),
+            *(nodes.imex_node(channel) for channel in self.host.imex_channels),
+        ]
+        return tuple(DeviceNode(container_path=path, host_path=self.host.path(path)) for path in dict.fromkeys(paths))
 
 
 def _marker(name: str) -> Mount:
     return Mount(container_path=f"{VOLUME_MOUNTS}/{name}", host_path="/dev/null", read_only=False)
-
-
-def _specs(
-    granted: Sequence[SchedulableId], resource: OfferedResource, context: InjectionContext
-) -> tuple[DeviceNode, ...]:
-    """Nodes for the kubelet to pass: the control nodes that exist, the devices' own, and those of IMEX channels."""
-    host = context.host
-    paths = [
-        *nodes.control_nodes(host.existing),
-        *(path for schedulable in granted for path in _handle(schedulable, resource, context).nodes),
-        *(nodes.imex_node(channel) for channel in host.imex_channels),
-    ]
-    return tuple(DeviceNode(container_path=path, host_path=host.path(path)) for path in dict.fromkeys(paths))

@@ -70,7 +70,7 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     if value is None:
         return None
     before = len(problems)
-    given = {key: item for key, item in _mapping(value, "sharing", tuple(KINDS), problems).items() if item is not None}
+    given = _mapping(value, "sharing", tuple(KINDS), problems)
     if len(given) > 1:
         *others, last = given
         both = "both" if len(given) == 2 else "all"
@@ -80,7 +80,7 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
         return None
     kind, body = next(iter(given.items()))
     where = f"sharing.{kind}"
-    fields = {key: item for key, item in _mapping(body, where, SHARING_KEYS, problems).items() if item is not None}
+    fields = _mapping(body, where, SHARING_KEYS, problems)
     entries = _list(fields.get("resources"), f"{where}.resources", problems)
     if not entries and len(problems) == before:
         size = "memoryUnit" if kind == "memory" else "replicas"
@@ -107,7 +107,7 @@ def rule_places(resources: Resources) -> list[str]:
 
 
 def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
-    fields = {key: item for key, item in _mapping(value, where, ENTRY_KEYS, problems).items() if item is not None}
+    fields = _mapping(value, where, ENTRY_KEYS, problems)
     missing = [key for key in ("name", "replicas") if key not in fields]
     problems += [
         InputProblem.at(f"{where}.{key}", "missing; every resource has a name and replicas") for key in missing
@@ -120,7 +120,7 @@ def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
 
 def _memory_entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
     """Names as in the other kinds, and a count of devices; all else is checked as in a policy."""
-    fields = {key: item for key, item in _mapping(value, where, MEMORY_KEYS, problems).items() if item is not None}
+    fields = _mapping(value, where, MEMORY_KEYS, problems)
     if "name" not in fields:
         problems.append(InputProblem.at(f"{where}.name", "missing; every resource has a name"))
     _read_names(fields, where, problems)
@@ -183,13 +183,14 @@ def _name(name: str, where: str, problems: list[str]) -> str:
         return name
 
 
-def _mapping(value: object, where: str, known: tuple[str, ...], problems: list[str]) -> Mapping[str, Any]:
+def _mapping(value: object, where: str, known: tuple[str, ...], problems: list[str]) -> dict[str, Any]:
+    """Return the known keys, without those that are null, which is "not set"."""
     if not isinstance(value, dict):
         problems.append(InputProblem.at(where, f"{_shown(value)} is not a mapping"))
         return {}
     unknown = [str(key) for key in value if key not in known]
     problems += [InputProblem.at(f"{where}.{_shown(key)}", f"unknown key{_hint(where, key, known)}") for key in unknown]
-    return {key: item for key, item in value.items() if key in known}
+    return {key: item for key, item in value.items() if key in known and item is not None}
 
 
 def _hint(where: str, key: str, known: tuple[str, ...]) -> str:

@@ -26,6 +26,7 @@ from nodedevices_probe.fpga import (
 )
 from nodedevices_probe.protocol import DeviceFact
 
+from nodedevices_plugin.vendors.base import text
 from nodedevices_plugin.vendors.plugin_files import load
 
 MA35 = "MA35"
@@ -94,19 +95,19 @@ class Card(Struct, frozen=True, kw_only=True):
                 shell=MA35,
                 timestamp="0",
                 uuid=MA35.lower(),
-                device_id=f"0x{_said(fact, DEVICE_ID)}",
-                serial=_said(fact, SERIAL),
+                device_id=f"0x{text(fact, DEVICE_ID)}",
+                serial=text(fact, SERIAL),
             )
-        shell, timestamp = _said(fact, SHELL), _said(fact, TIMESTAMP)
+        shell, timestamp = text(fact, SHELL), text(fact, TIMESTAMP)
         if not shell or not timestamp:
             return None
         return cls(
-            device_type=_said(fact, DEVICE_TYPE),
+            device_type=text(fact, DEVICE_TYPE),
             shell=shell,
             timestamp=timestamp,
-            uuid=_said(fact, SHELL_UUID)[-UUID_END:].lower(),
-            device_id=f"0x{_said(fact, DEVICE_ID)}",
-            serial=_said(fact, SERIAL),
+            uuid=text(fact, SHELL_UUID)[-UUID_END:].lower(),
+            device_id=f"0x{text(fact, DEVICE_ID)}",
+            serial=text(fact, SERIAL),
         )
 
     @property
@@ -185,8 +186,3 @@ def _wrong(key: str, parts: Sequence[str]) -> list[InputProblem]:
             )
         found.append(InputProblem.at(show(key), f"{show(part)}: {right}"))
     return found
-
-
-def _said(fact: DeviceFact, name: str) -> str:
-    attribute = fact.extra.get(name)
-    return (attribute.string or "") if attribute is not None else ""

@@ -23,9 +23,17 @@ from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit
-from nodedevices_plugin.vendors.base import DeviceNodes, Naming, NodeView, Vendor, VendorShares, whole_or_partitions
+from nodedevices_plugin.vendors.base import (
+    DeviceNodes,
+    Naming,
+    NodeView,
+    Vendor,
+    VendorShares,
+    text,
+    whole_or_partitions,
+)
 from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
-from nodedevices_plugin.vendors.settings import DeviceFile, FlagRule, VendorFlags
+from nodedevices_plugin.vendors.settings import DeviceFile, FlagRule, VendorFlags, content_of
 from nodedevices_plugin.vendors.xilinx.names import Aliases, Card, own_name, parse
 
 GROUP = "FPGA"
@@ -171,12 +179,8 @@ class Xilinx(Vendor):
         own, card = settings_of(naming.local), Card.from_fact(unit.device.fact)
         if card is None:
             return None
-        aliases = naming.files.get(NAMES_FILE) if own.names else None
-        name = own_name(
-            card,
-            exact_u30_names=own.exact_u30_names,
-            aliases=aliases if isinstance(aliases, Aliases) else None,
-        )
+        aliases = content_of(naming.files, NAMES_FILE, Aliases) if own.names else None
+        name = own_name(card, exact_u30_names=own.exact_u30_names, aliases=aliases)
         domain, _, before = own.prefix.partition("/")
         return f"{naming.prefix or domain}/{before}{name}" if name is not None else None
 
@@ -220,8 +224,7 @@ class Xilinx(Vendor):
 def _management_nodes(fact: DeviceFact) -> dict[str, tuple[str, ...]]:
     """Return the management nodes of a card and of its partitions, by id; only texts that look like a path to one,
     since the attribute is a text."""
-    attribute = fact.extra.get(MANAGEMENT_NODES)
-    said = (attribute.string or "").split(",") if attribute is not None else []
+    said = text(fact, MANAGEMENT_NODES).split(",")
     by_partition = {part.id: said[part.index : part.index + 1] for part in fact.partitions}
     return {
         id_: tuple(node for node in nodes if _MANAGEMENT.fullmatch(node))
