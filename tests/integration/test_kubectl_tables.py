@@ -24,6 +24,7 @@ from nodedevices_probe.protocol import Driver, DriverState
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
 from support.kubectl import Kubectl
 from support.plans import UNFIT, make_plan
+from support.reports import node_facts
 
 GPU, MEMORY, MIB = "nvidia.com/gpu", "nodedevices.io/gpu-memory", 1 << 20
 API = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
@@ -88,7 +89,7 @@ def node(**changes: Any) -> NodeFacts:
     made = {**known, **changes}
     inventory = owned({"nvml": made["inventory"]})["nvml"]
     probe = ProbeFacts(name="nvml", inventory=inventory, silent=made.pop("silent", False))
-    return NodeFacts(**{**made, "inventory": inventory, "probes": (probe,)})
+    return node_facts(**{**made, "inventory": inventory, "probes": (probe,)})
 
 
 def by_memory() -> NodeFacts:
@@ -162,7 +163,7 @@ def states() -> dict[str, NodeFacts]:
         ),
         "missing": with_one(model.HealthState.UNHEALTHY, "Missing", "Inspect"),
         "nodriver": node(inventory=unloaded, verdicts={}, plan=model.Plan(), registrations=(), holdings=nothing),
-        "observe": node(observed=node().plan, registrations=()),
+        "observe": node(observed=node().world.plan, registrations=()),
         "refused": node(config=ConfigStatus(reason=names.CONFIG_INVALID, message=refused.message, refused=refused)),
         "stale": node(),
         "unhealthy": with_one(model.HealthState.UNHEALTHY, "Xid79", "ResetBus"),

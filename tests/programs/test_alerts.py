@@ -22,6 +22,7 @@ from nodedevices_plugin.status.facts import NodeFacts
 from support import exposed, prometheus_server
 from support.exposed import GPU, Samples, verdict
 from support.prometheus import METRIC, ROOT, RULES, firing, program, promtool, rules, series
+from support.reports import node_facts
 
 TESTS = ROOT / "tests" / "alerts"
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -49,7 +50,7 @@ def well() -> NodeFacts:
     inventory = replace(made.inventory, devices=tuple(each for each in made.inventory.devices if each.present))
     healthy = {each.fact.id: verdict(HealthState.HEALTHY) for each in inventory.devices}
     probe = replace(made.probes[0], inventory=replace(inventory, line_time=datetime(2026, 11, 21, tzinfo=UTC)))
-    return replace(made, inventory=inventory, verdicts=healthy, probes=(probe,))
+    return node_facts(made, inventory=inventory, verdicts=healthy, probes=(probe,))
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.facts import GIB, START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
 from support.opfacts import device, node_devices, raw_policy
 from support.plans import UNFIT
+from support.reports import node_facts
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 SINCE = START - timedelta(minutes=5)
@@ -105,7 +106,7 @@ def facts(**changes: Any) -> NodeFacts:
         "started": START,
         "now": START,
     }
-    return NodeFacts(**(known | changes))
+    return node_facts(**(known | changes))
 
 
 def by_memory() -> NodeFacts:

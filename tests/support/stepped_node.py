@@ -36,20 +36,10 @@ def report_of(world: World, now: datetime) -> NodeDevicesStatus:
     """What the agent of that world reports then."""
     return report(
         NodeFacts(
-            inventory=world.inventory,
+            world=world,
             verdicts=world.verdicts,
-            plan=world.plan,
-            holdings=world.holdings,
             config=world.config,
-            lost=world.lost,
-            expected=world.expected,
-            most_seen=world.state.most_seen or (),
-            history=world.state.history,
-            uses=world.uses,
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
-            drained=world.state.drained,
-            lost_contexts=world.state.lost_contexts,
-            conflicts=world.conflicts,
             started=START,
             probes=(ProbeFacts(name="any", inventory=world.inventory),),
             now=now,

@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from support.cases import cases
 from support.exposed import by_memory, facts
 from support.facts import gpu, inventory_of, well
+from support.reports import node_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -118,7 +119,7 @@ def test_every_metric_that_an_agent_shows_is_on_the_page_and_no_other() -> None:
     )
     shown = facts(config=ConfigStatus(generation=1))
     devices = (*shown.inventory.devices, *inventory_of(gpu(6, readings=readings)).devices)
-    shown = replace(shown, inventory=replace(shown.inventory, devices=devices))
+    shown = node_facts(shown, inventory=replace(shown.inventory, devices=devices))
     agent = metrics.AgentMetrics(
         facts=lambda: shown, probes=lambda: {"nvml": ProbeCounters()}, parts=Parts(), telemetry=True
     )

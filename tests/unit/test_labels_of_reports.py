@@ -11,12 +11,13 @@ from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline import inventory
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.simulated.file import parse
 from support.facts import START, healthy, snapshot
 from support.opfacts import feature_labels
 from support.plans import make_plan
+from support.reports import node_facts
 
 EIGHT = "profile: h100 x 8"
 MIG = """
@@ -34,7 +35,7 @@ def labels_of(file: str, **settings: Any) -> dict[str, str]:
     verdicts = healthy(*facts.devices)
     plan = make_plan(known, verdicts, PlanSettings(**settings))
     status = report(
-        NodeFacts(
+        node_facts(
             inventory=known,
             verdicts=verdicts,
             plan=plan,

@@ -180,28 +180,31 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
         counts = expected.count(sections.expect, known.owned)
     elif complete:
         counts = expected.lacking(most, known.inventory, known.owned.keys())
-    facts = NodeFacts(
-        inventory=known.inventory,
-        verdicts=known.verdicts,
-        plan=None,
-        holdings=NO_HOLDERS,
-        config=ConfigStatus(
-            sources=known.requested.sources, unmatched=_unmatched(assessment, sources, complete=complete)
-        ),
-        notices=world.state.notices,
+    state = dataclasses.replace(
+        world.state,
         history=assessment.history,
-        mig_strategy=sections.partitions.strategy,
-        exclude=world.active.excluded,
-        unschedulable={entry.id: entry.reason for entry in assessment.cordons if entry.holds(assessment.now)},
         drained=assessment.drained,
-        started=assessment.now,
+        most_seen=most,
+        retired={},  # a matter of the kubelet's
+    )
+    facts = NodeFacts(
+        world=replace(
+            world,
+            known=known,
+            state=state,
+            lost={name: why for name, why in lost.items() if name not in silent},
+            expected=counts,
+        ),
+        verdicts=known.verdicts,
         probes=tuple(
             ProbeFacts(name=name, inventory=part, silent=name in silent, error=silent.get(name))
             for name, part in known.owned.items()
         ),
-        lost={name: why for name, why in lost.items() if name not in silent},
-        expected=counts,
-        most_seen=most,
+        config=ConfigStatus(
+            sources=known.requested.sources, unmatched=_unmatched(assessment, sources, complete=complete)
+        ),
+        unschedulable={cordon.id: cordon.reason for cordon in assessment.facts.cordons},
+        started=assessment.now,
         now=assessment.now,
     )
     return Reading(facts=facts, expects=bool(sections.expect), auto=known.requested.auto)

@@ -40,7 +40,7 @@ from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.settings.probes import lists_devices
-from nodedevices_plugin.status.conditions import no_driver, numbers
+from nodedevices_plugin.status.conditions import lacking_devices, no_driver, numbers
 from nodedevices_plugin.status.facts import whole_second
 from nodedevices_plugin.status.report import report
 
@@ -125,7 +125,7 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
     of_probes = _of_probes(reading, parts, devices=bool(every))
     if not chosen or wrong_here:
         findings += [*of_probes.values(), *_without_driver(parts)]
-    findings += [] if chosen else [_of_count(count, _types(every)) for count in facts.expected or () if count.lacking]
+    findings += [] if chosen else [_of_count(count, _types(every)) for count in lacking_devices(facts)]
     whole = report(facts)
     return Result(
         node=node,
@@ -257,7 +257,7 @@ def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: boo
         loaded = part.driver is not None and part.driver.state is DriverState.LOADED
         if not loaded and (not devices or part.devices or part.accelerators_on_bus):
             wrong(name, "no driver", no_driver(part))
-    for name, why in reading.facts.lost.items():
+    for name, why in reading.facts.world.lost.items():
         wrong(name, "sees no device", why)
     if not devices and not found:
         for name in parts:

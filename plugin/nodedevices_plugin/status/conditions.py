@@ -104,13 +104,13 @@ def _ready(facts: NodeFacts) -> Condition:
     if unloaded:
         why = _named(facts, {probe.name: no_driver(probe.inventory) for probe in unloaded})
         return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, why)
-    if facts.lost:
-        why = "; ".join(f"{name}: {text}" for name, text in facts.lost.items())
+    if facts.world.lost:
+        why = "; ".join(f"{name}: {text}" for name, text in facts.world.lost.items())
         return _condition(facts, names.READY, "False", names.DEVICES_LOST, why)
-    if facts.plan is None and facts.config.reason == names.NO_CONFIG:
+    if facts.world.plan is None and facts.config.reason == names.NO_CONFIG:
         return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
-    if facts.observed is not None:
-        return _observing(facts, facts.observed)
+    if facts.world.observed is not None:
+        return _observing(facts, facts.world.observed)
     by_state: dict[RegistrationState, list[Registration]] = defaultdict(list)
     for registration in facts.registrations:
         by_state[registration.state].append(registration)
@@ -148,9 +148,9 @@ def _needed(facts: NodeFacts) -> tuple[ProbeFacts, ...]:
 def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
     """None where no device is expected, and where nothing lacks of what the node has had."""
     kind = names.EXPECTED_DEVICES
-    if facts.expected is None:
+    if facts.world.expected is None:
         return (_condition(facts, kind, "Unknown", names.STARTING, "not every probe has reported yet"),)
-    if not facts.expected:
+    if not facts.world.expected:
         return ()
     lacking = lacking_devices(facts)
     if not lacking:
@@ -161,7 +161,7 @@ def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
 
 
 def lacking_devices(facts: NodeFacts) -> list[Count]:
-    return [count for count in facts.expected or () if count.lacking]
+    return [count for count in facts.world.expected or () if count.lacking]
 
 
 def numbers(lacking: Sequence[Count]) -> str:
@@ -186,7 +186,8 @@ def _too_few(lacking: Sequence[Count]) -> str:
 
 
 def _problems(facts: NodeFacts) -> list[str]:
-    needed = _needed(facts)
+    needed, world = _needed(facts), facts.world
+    clients, confirming = world.state.clients.clients, (*world.confirm_problems, *world.confirm_waits)
     parts = [
         f"{names.PROBE_UNAVAILABLE}: {probe.name}: {probe.error or SILENT_MESSAGE}; what only this probe reports of "
         "devices is missed, and they are served as before"
@@ -199,14 +200,14 @@ def _problems(facts: NodeFacts) -> list[str]:
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
     parts += [facts.probe_server_problem] if facts.probe_server_problem else []
     parts += [f"files for CNI plugins: {facts.node_files_problem}"] if facts.node_files_problem else []
-    if lost := {"/".join(key.split("/")[:2]) for key, client in facts.clients.items() if client.reason == RESTARTED}:
+    if lost := {"/".join(key.split("/")[:2]) for key, client in clients.items() if client.reason == RESTARTED}:
         parts.append(f"{RESTARTED}: containers started before it lost their CUDA contexts: {listing(sorted(lost))}")
-    return parts + [f"annotation {CONFIRM}: {problem}" for problem in facts.confirm_problems[:NAMED]]
+    return parts + [f"annotation {CONFIRM}: {problem}" for problem in confirming[:NAMED]]
 
 
 def _observing(facts: NodeFacts, observed: Plan) -> Condition:
     """Nothing is registered here; PodResources is the only way to the kubelet."""
-    holdings = facts.holdings
+    holdings = facts.world.holdings
     if holdings.state is HoldersState.UNAVAILABLE:
         starting = holdings.taken == 0.0 and facts.running_seconds < STARTING_SECONDS
         status: Status = "Unknown" if starting else "False"
@@ -245,7 +246,7 @@ def _devices_healthy(facts: NodeFacts, devices: tuple[api.Device, ...]) -> Condi
     unhealthy = [device for device in devices if device.health.state == "Unhealthy"]
     unknown = [device for device in devices if device.health.state == "Unknown"]
     degraded = [device for device in devices if device.health.state == "Degraded"]
-    known = facts.holdings.state is HoldersState.SYNCED
+    known = facts.world.holdings.state is HoldersState.SYNCED
     if unhealthy:
         parts = _listed(sorted(unhealthy, key=badness), devices, holders_known=known)
         also = f"; unknown: {_listed(unknown, devices)}" if unknown else ""
@@ -298,8 +299,8 @@ def _config_applied(facts: NodeFacts) -> Condition:
 
 
 def _holders_known(facts: NodeFacts) -> Condition:
-    state = facts.holdings.state
-    message = "; ".join(filter(None, (facts.holdings.message, _unlisted(facts))))
+    state = facts.world.holdings.state
+    message = "; ".join(filter(None, (facts.world.holdings.message, _unlisted(facts))))
     if state is HoldersState.SYNCED:
         return _condition(facts, names.HOLDERS_KNOWN, "True", names.SYNCED, message)
     return _condition(facts, names.HOLDERS_KNOWN, "Unknown", state.value, message)
@@ -313,7 +314,7 @@ def _unlisted(facts: NodeFacts) -> str:
     known = {COUNTED, *(device.fact.id for device in facts.inventory.devices)}
     known |= {part.id for device in facts.inventory.devices for part in device.fact.partitions}
     unknown = [
-        (holder, id_) for holder in facts.holdings.holders for id_ in holder.ids if physical_id(id_) not in known
+        (holder, id_) for holder in facts.world.holdings.holders for id_ in holder.ids if physical_id(id_) not in known
     ]
     if not unknown:
         return ""
@@ -331,16 +332,16 @@ def _unlisted(facts: NodeFacts) -> str:
 def _allocated_once(facts: NodeFacts) -> Condition:
     """What the last complete Lists have shown stays until another one shows that it is over."""
     kind = names.ALLOCATED_ONCE
-    if facts.held_twice is None:
+    if facts.world.allocations.found is None:
         text = "the kubelet has not listed its pods' devices yet"
         return find(facts.previous, kind) or _condition(facts, kind, "Unknown", names.STARTING, text)
-    if not facts.held_twice:
+    if not facts.world.allocations.found:
         return _condition(facts, kind, "True", names.NO_DOUBLE_ALLOCATION)
     called = device_names(facts.inventory)
     parts = listing(
         f"{called.get(double.device_id, double.device_id)} {double.id}: {' and '.join(double.pods[:HOLDERS_NAMED])}"
         + (f" and {len(double.pods) - HOLDERS_NAMED} more" if len(double.pods) > HOLDERS_NAMED else "")
-        for double in facts.held_twice
+        for double in facts.world.allocations.found
     )
     text = f"the kubelet has given a device to more than one pod: {parts}; delete all of these pods except one"
     return _condition(facts, kind, "False", names.DOUBLE_ALLOCATION, text)

@@ -84,7 +84,7 @@ class DeviceReports:
         return tuple(found)
 
     def _whole(self, device: InventoryDevice) -> api.Device:
-        facts, fact = self._facts, device.fact
+        facts, fact, state = self._facts, device.fact, self._facts.world.state
         holders = self._holders[fact.id]
         # As its probe reports them, then, as far as there is room, its nearest devices of other probes.
         links = [(link.kind, link.to, link.count) for link in fact.links]
@@ -98,11 +98,11 @@ class DeviceReports:
             capacity=fact.capacity,
             links=tuple(api.Link(kind=kind, to=to, count=count) for kind, to, count in links[:MAX_LINKS]),
             health=_health(facts.verdicts.get(fact.id), facts),
-            notices=tuple(map(_notice, facts.notices.get(fact.id, ())[: api.MAX_NOTICES])),
-            history=tuple(map(_occurred, facts.history.get(fact.id, ())[: api.MAX_HISTORY])),
-            excluded=excluded_by(fact.id, facts.exclude),
+            notices=tuple(map(_notice, state.notices.get(fact.id, ())[: api.MAX_NOTICES])),
+            history=tuple(map(_occurred, state.history.get(fact.id, ())[: api.MAX_HISTORY])),
+            excluded=self._excluded(fact.id),
             unschedulable=facts.unschedulable.get(fact.id),
-            drained_since=whole_second(drained) if (drained := facts.drained.get(fact.id)) is not None else None,
+            drained_since=whole_second(drained) if (drained := state.drained.get(fact.id)) is not None else None,
             partitions=tuple(self._partition(part, device) for part in fact.partitions),
             shares=self._shares.get(fact.id),
             holders=_shown(holders),
@@ -133,7 +133,7 @@ class DeviceReports:
                 state="Unhealthy",
                 reason=MISSING,
                 message="the driver no longer lists it; it stays listed while a pod holds it",
-                since=whole_second(facts.previous_departed.get(part.id, facts.now)),
+                since=whole_second(facts.world.departed.get(part.id, facts.now)),
             )
         return api.Partition(
             id=part.id,
@@ -145,10 +145,13 @@ class DeviceReports:
             size=part.size,
             capacity=part.capacity,
             health=health,
-            excluded=excluded_by(device.fact.id, facts.exclude) or excluded_by(part.id, facts.exclude),
+            excluded=self._excluded(device.fact.id) or self._excluded(part.id),
             unschedulable=facts.unschedulable.get(part.id),
             shares=self._shares.get(part.id),
         )
+
+    def _excluded(self, id_: str) -> str | None:
+        return excluded_by(id_, self._facts.world.active.excluded)
 
     def _holders_by_device(self) -> Mapping[str, list[api.Holder]]:
         """Return the holders by device id. The replicas that a container has of one device or partition are one
@@ -157,7 +160,7 @@ class DeviceReports:
         device_of = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
         device_of |= {device.fact.id: device.fact.id for device in facts.inventory.devices}
         found: dict[str, list[api.Holder]] = defaultdict(list)
-        for holder in facts.holdings.holders:
+        for holder in facts.world.holdings.holders:
             by_part: dict[str, set[str]] = {}  # the ids of shares
             for id_ in holder.ids:
                 if (part := physical_id(id_)) in device_of:
@@ -179,11 +182,11 @@ class DeviceReports:
         facts, resource = self._facts, holder.resource or ""
         who = (holder.namespace, holder.pod, holder.container)
         judged = facts.verdicts.get(device)
-        verdict = client_verdict(facts.clients.get(client_key(holder)), resource, facts.now)
+        verdict = client_verdict(facts.world.state.clients.clients.get(client_key(holder)), resource, facts.now)
         if verdict is None and (judged is None or judged.state is not HealthState.UNHEALTHY):
-            verdict = facts.lost_contexts.get(lost_key(*who, holder.resource or holder.claim, device))
+            verdict = facts.world.state.lost_contexts.get(lost_key(*who, holder.resource or holder.claim, device))
         if verdict is None and judged is not None and judged.state is HealthState.HEALTHY:
-            verdict = facts.conflicts.get((*who, resource))
+            verdict = facts.world.conflicts.get((*who, resource))
         memory = memory_of(ids) if shared else None
         use = self._uses.get(part)
         return api.Holder(

@@ -21,29 +21,23 @@ from nodedevices_api.conditions import Condition
 from nodedevices_api.withheld import MEANINGS, SERVED_BY_ANOTHER
 from nodedevices_probe.protocol import Driver, DriverState
 
-from nodedevices_plugin.granting.conflicts import Conflicts, DoubleAllocation
 from nodedevices_plugin.model import (
     Blocked,
     CoresHeld,
     DeviceUse,
     HoldersState,
-    Holdings,
     Inventory,
-    MostSeen,
-    Notice,
     Occurrences,
     OfferedResource,
     Plan,
     Registration,
     SchedulableId,
-    Uses,
     Verdict,
     served_by_others,
 )
 from nodedevices_plugin.model.ids import memory_held, share_of
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
-from nodedevices_plugin.pipeline.expected import Count
-from nodedevices_plugin.sharing.clients import Client
+from nodedevices_plugin.pipeline.world import World
 
 MAX_RESOURCES = 32
 NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
@@ -79,7 +73,7 @@ def faults_lately(facts: NodeFacts) -> dict[str, tuple[Occurrences, ...]]:
     """Return by device what has been a fault of it lately, in the order of the devices; none for those without."""
     found = {
         device.fact.id: tuple(
-            occurrences for occurrences in facts.history.get(device.fact.id, ()) if occurrences.is_fault
+            occurrences for occurrences in facts.world.state.history.get(device.fact.id, ()) if occurrences.is_fault
         )
         for device in facts.inventory.devices
     }
@@ -88,7 +82,7 @@ def faults_lately(facts: NodeFacts) -> dict[str, tuple[Occurrences, ...]]:
 
 def uses_by_part(facts: NodeFacts) -> dict[str, DeviceUse]:
     """Return how held devices are used, by their ids and those of their partitions."""
-    uses = {} if facts.uses is None else facts.uses.devices
+    uses = {} if facts.world.uses is None else facts.world.uses.devices
     return {
         id_: uses[device.fact.id]
         for device in facts.inventory.devices
@@ -155,13 +149,13 @@ def share_counts(facts: NodeFacts) -> tuple[ShareCounts, ...]:
 
 def holders_were_known(facts: NodeFacts) -> bool:
     """True when the holders were known at least once: before that, everything would seem to be free."""
-    return facts.holdings.state is HoldersState.SYNCED or facts.holdings.taken > 0.0
+    return facts.world.holdings.state is HoldersState.SYNCED or facts.world.holdings.taken > 0.0
 
 
 def held_ids(facts: NodeFacts) -> dict[str, set[str]]:
     """Return by resource the ids that containers hold."""
     held: dict[str, set[str]] = defaultdict(set)
-    for holder in facts.holdings.holders:
+    for holder in facts.world.holdings.holders:
         if holder.resource is not None:
             held[holder.resource].update(holder.ids)
     return held
@@ -258,49 +252,34 @@ class ProbeFacts(Struct, frozen=True, kw_only=True):
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """The whole input of a report."""
+    """The whole input of a report: the world after a step, and what is outside it."""
 
-    inventory: Inventory
-    verdicts: Mapping[str, Verdict]
-    plan: Plan | None  # None: nothing was planned yet
-    observed: Plan | None = None  # what others offer (pipeline.foreign); None: this agent serves the kubelet itself
-    holdings: Holdings  # by our own ids (foreign.named)
-    held_twice: tuple[DoubleAllocation, ...] | None = None  # None: the kubelet has not listed its holders yet
-    cores: CoresHeld = field(default_factory=CoresHeld)
+    world: World
+    verdicts: Mapping[str, Verdict]  # with what their MPS daemons say (sharing.clients)
+    probes: tuple[ProbeFacts, ...]
     registrations: tuple[Registration, ...] = ()
-    config: ConfigStatus = field(default_factory=ConfigStatus)
-    retired: Mapping[str, datetime] = field(default_factory=dict)
-    notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device, the newest first
-    history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # the same
-    uses: Uses | None = None  # how held devices are used; None: no policy asks for it
-    mig_strategy: str = ""  # in effect
-    exclude: tuple[str, ...] = ()  # resources.exclude in effect
+    config: ConfigStatus = field(default_factory=ConfigStatus)  # with the kubelet's part (reporter)
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # taken out of service by people: id -> why
-    drained: Mapping[str, datetime] = field(default_factory=dict)  # of these, what can be taken out of the machine
-    clients: Mapping[str, Client] = field(default_factory=dict)  # of MPS daemons, by sharing.clients.key
-    lost_contexts: Mapping[str, Verdict] = field(default_factory=dict)  # by pipeline.lost_contexts.key
-    conflicts: Conflicts = field(default_factory=dict)
+    cores: CoresHeld = field(default_factory=CoresHeld)
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
-    probes: tuple[ProbeFacts, ...]
     state_problem: str | None = None  # why the state file cannot be used or written
     cdi_problem: str = ""  # why containers do not get devices by CDI as they should
     node_files_problem: str = ""  # why other programs do not find files about devices (host.node_files)
     probe_server_problem: str = ""  # why what is asked of the hardware beside probes' lines may be old
-    lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of the node's devices (pipeline.lost)
-    expected: tuple[Count, ...] | None = ()  # by the section `expect` or by what it had; None: not judged yet
-    most_seen: tuple[MostSeen, ...] = ()
-    confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
     previous: tuple[Condition, ...] = ()
-    previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
     stopping: bool = False  # the last report of this agent
     left_out: tuple[str, ...] = ()  # parts of a report that could not be made, and why (report)
     now: datetime
 
+    @property
+    def inventory(self) -> Inventory:
+        return self.world.inventory
+
 
 def offered(facts: NodeFacts) -> Plan:
     """Return the plan that the kubelet is sent, by this agent or by other plugins."""
-    return facts.observed or facts.plan or Plan()
+    return facts.world.observed or facts.world.plan or Plan()
 
 
 def whole_second(when: datetime) -> datetime:

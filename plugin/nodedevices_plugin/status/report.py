@@ -74,7 +74,8 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
     reports = DeviceReports(facts, left_out)
     devices = reports.devices()
     configuration, resources = _configuration(facts, left_out), _resources(facts, reports.names, left_out)
-    retired = sorted(sorted(facts.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:])
+    state = facts.world.state
+    retired = sorted(sorted(state.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:])
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
@@ -94,7 +95,9 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
         devices=devices,
         resources=resources,
         retired_resources=left_out.all("retired resource", _retired, ((entry[0], entry) for entry in retired)),
-        most_seen=left_out.all("most seen", _most_seen, ((entry.product_name, entry) for entry in facts.most_seen)),
+        most_seen=left_out.all(
+            "most seen", _most_seen, ((entry.product_name, entry) for entry in state.most_seen or ())
+        ),
         conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(left_out.said))), devices),
     )
 
@@ -134,7 +137,7 @@ def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
 
 def offered_devices(facts: NodeFacts) -> int | None:
     """Count the devices with a healthy id that is offered to the kubelet, by this agent or another plugin."""
-    known = facts.plan is not None if facts.observed is None else facts.holdings.offered is not None
+    known = facts.world.plan is not None if facts.world.observed is None else facts.world.holdings.offered is not None
     if not known:
         return None
     refused = {
@@ -175,7 +178,7 @@ def _summary(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...
         message=_in_words(devices, resources, worst if sick else None, numbers(lacking_devices(facts))),
         reason=node_reason(facts, worst.health.reason if worst is not None and sick else ""),
         recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
-        idle=None if facts.uses is None else sum(use.unused for use in facts.uses.devices.values()),
+        idle=None if facts.world.uses is None else sum(use.unused for use in facts.world.uses.devices.values()),
     )
 
 
@@ -284,7 +287,7 @@ def _machine(facts: NodeFacts) -> api.Machine | None:
         type=machine.type or None,
         mode=machine.mode or None,
         clique=machine.clique or None,
-        mig_strategy=facts.mig_strategy or None,
+        mig_strategy=facts.world.active.effective.sections.partitions.strategy,
         vgpu_version=machine.vgpu_version,
         vgpu_branch=machine.vgpu_branch,
     )
@@ -304,7 +307,7 @@ def _configuration(facts: NodeFacts, left_out: LeftOut) -> api.ConfigurationStat
         sources=config.sources,
         files_alone=config.refused is None and bool(config.others),
         waiting_for_pods=config.waiting_for[: api.MAX_WAITING_FOR],
-        serving=None if facts.observed is None else OBSERVE,
+        serving=None if facts.world.observed is None else OBSERVE,
         refusals=refusals,
         unmatched=left_out.all("unmatched", _unmatched, ((entry.entry, entry) for entry in entries)),
     )

@@ -91,42 +91,23 @@ class Reporter:
         said = find(self.conditions, CONFIG_APPLIED)
         was_applied = said is not None and said.status == "True"
         facts = self.facts = NodeFacts(
-            inventory=world.inventory,
+            world=world,
             verdicts=with_daemons(world.verdicts, world.state.clients, world.daemons),
-            plan=world.plan,
-            observed=world.observed,
-            holdings=world.holdings,
-            held_twice=world.allocations.found,
-            cores=cores,
-            registrations=registrations,
-            config=with_kubelet(world.config, self._taken, offered, registrations, sections, was_applied=was_applied),
-            retired=world.state.retired,
-            notices=world.state.notices,
-            history=world.state.history,
-            uses=world.uses,
-            mig_strategy=sections.partitions.strategy,
-            exclude=world.active.excluded,
-            unschedulable={cordon.id: cordon.reason for cordon in world.state.unschedulable if cordon.holds(now)},
-            drained=world.state.drained,
-            clients=world.state.clients.clients,
-            lost_contexts=world.state.lost_contexts,
-            conflicts=world.conflicts,
-            started=self._started,
-            running_seconds=time.monotonic() - world.started,
             probes=tuple(
                 ProbeFacts(name=name, inventory=part, silent=name in outcome.silent, error=probe_errors[name])
-                for name, part in outcome.world.known.owned.items()
+                for name, part in world.known.owned.items()
             ),
+            registrations=registrations,
+            config=with_kubelet(world.config, self._taken, offered, registrations, sections, was_applied=was_applied),
+            unschedulable={cordon.id: cordon.reason for cordon in world.state.unschedulable if cordon.holds(now)},
+            cores=cores,
+            started=self._started,
+            running_seconds=time.monotonic() - world.started,
             state_problem=state_problem,
             cdi_problem=cdi_problem,
             node_files_problem=node_files_problem,
             probe_server_problem=probe_server_problem,
-            lost=world.lost,
-            expected=world.expected,
-            most_seen=world.state.most_seen or (),
-            confirm_problems=(*world.confirm_problems, *world.confirm_waits),
             previous=self.conditions,
-            previous_departed=world.departed,
             now=now,
         )
         if self._publisher is None or self._made_by is None:

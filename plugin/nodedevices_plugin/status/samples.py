@@ -220,16 +220,16 @@ def _devices(facts: NodeFacts) -> Iterator[Sample]:
 
 
 def _holders(facts: NodeFacts) -> Iterator[Sample]:
-    held = _held(facts)
+    held, uses = _held(facts), facts.world.uses
     for device in facts.inventory.devices:
         where = labels(device)
         ids = (device.fact.id, *(part.id for part in device.fact.partitions))
         yield HOLDERS, where, sum(len(held[id_]) for id_ in ids)
         for holder in sorted({holder for id_ in ids for holder in held[id_]}):
             yield HOLDER, (*where, *holder), 1
-            if facts.uses is not None and (use := facts.uses.devices.get(device.fact.id)) and use.since is not None:
+            if uses is not None and (use := uses.devices.get(device.fact.id)) and use.since is not None:
                 yield IDLE_SECONDS, (*where, *holder, use.word), max(0.0, (facts.now - use.since).total_seconds())
-    for namespace, seconds in facts.uses.namespaces.items() if facts.uses is not None else ():
+    for namespace, seconds in uses.namespaces.items() if uses is not None else ():
         yield HELD_SECONDS, [namespace], seconds.held
         yield UNUSED_SECONDS, [namespace], seconds.unused
 
@@ -238,7 +238,7 @@ def _held(facts: NodeFacts) -> defaultdict[str, list[tuple[str, str, str, str]]]
     """Device or partition id -> resource, namespace, pod and container of each that has it, by a device plugin or a
     claim."""
     held: defaultdict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
-    for holder in facts.holdings.holders:
+    for holder in facts.world.holdings.holders:
         for part_id in {*map(physical_id, holder.ids), *holder.also}:
             held[part_id].append((holder.resource or "", holder.namespace, holder.pod, holder.container))
     return held
@@ -264,7 +264,7 @@ def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
             yield MEMORY_SHARES, (index[device], device, resource, state), amount
     devices = facts_by_id(facts.inventory)
     held: Tally[tuple[str, ...]] = Tally()
-    for holder in facts.holdings.holders:
+    for holder in facts.world.holdings.holders:
         who = (holder.resource or "", holder.namespace, holder.pod, holder.container)
         for part, size in memory_held(holder.ids).items():
             if (fact := devices.get(part)) is not None:
@@ -289,8 +289,8 @@ def _resources(facts: NodeFacts) -> Iterator[Sample]:
             [registration.resource],
             registration.state is RegistrationState.SERVED_BY_ANOTHER,
         )
-    yield HOLDERS_KNOWN, [], facts.holdings.state is HoldersState.SYNCED
-    yield DOUBLE_ALLOCATIONS, [], len(facts.held_twice or ())
+    yield HOLDERS_KNOWN, [], facts.world.holdings.state is HoldersState.SYNCED
+    yield DOUBLE_ALLOCATIONS, [], len(facts.world.allocations.found or ())
 
 
 def _configuration(facts: NodeFacts) -> Iterator[Sample]:

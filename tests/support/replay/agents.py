@@ -337,16 +337,9 @@ class Whole:
         now = self.steps.time
         status = report(
             NodeFacts(
-                inventory=world.inventory,
+                world=world,
                 verdicts=world.verdicts,
-                plan=world.plan,
-                holdings=world.holdings,
                 config=world.config,
-                notices=world.state.notices,
-                lost=world.lost,
-                expected=world.expected,
-                most_seen=world.state.most_seen or (),
-                confirm_problems=(*world.confirm_problems, *world.confirm_waits),
                 started=START,
                 probes=tuple(
                     ProbeFacts(name=name, inventory=part, silent=name in outcome.silent)

@@ -13,6 +13,7 @@ from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics
 from support.exposed import GPU, MEMORY, SINCE, Samples, agent, by_memory, facts, parsed
 from support.facts import GIB, START, gpu, gpu_id, inventory_of, partition, snapshot, well
+from support.reports import node_facts
 
 
 def of(samples: Samples, metric: str, *labels: str) -> dict[tuple[str, ...], float]:
@@ -80,7 +81,7 @@ def test_each_container_that_holds_a_device_or_a_part_of_it_is_named_until_it_en
         (gpu_id(5), "", "ml", "infer", "main"): 1,
     }
     before = facts()
-    after = replace(before, holdings=replace(before.holdings, holders=()))
+    after = node_facts(before, holdings=replace(before.world.holdings, holders=()))
     assert "nodedevices_device_holder" not in agent(after)
 
 
@@ -105,7 +106,7 @@ def test_memory_shares_and_their_holders_add_up() -> None:
 def test_of_a_gpu_that_is_missing_the_memory_that_pods_hold_counts_and_no_other() -> None:
     before = by_memory()
     inventory = stage.update(before.inventory, snapshot(sequence=2), now=START, monotonic=1.0)
-    shown = agent(replace(before, inventory=inventory))
+    shown = agent(node_facts(before, inventory=inventory))
     counted = of(shown, "nodedevices_device_memory_shares_bytes", "index", "state")
     assert {key: value for key, value in counted.items() if value} == {("0", "held"): 6 * GIB}
 
@@ -188,8 +189,8 @@ def test_each_probe_says_when_its_last_line_came_and_before_the_first_plan_there
     silent = ProbeFacts(name="acme", inventory=replace(never, line_time=None))
     shown = agent(replace(facts(), probes=(reported, silent)))["nodedevices_probe_last_line_timestamp_seconds"]
     assert shown == {(("probe", "nvml"),): START.timestamp(), (("probe", "acme"),): 0}
-    assert "nodedevices_resource_capacity" not in agent(replace(facts(), plan=None))
-    assert "nodedevices_resource_capacity" not in agent(replace(facts(), plan=Plan()))
+    assert "nodedevices_resource_capacity" not in agent(node_facts(facts(), plan=None))
+    assert "nodedevices_resource_capacity" not in agent(node_facts(facts(), plan=Plan()))
 
 
 def test_telemetry_is_shown_in_base_units_and_only_where_it_is_switched_on() -> None:

@@ -11,9 +11,10 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Regi
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
 from support.facts import START, gpu, gpu_id, old, xid
+from support.reports import node_facts
 from support.stepped_node import Node
 from support.there import there
 
@@ -49,7 +50,7 @@ def server() -> Node:
 def status(node: Node) -> api.NodeDevicesStatus:
     world = node.world
     return report(
-        NodeFacts(
+        node_facts(
             inventory=world.inventory,
             verdicts=world.verdicts,
             plan=world.plan,

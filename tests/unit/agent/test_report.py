@@ -39,6 +39,7 @@ from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
+from support.reports import node_facts
 from support.there import there
 
 GPU = "nvidia.com/gpu"
@@ -88,7 +89,7 @@ def facts(count: int = 2, **changes: Any) -> NodeFacts:
     made = {**known, **changes}
     one = {"name": "simulated", "silent": made.pop("probe_silent", False), "error": made.pop("probe_error", None)}
     inventory = owned({"simulated": made["inventory"]})["simulated"]
-    return NodeFacts(**{"probes": (ProbeFacts(**one, inventory=inventory),), **made, "inventory": inventory})
+    return node_facts(**{"probes": (ProbeFacts(**one, inventory=inventory),), **made, "inventory": inventory})
 
 
 def condition(made: NodeFacts, kind: str) -> tuple[str, str, str]:
@@ -398,7 +399,7 @@ def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
     inventory = inventory_of(gpu(0, partitions=(partition(0, 0),)))
     [device] = inventory.devices
     gone = replace(inventory, devices=(dataclasses.replace(device, departed_partitions=frozenset({mig_id(0, 0)})),))
-    made = facts(1, inventory=gone, previous_departed={mig_id(0, 0): START - timedelta(hours=1)})
+    made = facts(1, inventory=gone, departed={mig_id(0, 0): START - timedelta(hours=1)})
     health = there(report(made).devices[0].partitions[0].health)
     assert (health.state, health.reason, health.since) == ("Unhealthy", "Missing", START - timedelta(hours=1))
 

@@ -32,10 +32,11 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.sharing.registry import TimeSlicing
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Link, Machine, Partition
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
+from support.reports import node_facts
 from support.stepped_node import Node
 
 SHARED = "nvidia.com/gpu.shared"
@@ -45,7 +46,7 @@ FAULTY = gpu_id(1)
 NOTICE = Notice(code="Xid31", message="a page fault", since=START, time=START, count=3, counted=START, newest=START)
 
 
-def node() -> NodeFacts:
+def node() -> dict[str, Any]:
     """One of everything that a report is made of; GPU 1 has a fault."""
     first = gpu(
         0,
@@ -66,28 +67,28 @@ def node() -> NodeFacts:
         Holder(namespace="ml", pod="a", container="c", resource=SHARED, ids=(f"{gpu_id(0)}::0",), since=START),
         Holder(namespace="ml", pod="b", container="c", claim="ml/gpu", ids=(mig_id(0, 0),), since=START),
     )
-    return NodeFacts(
-        inventory=inventory,
-        verdicts={**healthy(first), FAULTY: fault},
-        plan=Plan(
+    return {
+        "inventory": inventory,
+        "verdicts": {**healthy(first), FAULTY: fault},
+        "plan": Plan(
             resources=(OfferedResource(name=SHARED, ids=ids, sharing=SharingFacts(mode=TimeSlicing(), replicas=2)),)
         ),
-        holdings=Holdings(state=HoldersState.SYNCED, taken=1.0, holders=pods),
-        cores=CoresHeld(devices={gpu_id(0): 30}, holders={("ml", "a", "c", SHARED): 30}),
-        registrations=(Registration(resource=SHARED, state=RegistrationState.REGISTERED),),
-        config=ConfigStatus(
+        "holdings": Holdings(state=HoldersState.SYNCED, taken=1.0, holders=pods),
+        "cores": CoresHeld(devices={gpu_id(0): 30}, holders={("ml", "a", "c", SHARED): 30}),
+        "registrations": (Registration(resource=SHARED, state=RegistrationState.REGISTERED),),
+        "config": ConfigStatus(
             refused=Refused(section="sharing", field="sharing.x", message="no"),
             unmatched=(Unmatched(section="sharing", entry="x", message="no"),),
             waiting_for=("ml/b",),
         ),
-        retired={"example.com/gone": START},
-        notices={gpu_id(0): (NOTICE,)},
-        exclude=("NONE-*",),
-        unschedulable={gpu_id(0): "RMA"},
-        started=START,
-        probes=(ProbeFacts(name="simulated", inventory=inventory),),
-        now=START,
-    )
+        "retired": {"example.com/gone": START},
+        "notices": {gpu_id(0): (NOTICE,)},
+        "exclude": ("NONE-*",),
+        "unschedulable": {gpu_id(0): "RMA"},
+        "started": START,
+        "probes": (ProbeFacts(name="simulated", inventory=inventory),),
+        "now": START,
+    }
 
 
 def named(value: Any) -> tuple[str, ...]:
@@ -138,7 +139,7 @@ def test_whatever_is_odd_about_a_device_a_pod_or_a_driver_the_fault_of_another_i
         for new in ODD:
             if isinstance(new, str) is not isinstance(_at(known, place), str):
                 continue
-            status = report(changed(known, place, new))
+            status = report(node_facts(**changed(known, place, new)))
             to_dict(status)
             found = {each.id: each.health.reason for each in status.devices}
             assert found.get(FAULTY) == "Xid79", (place, new)
@@ -154,7 +155,7 @@ def test_what_is_left_out_is_named_and_of_a_device_its_health_stays() -> None:
     known = node()
     odd = changed(known, ("inventory", "devices", 0, "fact", "vendor"), "nvidia")
     odd = changed(odd, ("inventory", "devices", 0, "fact", "numa_node"), -7)
-    status = report(replace(odd, config=ConfigStatus()))
+    status = report(node_facts(**odd | {"config": ConfigStatus()}))
     [first, _] = status.devices
     assert (first.id, first.health.state, first.attributes) == (gpu_id(0), "Healthy", None)
     [ready] = [each for each in status.conditions if each.type == "Ready"]
@@ -176,5 +177,6 @@ def test_a_partition_whose_profile_makes_no_name_costs_no_other_device_its_place
     for each in stepped.plan.resources:
         encoded(each)
     known, plan = stepped.world, stepped.plan
-    status = report(replace(node(), inventory=known.inventory, plan=plan, verdicts=known.verdicts, registrations=()))
+    offer = {"inventory": known.inventory, "plan": plan, "verdicts": known.verdicts, "registrations": ()}
+    status = report(node_facts(**node() | offer))
     assert {each.name for each in status.resources} == {each.name for each in plan.resources if each.ids}

@@ -33,6 +33,7 @@ from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
 from support.fuzzing import scaled
 from support.local import at_once
 from support.plans import UNFIT
+from support.reports import node_facts
 from support.stepped_node import Node
 
 GPU, MEMORY, ALIYUN = "nvidia.com/gpu", "nodedevices.io/gpu-memory", "aliyun.com/gpu-mem"
@@ -68,7 +69,7 @@ def facts(node: Node, **changes: Any) -> NodeFacts:
         "probes": (),
         "now": START + timedelta(seconds=node.clock),
     }
-    return NodeFacts(**{**known, **changes})
+    return node_facts(**{**known, **changes})
 
 
 def shares(node: Node, **changes: Any) -> list[dict[str, Any] | None]:

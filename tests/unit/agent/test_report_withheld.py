@@ -22,9 +22,10 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
+from support.reports import node_facts
 from support.there import there
 
 GPU = "nvidia.com/gpu"
@@ -58,7 +59,7 @@ def status(
     inventory = inventory_of(*devices)
     known: dict[str, Any] = {"verdicts": healthy(*devices), **more}
     return report(
-        NodeFacts(
+        node_facts(
             inventory=inventory,
             plan=Plan(resources=(OfferedResource(name=GPU, ids=ids, unlisted=unlisted),)),
             holdings=Holdings(state=HoldersState.SYNCED, taken=1.0),

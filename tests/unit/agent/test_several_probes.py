@@ -15,7 +15,7 @@ from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome, from_document
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.report import report
 from nodedevices_plugin.vendors.settings import DeviceFileOutcome, DeviceFiles
@@ -24,6 +24,7 @@ from nodedevices_probe.registry import KINDS
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, xid
 from support.probed_node import Node, nic
+from support.reports import node_facts
 from support.stepped_node import NOBODY
 
 LOCAL = parse(["--standalone", "--probe=nvml", "--probe", "nics=/opt/nic-probe --fast"], {})
@@ -37,7 +38,7 @@ def status(node: Node) -> Any:
     silent = node.last.silent
     probes = owned(node.world.probes).items()
     return report(
-        NodeFacts(
+        node_facts(
             inventory=node.world.inventory,
             verdicts=node.world.verdicts,
             plan=node.world.plan,

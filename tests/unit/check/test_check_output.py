@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from nodedevices_plugin.check.reading import NO_HOLDERS, Reading
 from nodedevices_plugin.check.result import FORMS, MOST_SUMMARY, Finding, Result, Status, conclude, shown, summary
 from nodedevices_plugin.model import HealthState, Verdict
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.facts import ProbeFacts
 from support.cases import cases
 from support.facts import gpu, inventory_of
+from support.reports import node_facts
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 
@@ -27,7 +28,7 @@ def checked(state: HealthState, *, offered: bool = True, product: str = "NVIDIA 
     device = gpu(0, product_name=product)
     inventory = inventory_of(device)
     verdict = Verdict(state=state, reason="Xid48", message=message, since=NOW, offered=offered)
-    facts = NodeFacts(
+    facts = node_facts(
         inventory=inventory,
         verdicts={device.id: verdict},
         plan=None,

@@ -14,12 +14,13 @@ from nodedevices_plugin.gates.apply import GATES
 from nodedevices_plugin.granting.answers import grant
 from nodedevices_plugin.model import AllocationError, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Attribute
 from support.burn_in import burn_in
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
 from support.plans import NOBODY
+from support.reports import node_facts
 
 DOCS = Path(__file__).parents[3] / "docs"
 TESTED = inventory_of(gpu(0), gpu(1, extra={"burnIn": Attribute(string="running")}))
@@ -47,7 +48,7 @@ def test_its_devices_go_to_no_new_container_and_status_and_allocate_say_why() ->
     with pytest.raises(AllocationError, match=r"\(BurnIn: its burn-in test runs\)"):
         grant(resource, [gpu_id(1)])
     status = report(
-        NodeFacts(
+        node_facts(
             inventory=TESTED,
             verdicts=WELL,
             plan=plan(),
