@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from argparse import ArgumentParser, Namespace
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,17 +166,10 @@ def _given(options: Namespace, kind: ProbeKind) -> AgentOptions:
 
 
 def _command(kind: ProbeKind, options: Namespace) -> list[str]:
-    command = [sys.executable, "-m", "nodedevices_probe.main", *kind.arguments(_Values(_given(options, kind)))]
+    command = [sys.executable, "-m", "nodedevices_probe.main", *kind.arguments(defaultdict(str, _given(options, kind)))]
     if options.interval_seconds is not None:
         command.append(f"--interval-seconds={options.interval_seconds:g}")
     return [*command, f"--root={options.root}"]
-
-
-class _Values(dict[str, str | bool | tuple[str, ...]]):
-    """The agent's options by name; not given is ""."""
-
-    def __missing__(self, option: str) -> str:
-        return ""
 
 
 def _say(message: str) -> None:

@@ -79,6 +79,18 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Fits:
+    """Text that the test accepts; `right` describes it."""
+
+    test: Callable[[str], object]
+    right: str
+
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, str) or not self.test(value):
+            raise wrong(place, value, self.right)
+
+
+@dataclass(frozen=True, slots=True)
 class OneOf:
     values: tuple[str, ...]
 
@@ -108,6 +120,25 @@ class ListOf:
             raise CheckError(f"{place}: {len(value)} entries are too many; give at most {self.most}")
         for number, each in enumerate(value):
             self.rule.check(f"{place}[{number}]", each)
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """Names of the user's own, each with a value."""
+
+    name: Rule
+    rule: Rule
+    most: int
+    what: str
+
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise wrong(place, value, self.what)
+        if len(value) > self.most:
+            raise CheckError(f"{place}: {len(value)} entries are too many; give at most {self.most}")
+        for name, each in value.items():
+            self.name.check(f"{place}: a name", name)
+            self.rule.check(f"{place}.{name}", each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,20 +250,10 @@ DOMAIN = Text(_DOMAIN, "a domain of your own, such as example.com", 63)
 _TEXT = r"[^\x00-\x1f\x7f]*"
 
 
-@dataclass(frozen=True, slots=True)
-class Env:
+def variables(fields: tuple[str, ...]) -> MapOf:
     """The rule of variables; `fields`: of their templates."""
-
-    fields: tuple[str, ...]
-
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise wrong(place, value, "a mapping of variables to texts")
-        if len(value) > MAX_VARIABLES:
-            raise CheckError(f"{place}: {len(value)} variables are too many; give at most {MAX_VARIABLES}")
-        for name, template in value.items():
-            Text("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name").check(place, name)
-            Template(self.fields, _TEXT, "a text").check(f"{place}.{name}", template)
+    name = Text("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name")
+    return MapOf(name, Template(fields, _TEXT, "a text"), MAX_VARIABLES, "a mapping of variables to texts")
 
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common import __version__
@@ -69,12 +69,6 @@ class _Pending:
 
 
 @dataclass(slots=True)
-class _Seen:
-    event: ProbeEvent
-    monotonic: float
-
-
-@dataclass(slots=True)
 class EventLog:
     """`wake` is set whenever there is news."""
 
@@ -83,7 +77,7 @@ class EventLog:
     dropped: int = 0  # events that found no room: more than MAX_EVENTS different ones within a minute
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _pending: dict[EventKey, _Pending] = field(default_factory=dict)
-    _recent: dict[EventKey, _Seen] = field(default_factory=dict)
+    _recent: dict[EventKey, tuple[ProbeEvent, float]] = field(default_factory=dict)  # with when it was new
     _sequence: int = 0
 
     def record(
@@ -119,8 +113,8 @@ class EventLog:
         """Return the events of the line written now: new ones, and what the last minute's lines said; oldest first."""
         now = self.clock()
         with self._lock:
-            for key, seen in list(self._recent.items()):
-                if now - seen.monotonic > REPEATED_SECONDS:
+            for key, (_, since) in list(self._recent.items()):
+                if now - since > REPEATED_SECONDS:
                     del self._recent[key]
             for key, pending in self._pending.items():
                 self._sequence += 1
@@ -137,11 +131,11 @@ class EventLog:
                     count=pending.count,
                     details=dict(pending.details),
                 )
-                self._recent[key] = _Seen(event, now)
+                self._recent[key] = event, now
             self._pending.clear()
             while len(self._recent) > MAX_EVENTS:
                 self._recent.pop(next(iter(self._recent)))
-            return tuple(seen.event for seen in self._recent.values())
+            return tuple(event for event, _ in self._recent.values())
 
 
 HEARTBEAT_SECONDS = 5.0
@@ -169,23 +163,19 @@ class SourceFacts:
     read_milliseconds: int | None = field(default=None, compare=False)
 
 
-class Source(Protocol):
-    """A kind of hardware. `poll` may block; `events` are filled in from wherever they come."""
+@dataclass(slots=True, kw_only=True)
+class Source:
+    """A kind of hardware. `events` are filled in from wherever they come. `use`: read who uses the devices, too, where
+    the source can: Readings.processes, utilization, allocated memory."""
 
     name: str
-    poll_seconds: float
-    events: EventLog
+    poll_seconds: float = 5.0
+    events: EventLog = field(default_factory=EventLog)
+    use: bool = False
 
     def poll(self) -> SourceFacts:
-        """Return what is there now. Does not raise for anything that the hardware or the driver does."""
-        ...
-
-
-@runtime_checkable
-class ReadsUse(Protocol):
-    """A source that can also read who uses its devices: Readings.processes, utilization, allocated memory."""
-
-    use: bool  # read it
+        """Return what is there now. May block; does not raise for anything that the hardware or the driver does."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -223,8 +213,7 @@ class LineLoop:
         if wanted == self._wanted:
             return
         self._wanted = wanted
-        if isinstance(self.source, ReadsUse):
-            self.source.use = wanted.use
+        self.source.use = wanted.use
         self.source.events.wake.set()
 
     def repeat_line(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from nodedevices_probe.loop import NONE_NEEDED, EventLog, SourceFacts
+from nodedevices_probe.loop import NONE_NEEDED, Source, SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System, neighbours, unbound
 from nodedevices_probe.protocol import Attribute, DeviceFact, Driver, DriverState, Machine, Problem
@@ -32,11 +32,8 @@ class Found:
 
 
 @dataclass(slots=True, kw_only=True)
-class SysfsSource:
-    name: str
+class SysfsSource(Source):
     system: System = field(default_factory=System)
-    poll_seconds: float = 5.0
-    events: EventLog = field(default_factory=EventLog)
 
     @property
     def roots(self) -> Roots:

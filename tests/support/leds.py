@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from nodedevices_probe.kind import ProbeKind
-from nodedevices_probe.loop import EventLog, SourceFacts
+from nodedevices_probe.loop import Source, SourceFacts
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 
 
 @dataclass(slots=True, kw_only=True)
-class Leds:
+class Leds(Source):
     """Those whose name begins with `prefix`."""
 
     root: Path
     prefix: str
     name: str = "leds"
-    poll_seconds: float = 5.0
-    events: EventLog = field(default_factory=EventLog)
 
     def poll(self) -> SourceFacts:
         names = sorted(each.name for each in (self.root / "sys/class/leds").glob(f"{self.prefix}*"))

@@ -127,7 +127,6 @@ class _Topology:
 class AmdSource(SysfsSource):
     name: str = "amd"
     telemetry: bool = False
-    use: bool = False  # read who uses the GPUs (loop.ReadsUse)
     exporter: Exporter | None = None  # AMD's, whose socket is looked for below the same root
 
     def poll(self) -> SourceFacts:

@@ -17,13 +17,11 @@ from typing import Any
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe import files as document
 from nodedevices_probe.files import (
     DOMAIN,
     NAME,
     Anything,
     CheckError,
-    Env,
     Flag,
     Integer,
     ListOf,
@@ -32,6 +30,9 @@ from nodedevices_probe.files import (
     Rule,
     Template,
     Text,
+    decode,
+    load,
+    variables,
     wrong,
 )
 from nodedevices_probe.generic import glob
@@ -179,7 +180,7 @@ _ENTRY = Object(
         "groups": ListOf(Object(_GROUP_KEYS), MAX_GROUPS),
         **_GROUP_KEYS,
         "required": Flag(),
-        "env": Env(FIELDS),
+        "env": variables(FIELDS),
         "mounts": ListOf(Object(_MOUNT_KEYS, required=("hostPath",)), 32),
         "cdiDevices": ListOf(
             Template(
@@ -196,7 +197,7 @@ _SQUATS = ("plugin-directory", "log-level", "listen", "version")
 
 def parse(raw: bytes) -> GenericConfig:
     """Return what the file says. Raises InputError with what is wrong with each of its entries."""
-    value = document.load(document.decode(raw), aliases=False)
+    value = load(decode(raw), aliases=False)
     if value is None:
         raise CheckError("is empty; give devices, for example 'devices: [{preset: fuse}]'")
     top: Any = {"devices": value} if isinstance(value, list) else value

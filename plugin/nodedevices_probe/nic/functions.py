@@ -98,7 +98,7 @@ def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> d
     }
     every = {
         SysfsOwner(bus_id): _function(
-            roots, bus_id, indexes, vdpa.get(SysfsOwner(bus_id)), has_rdma=bus_id in with_rdma or bus_id in others
+            roots, bus_id, indexes, vdpa.get(SysfsOwner(bus_id)), has_rdma=bus_id in with_rdma
         )
         for bus_id in found
     }

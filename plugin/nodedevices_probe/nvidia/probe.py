@@ -79,7 +79,6 @@ class NvmlSource(SysfsSource):
 
     name: str = "nvml"
     telemetry: bool = False
-    use: bool = False  # read who uses the GPUs (loop.ReadsUse)
     library: Library = field(default_factory=Library)
     _driver: Driver | None = None  # None: NVML is not initialised
     _known: dict[str, GpuIdentity] = field(default_factory=dict)

@@ -12,8 +12,20 @@ from urllib.parse import urlsplit
 
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe import files as document
-from nodedevices_probe.files import DOMAIN, NAME, Anything, CheckError, Env, Integer, ListOf, Object, OneOf, wrong
+from nodedevices_probe.files import (
+    DOMAIN,
+    NAME,
+    Anything,
+    CheckError,
+    Fits,
+    Integer,
+    ListOf,
+    Object,
+    OneOf,
+    decode,
+    load,
+    variables,
+)
 
 MAX_POOLS = 64
 MAX_COUNT = 1000
@@ -64,24 +76,36 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, str) or split_address(value) is None:
-            raise wrong(place, value, "host:port, such as 10.0.0.5:9123")
+def split_address(address: str) -> tuple[str, int] | None:
+    """`[::1]:9123` -> ("::1", 9123); None for what is no address."""
+    host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        return None
+    good = host.isascii() and 0 < len(host) <= 253 and all(char.isalnum() or char in ".-_:%" for char in host)
+    if not good or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
+        return None
+    return host, int(port)
 
 
-@dataclass(frozen=True, slots=True)
-class _Url:
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, str) or not _is_url(value):
-            raise wrong(place, value, "a URL, such as http://10.0.0.5:9123/healthz")
+def _is_url(value: str) -> bool:
+    if len(value) > 1024 or not value.isascii() or not value.isprintable() or " " in value:
+        return False
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        return False
+    secret = parts.username is not None or parts.password is not None
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not secret and port != 0
 
 
+_ADDRESS = Fits(split_address, "host:port, such as 10.0.0.5:9123")
 _CHECK = Object(
     {
-        "tcp": _Address(),
-        "http": _Url(),
+        "tcp": _ADDRESS,
+        "http": Fits(_is_url, "a URL, such as http://10.0.0.5:9123/healthz"),
         "periodSeconds": Integer(1, 300),
         "timeoutSeconds": Integer(1, 10),
         "failureThreshold": Integer(1, 100),
@@ -92,8 +116,8 @@ _POOL = Object(
         "preset": OneOf(tuple(PRESETS)),
         "name": NAME,
         "count": Integer(1, MAX_COUNT),
-        "controller": _Address(),
-        "env": Env(FIELDS),
+        "controller": _ADDRESS,
+        "env": variables(FIELDS),
         "check": _CHECK,
     },
     required=("count",),
@@ -103,7 +127,7 @@ _POOL = Object(
 
 def parse(raw: bytes) -> RemoteConfig:
     """Return what the file says. Raises InputError with what is wrong with each of its pools."""
-    value = document.load(document.decode(raw), aliases=False)
+    value = load(decode(raw), aliases=False)
     if value is None:
         raise CheckError("is empty; give pools, for example 'pools: [{preset: orion, controller: ..., count: 4}]'")
     pools = ListOf(Anything(), MAX_POOLS)
@@ -150,28 +174,3 @@ def _pool(place: str, value: Any) -> RemotePool:
             failures=check.get("failureThreshold", 3),
         ),
     )
-
-
-def split_address(address: str) -> tuple[str, int] | None:
-    """`[::1]:9123` -> ("::1", 9123); None for what is no address."""
-    host, _, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        return None
-    good = host.isascii() and 0 < len(host) <= 253 and all(char.isalnum() or char in ".-_:%" for char in host)
-    if not good or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
-        return None
-    return host, int(port)
-
-
-def _is_url(value: str) -> bool:
-    if len(value) > 1024 or not value.isascii() or not value.isprintable() or " " in value:
-        return False
-    try:
-        parts = urlsplit(value)
-        port = parts.port
-    except ValueError:
-        return False
-    secret = parts.username is not None or parts.password is not None
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not secret and port != 0

@@ -29,7 +29,7 @@ from nodedevices_api.bounds import MAX_DEVICE_NAME
 from nodedevices_common import __version__
 
 from nodedevices_probe.files import WatchedFile
-from nodedevices_probe.loop import NO_DRIVER, EventLog, SourceFacts
+from nodedevices_probe.loop import NO_DRIVER, Source, SourceFacts
 from nodedevices_probe.protocol import (
     DeviceFact,
     Driver,
@@ -137,14 +137,13 @@ def _started(check: ControllerCheck) -> Checker:
 
 
 @dataclass(slots=True, kw_only=True)
-class RemoteSource:
+class RemoteSource(Source):
     """`make`: what checks a controller from now on."""
 
     file: WatchedFile[RemoteConfig]
     make: Callable[[ControllerCheck], Checker] = _started
     poll_seconds: float = 1.0
     name: str = "remote"
-    events: EventLog = field(default_factory=EventLog)
     clock: Callable[[], float] = time.monotonic
     _checkers: dict[ControllerCheck, Checker] = field(default_factory=dict)
     _began: float | None = None  # with the first good file

@@ -5,6 +5,7 @@ docs/simulated-devices.md is the description for people, `rules` has the keys. N
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +13,8 @@ from typing import Any
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.quantity import MEBIBYTE, from_bytes
 
-from nodedevices_probe import files as document
 from nodedevices_probe import nic, nvidia
-from nodedevices_probe.files import CheckError, wrong
+from nodedevices_probe.files import CheckError, decode, load, wrong
 from nodedevices_probe.loop import EventKey, SourceFacts
 from nodedevices_probe.node.sysfs import nearest, parse_mig_minors, unbound
 from nodedevices_probe.protocol import (
@@ -58,7 +58,7 @@ class SimulatedState:
 
 def parse(text: str, *, node: str) -> SimulatedState:
     """Return what the file's text says. Raises CheckError."""
-    value = document.load(text)
+    value = load(text)
     if value is None:
         raise CheckError("is empty; give a profile or devices, for example 'profile: h100 x 8'")
     RULES.check("", value)
@@ -67,7 +67,7 @@ def parse(text: str, *, node: str) -> SimulatedState:
 
 def parse_file(raw: bytes, *, node: str) -> SimulatedState:
     """Return what the file's content says. Raises CheckError."""
-    return parse(document.decode(raw), node=node)
+    return parse(decode(raw), node=node)
 
 
 def from_profile(profile: str, *, node: str) -> SimulatedState:
@@ -80,13 +80,13 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
     minors = parse_mig_minors("\n".join(value.get("migMinors", ())))
     supported = value.get("recoveryActionSupported", True)
     seats = _seats(entries, node=node, mig_minors=minors)
-    every = [_device(each, seats[each.index], count=len(entries), supported=supported) for each in entries]
+    every = [_device(each, seats[each.index], supported=supported) for each in entries]
     every.sort(key=lambda device: device.index)
     absent = {entry.index for entry in entries if entry.said.get("absent")}
     devices = [fact for fact in every if fact.index not in absent and fact.product_name not in nvidia.DISPLAY_PRODUCTS]
     _refuse_repeats(devices)
     boards = {entry.index: entry.board for entry in entries}
-    models = {entry.model for entry in entries if entry.model}
+    models = {entry.planned.model for entry in entries if entry.planned.model}
     machine, only = value.get("machine", {}), MODELS[models.pop()] if len(models) == 1 else PLAIN
     count = sum(device.type not in nic.TYPES for device in devices)
     on_bus = value.get("acceleratorsOnBus", count)
@@ -119,36 +119,30 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
 class _Entry:
     """One device: the profile's, changed and extended by the file's own."""
 
-    index: int
     place: str  # where it was written, for errors
     said: Mapping[str, Any]
-    planned: Planned | None = None  # by the profile
+    planned: Planned
 
     @property
-    def model(self) -> str:
-        return str(self.said.get("model") or (self.planned.model if self.planned is not None else ""))
+    def index(self) -> int:
+        return self.planned.index
 
     @property
     def board(self) -> Board:
         """Return what the device has where the file says nothing. Without a model it is a GPU of NVIDIA's, unless the
         file names another maker, of which only what the file says is known."""
-        if self.model:
-            return MODELS[self.model]
+        if self.planned.model:
+            return MODELS[self.planned.model]
         vendor = self.said.get("vendor", nvidia.VENDOR)
         return PLAIN if vendor == nvidia.VENDOR else Board(vendor=vendor, driver=PLAIN.driver)
 
 
 def _entries(value: Mapping[str, Any]) -> list[_Entry]:
-    by_index: dict[int, _Entry] = {}
-    if "profile" in value:
-        try:
-            planned = parse_profile(value["profile"])
-        except ValueError as error:
-            raise CheckError(f"profile: {error}") from None
-        by_index = {
-            device.index: _Entry(index=device.index, place="profile", said={}, planned=device) for device in planned
-        }
-    written: set[int] = set()
+    try:
+        profile = parse_profile(value["profile"]) if "profile" in value else ()
+    except ValueError as error:
+        raise CheckError(f"profile: {error}") from None
+    written: dict[int, tuple[str, Mapping[str, Any]]] = {}
     for number, said in enumerate(value.get("devices", ())):
         place = f"devices[{number}]"
         if "profile" in value and "index" not in said:
@@ -156,13 +150,22 @@ def _entries(value: Mapping[str, Any]) -> list[_Entry]:
         index = said.get("index", number)
         if index in written:
             raise CheckError(f"{place}.index: {index} is given twice; give each device its own")
-        written.add(index)
-        before = by_index.get(index)
-        planned_as = before.planned if before is not None else None
-        by_index[index] = _Entry(index=index, place=place, said=said, planned=planned_as)
-    if len(by_index) > MAX_DEVICES:
-        raise CheckError(f"devices: {len(by_index)} together with the profile are too many; give at most {MAX_DEVICES}")
-    return list(by_index.values())
+        written[index] = place, said
+    plans = {device.index: device for device in profile}
+    every = dict.fromkeys((*plans, *written))
+    if len(every) > MAX_DEVICES:
+        raise CheckError(f"devices: {len(every)} together with the profile are too many; give at most {MAX_DEVICES}")
+    entries, counts = list[_Entry](), Counter[str]()
+    for index in every:
+        place, said = written.get(index, ("profile", {}))
+        plan = plans.get(index)
+        model = str(said.get("model") or (plan.model if plan is not None else ""))
+        if plan is None:
+            first_half = index < (len(every) + 1) // 2
+            plan = Planned(index=index, model=model, place=counts[model], beside=index, first_half=first_half)
+        counts[model] += 1
+        entries.append(_Entry(place=place, said=said, planned=replace(plan, model=model)))
+    return entries
 
 
 def _driver(said: Mapping[str, Any], board: Board) -> Driver:
@@ -181,16 +184,13 @@ def _seats(
     entries: Sequence[_Entry], *, node: str, mig_minors: Mapping[tuple[int, int, int | None], int]
 ) -> dict[int, Seat]:
     seats: dict[int, Seat] = {}
-    counts: dict[str, int] = {}  # of each model
     for entry in entries:
-        planned, place = entry.planned, counts.get(entry.model, 0)
-        counts[entry.model] = place + 1
-        parent = seats.get(planned.parent) if planned is not None and planned.parent is not None else None
+        parent = None if entry.planned.parent is None else seats.get(entry.planned.parent)
         seats[entry.index] = Seat(
             node=node,
             index=entry.index,
             bus_id=_bus_id(entry, parent),
-            place=place if planned is None else planned.place,
+            place=entry.planned.place,
             parent=parent,
             mig_minors=mig_minors,
         )
@@ -202,14 +202,14 @@ def _bus_id(entry: _Entry, parent: Seat | None) -> str:
         if bus_id := normal_bus_id(entry.said["pciBusId"]):
             return bus_id
         raise wrong(f"{entry.place}.pciBusId", entry.said["pciBusId"], "a PCI address such as 0000:17:00.0")
-    if parent is not None and entry.planned is not None:
+    if parent is not None:
         return function_bus_id(parent.bus_id, entry.planned.place)
     return f"{pci_bus_id(entry.index)[:-1]}{entry.board.function}"
 
 
-def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> DeviceFact:
-    """`count`: of all devices. `supported`: NVIDIA's driver says which recovery action it requires."""
-    said, board = entry.said, entry.board
+def _device(entry: _Entry, seat: Seat, *, supported: bool) -> DeviceFact:
+    """`supported`: NVIDIA's driver says which recovery action it requires."""
+    said, board, planned = entry.said, entry.board, entry.planned
     if not isinstance(board, NvidiaBoard):
         for key in KEYS:
             if key in said:
@@ -222,10 +222,11 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
     check_words(entry.place, vendor, kind, conditions=conditions, counters=counters)
     memory = said.get("memoryBytes", board.memory_mib * MEBIBYTE)
     texts = {name: said.get(camel(name), getattr(board, name, "")) for name in TEXTS}
-    texts["pcie_root"] = said.get("pcieRoot", _pcie_root(entry, seat) if entry.model else "")
-    numa = said.get("numaNode", _usual_numa_node(entry, count) if entry.model else None)
+    texts["pcie_root"] = said.get("pcieRoot", _pcie_root(planned, seat) if planned.model else "")
+    half = 0 if planned.first_half else 1  # of the devices at each of two CPUs
+    numa = said.get("numaNode", half if planned.model else None)
     written = {name: _reading(said[key]) for key, name in READINGS.items() if key in said}
-    readings = {**(PCIE_LINK if entry.model else {}), **board.well, **written}
+    readings = {**(PCIE_LINK if planned.model else {}), **board.well, **written}
     if not supported:
         readings["recovery_action"] = None
     extra = {**own.extra, **{name: attribute(value) for name, value in said.get("extra", {}).items()}}
@@ -256,17 +257,10 @@ def _reading(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _pcie_root(entry: _Entry, seat: Seat) -> str:
+def _pcie_root(planned: Planned, seat: Seat) -> str:
     """Each has one of its own, unless a profile puts it beside another device."""
-    planned = entry.planned
-    bus_id = pci_bus_id(planned.beside) if planned is not None and planned.beside != entry.index else seat.bus_id
+    bus_id = seat.bus_id if planned.beside == planned.index else pci_bus_id(planned.beside)
     return f"pci{bus_id[:5]}{max(int(bus_id[5:7], 16) - 1, 0):02x}"
-
-
-def _usual_numa_node(entry: _Entry, count: int) -> int:
-    """Return the usual NUMA node: half of the devices at each of two CPUs."""
-    first = entry.planned.first_half if entry.planned is not None else entry.index < (count + 1) // 2
-    return 0 if first else 1
 
 
 def _connected(

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from nodedevices_probe.files import FILE_MISSING, CheckError, WatchedFile
-from nodedevices_probe.loop import NO_DRIVER, EventLog, SourceFacts
+from nodedevices_probe.loop import NO_DRIVER, Source, SourceFacts
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse_file
 
 FILE_POLL_SECONDS = 0.1
@@ -23,13 +23,11 @@ MAX_REMEMBERED_EVENTS = 4096
 
 
 @dataclass(slots=True, kw_only=True)
-class ProfileSource:
+class ProfileSource(Source):
     """A profile's devices, always well."""
 
     state: SimulatedState
     name: str = "simulated"
-    poll_seconds: float = 5.0
-    events: EventLog = field(default_factory=EventLog)
 
     @classmethod
     def for_profile(cls, profile: str, *, node: str) -> ProfileSource:
@@ -41,13 +39,12 @@ class ProfileSource:
 
 
 @dataclass(slots=True, kw_only=True)
-class FileSource:
+class FileSource(Source):
     """A source that reports what the file says now."""
 
     file: WatchedFile[SimulatedState]
     name: str = "simulated"
     poll_seconds: float = FILE_POLL_SECONDS
-    events: EventLog = field(default_factory=EventLog)
     _remembered: dict[str, None] = field(default_factory=dict)  # ids of events, oldest first
     _had_good: bool = False
 

@@ -21,6 +21,7 @@ from nodedevices_api.bounds import (
     MAX_ATTRIBUTE_NAME,
     MAX_DEVICE_ID,
     MAX_DEVICES,
+    MAX_EXTRA,
     MAX_INDEX,
     MAX_MINOR,
     MAX_NUMA_NODE,
@@ -34,13 +35,13 @@ from nodedevices_probe.files import (
     Flag,
     Integer,
     ListOf,
+    MapOf,
     Object,
     OneOf,
     OrNull,
     Rule,
     Text,
     shown,
-    wrong,
 )
 from nodedevices_probe.nic.models import MAKERS
 from nodedevices_probe.nic.rdma import COUNTERS
@@ -135,19 +136,7 @@ _SMALL = Integer(0, 65535)
 _INDEX = Integer(0, MAX_INDEX)
 
 
-class _Counters:
-    """Totals of errors by name."""
-
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise wrong(place, value, "a mapping such as {symbolError: 3}")
-        if len(value) > MAX_COUNTERS:
-            raise wrong(place, f"{len(value)} counters", f"at most {MAX_COUNTERS}")
-        for name, count in value.items():
-            _COUNTER.check(f"{place}: a name", name)
-            _COUNT.check(f"{place}.{name}", count)
-
-
+_COUNTERS = MapOf(_COUNTER, _COUNT, MAX_COUNTERS, "a mapping such as {symbolError: 3}")
 # Rules of readings by the types that they have in a line; of two, whose words are known, by name.
 _READINGS_BY_TYPE: Mapping[Any, Rule] = {
     bool: Flag(),
@@ -160,7 +149,7 @@ _READINGS_BY_TYPE: Mapping[Any, Rule] = {
 _READINGS_BY_NAME: Mapping[str, Rule] = {
     "recovery_action": OneOf(nvidia.RECOVERY_ACTIONS),
     "fabric_state": OneOf(nvidia.FABRIC_STATES),
-    "counters": _Counters(),
+    "counters": _COUNTERS,
 }
 
 
@@ -175,21 +164,16 @@ TEXTS = ("product_name", "brand", "architecture", "firmware", "pcie_root")
 _ATTRIBUTE_NAME = Text(ATTRIBUTE_NAME_PATTERN, "a name such as speedGbps", MAX_ATTRIBUTE_NAME)
 
 
-class _Extra:
-    """Attributes by name: text, whole numbers, true or false."""
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """Text, a whole number, true or false."""
 
     def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise wrong(place, value, "a mapping such as {speedGbps: 400}")
-        for name, attribute in value.items():
-            _ATTRIBUTE_NAME.check(f"{place}: a name", name)
-            if isinstance(attribute, bool):
-                continue
-            (Integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(attribute, int) else _TEXT).check(
-                f"{place}.{name}", attribute
-            )
+        if not isinstance(value, bool):
+            (Integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(value, int) else _TEXT).check(place, value)
 
 
+_EXTRA = MapOf(_ATTRIBUTE_NAME, _Value(), MAX_EXTRA, "a mapping such as {speedGbps: 400}")
 _MIG = Object(
     {
         "profile": _TEXT,
@@ -224,7 +208,7 @@ _DEVICE = Object(
         "mig": ListOf(_MIG, MAX_PARTITIONS),
         "nvlinksToSwitch": Integer(0, 64),
         "deviceNodes": ListOf(_NODE, 16),
-        "extra": _Extra(),
+        "extra": _EXTRA,
         **{key: _reading(name, _TYPES[name]) for key, name in READINGS.items()},
     },
     what="a device such as {index: 0, lost: true}",

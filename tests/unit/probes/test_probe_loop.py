@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
-from nodedevices_probe.loop import NO_DRIVER, EventKey, EventLog, LineLoop, SourceFacts
+from nodedevices_probe.loop import NO_DRIVER, EventKey, LineLoop, Source, SourceFacts
 
 
 class Stop(Exception):  # noqa: N818  ends a loop that never ends by itself
     pass
 
 
-@dataclass
-class SlowSource:
+@dataclass(kw_only=True)
+class SlowSource(Source):
     """Reads once, and then not again for an hour."""
 
     name: str = "slow"
     poll_seconds: float = 3600.0
-    events: EventLog = field(default_factory=EventLog)
 
     def poll(self) -> SourceFacts:
         time.sleep(0.02)
@@ -44,13 +43,12 @@ def test_a_line_says_how_long_its_reading_took_and_a_repetition_does_not() -> No
     assert repeated == [None, None]
 
 
-@dataclass
-class Struck:
+@dataclass(kw_only=True)
+class Struck(Source):
     """Its second poll sees what an event of the same moment left behind, and nothing changes any more."""
 
     name: str = "struck"
     poll_seconds: float = 0.01
-    events: EventLog = field(default_factory=EventLog)
     polls: int = 0
 
     def poll(self) -> SourceFacts:

@@ -363,7 +363,7 @@ def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: st
     ("{devices: [{counters: {symbol_error: 1}}]}", "devices[0].counters: a name: 'symbol_error' is not allowed"),
     (
         f"{{devices: [{{counters: {{{', '.join(f'a{n}: 1' for n in range(33))}}}}}]}}",
-        "devices[0].counters: '33 counters' is not allowed; give at most 32",
+        "devices[0].counters: 33 entries are too many; give at most 32",
     ),
     ("{devices: [{extra: [1]}]}", "devices[0].extra: a list is not allowed; give a mapping such as"),
     ("{devices: [{extra: {speed: 1.5}}]}", "devices[0].extra.speed: 1.5 is not allowed; give text"),
