@@ -27,21 +27,19 @@ from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
 
 from nodedevices_probe import generic as names
 from nodedevices_probe.files import WatchedFile
-from nodedevices_probe.generic import usb
 from nodedevices_probe.generic.config import (
+    BY_MATCH,
     ConfigEntry,
     DeviceGroup,
     GenericConfig,
-    PathPart,
-    UsbPart,
     needed,
     parse,
     shape,
 )
-from nodedevices_probe.generic.glob import is_pattern, match_text, matches
-from nodedevices_probe.generic.sets import Match, Set, sets
+from nodedevices_probe.generic.glob import is_pattern
+from nodedevices_probe.generic.search import MAX_NODES, Found, Search, UsbDevice
 from nodedevices_probe.loop import NO_DRIVER, SourceFacts
-from nodedevices_probe.node.roots import MAX_ENTRIES, Roots
+from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import NODE_MISSING, PciePlace, System
 from nodedevices_probe.protocol import (
     DEVICE_NODE,
@@ -59,151 +57,91 @@ from nodedevices_probe.protocol import (
 )
 from nodedevices_probe.source import SysfsSource, attributes
 
-MAX_NODES = 16  # of a device, in a line
 MAX_PROBLEMS = 16
-_VISIBLE = ("/dev/", "/sys/", "/proc/")  # of the host, from a container
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """One match of a part. `nodes`: paths in /dev that it brings; `path`: of a mount, instead of them."""
+Member = tuple[int, Found]  # of which part of its group
 
-    match: Match
-    nodes: tuple[str, ...] = ()
-    path: str = ""
-    usb: usb.UsbDevice | None = None
+
+def sets(group: DeviceGroup, found: Sequence[Sequence[Found]]) -> list[list[Member]]:
+    """The devices of a group; `found`: what each of its parts means, in order. A device has a match of every path that
+    is not optional, and of those the same one only where the path has a limit; where all are optional, of those that
+    are there. USB parts are alternatives: what one of them means is a device."""
+    wanted = needed(group)
+    if any(not found[number] for number in wanted) or not any(found):
+        return []
+    every = [(number, hit) for number, hits in enumerate(found) for hit in hits]
+    if group.usb:
+        first: dict[str, Member] = {}
+        for member in every:
+            first.setdefault(member[1].id, member)
+        return [list(first.values())] if group.together else [[member] for member in first.values()]
+    if group.together:
+        return [every]
+    if group.pair == BY_MATCH:
+        return _by_match(group, found)
+    room = {number: len(found[number]) * part.limit for number, part in enumerate(group.paths)}
+    count = min([max(map(len, found)), *(room[number] for number in wanted)])
+    return [
+        [(number, found[number][at % len(found[number])]) for number in room if at < room[number]]
+        for at in range(count)
+    ]
+
+
+def _by_match(group: DeviceGroup, found: Sequence[Sequence[Found]]) -> list[list[Member]]:
+    wild = [number for number, part in enumerate(group.paths) if is_pattern(part.path)]
+    by_key = {number: {hit.key: hit for hit in found[number]} for number in wild}
+    leading = next(number for number in wild if not group.paths[number].optional)
+    result: list[list[Member]] = []
+    for key in by_key[leading]:
+        members = list[Member]()
+        for number, part in enumerate(group.paths):
+            if number in by_key:
+                hit = by_key[number].get(key)
+            else:  # without a wildcard: one file, in as many devices as its limit says
+                hit = found[number][0] if found[number] and len(result) < part.limit else None
+            if hit is not None:
+                members.append((number, hit))
+            elif not part.optional:
+                break
+        else:
+            result.append(members)
+    return result
 
 
 @dataclass(slots=True, kw_only=True)
-class _Search:
-    """One pass over the machine."""
+class _Devices:
+    """The devices of one pass over the machine, and which nodes they have."""
 
-    system: System
-    roots: Roots = field(init=False)
+    search: Search
     owners: dict[str, str] = field(default_factory=dict)  # device node -> id of the device that has it alone
     shared: dict[str, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)  # ids
     problems: list[Problem] = field(default_factory=list)
-    _usb: list[usb.UsbDevice] | None = None
 
-    def __post_init__(self) -> None:
-        self.roots = self.system.roots
+    @property
+    def roots(self) -> Roots:
+        return self.search.roots
 
-    def devices(self, config: GenericConfig) -> Iterator[DeviceFact]:
+    def found_by(self, config: GenericConfig) -> Iterator[DeviceFact]:
         for entry in config.devices:
             for group in entry.groups:
-                yield from self._of_group(entry, group)
+                found = [self.search.of_path(part) for part in group.paths]
+                found += [self.search.of_usb(part) for part in group.usb]
+                made = sets(group, found)
+                if not made and entry.required:
+                    made = [[(number, self.search.literal(group.paths[number])) for number in needed(group)]]
+                for members in made:
+                    if (device := self._device(entry, group, members)) is not None:
+                        yield device
 
-    def _of_group(self, entry: ConfigEntry, group: DeviceGroup) -> Iterator[DeviceFact]:
-        found = [self._paths(part) for part in group.paths] + [self._of_usb(part) for part in group.usb]
-        made = sets(group, [[hit.match for hit in some] for some in found])
-        if not made and entry.required:
-            found = [[self._literal(part)] for part in group.paths]
-            made = [tuple((number, 0) for number in needed(group))]
-        for chosen in made:
-            if (device := self._device(entry, group, found, chosen)) is not None:
-                yield device
-
-    # --- what parts of a group mean ----------------------------------------------------------------------------------
-    def _paths(self, part: PathPart) -> list[_Found]:
-        if not is_pattern(part.path):
-            return [self._literal(part)] if self._is_there(part) else []
-        found = (path for path in self._expanded(part.path) if part.mount or self._is_node(path))
-        return [
-            _Found(
-                match=Match(path, match_text(path, part.path)),
-                nodes=() if part.mount else (path,),
-                path=path if part.mount else "",
-            )
-            for path in found
-        ]
-
-    def _literal(self, part: PathPart) -> _Found:
-        if part.mount:
-            return _Found(match=Match(part.path), path=part.path)
-        return _Found(match=Match(part.path), nodes=self._below(part.path) or (part.path,))
-
-    def _is_there(self, part: PathPart) -> bool:
-        """Folders of the host that are not mounted here are taken for granted, unless they are optional."""
-        if part.mount and not part.path.startswith(_VISIBLE):
-            return not part.optional or _exists(self._outside(part.path))
-        there = self.roots.place(part.path)
-        return bool(self._below(part.path)) if not part.mount and _is_folder(there) else _exists(there)
-
-    def _below(self, folder: str) -> tuple[str, ...]:
-        """The device nodes of a folder of /dev and of those in it, such as /dev/snd: what container runtimes make of
-        it. A link is another name of a node, as in /dev/snd/by-path."""
-        found: list[str] = []
-        todo = [folder] if _is_folder(self.roots.place(folder)) else []
-        while todo and len(found) <= MAX_NODES:
-            at = todo.pop(0)
-            folders = set(self.roots.names(self.roots.place(at), folders=True))
-            for name in self.roots.names(self.roots.place(at)):
-                path = f"{at}/{name}"
-                if name in folders:
-                    todo.append(path)
-                elif self.roots.has_node(path) and not self.roots.target(self.roots.place(path)):
-                    found.append(path)
-        return tuple(found)
-
-    def _is_node(self, path: str) -> bool:
-        return self.roots.has_node(path) and not _is_folder(self.roots.place(path))
-
-    def _outside(self, path: str) -> Path:
-        """A path of the host that is no /dev, /sys or /proc: below the driver root, if that is the host's."""
-        base = self.system.driver_root
-        return (base if base is not None and base.is_dir() else self.system.root) / path.lstrip("/")
-
-    def _expanded(self, pattern: str) -> list[str]:
-        """Return the paths that match, in natural order."""
-        found = [""]
-        for part in pattern[1:].split("/"):
-            if is_pattern(part):
-                found = [f"{folder}/{name}" for folder in found for name in self._names(folder) if matches(name, part)][
-                    :MAX_ENTRIES
-                ]
-            else:
-                found = [f"{folder}/{part}" for folder in found]
-        return [path for path in found if _exists(self._seen_at(path))]
-
-    def _names(self, folder: str) -> tuple[str, ...]:
-        return self.roots.names(self._seen_at(folder)) if folder else ()
-
-    def _seen_at(self, path: str) -> Path:
-        if path == "/dev" and self.roots.devices is not None:
-            return self.roots.devices
-        return self.roots.place(path) if f"{path}/".startswith(_VISIBLE) else self._outside(path)
-
-    def _of_usb(self, part: UsbPart) -> list[_Found]:
-        if self._usb is None:
-            self._usb = usb.devices(self.system)
-        mine = [
-            device
-            for device in self._usb
-            if device.vendor == part.vendor
-            and part.product in {"", device.product}
-            and part.serial in {"", device.serial}
-        ]
-        return [
-            _Found(
-                match=Match(_usb_id(device, self._usb)),
-                nodes=tuple(node for node, subsystem in device.nodes if subsystem in part.nodes),
-                usb=device,
-            )
-            for device in mine
-        ]
-
-    # --- a device ----------------------------------------------------------------------------------------------------
-    def _device(
-        self, entry: ConfigEntry, group: DeviceGroup, found: Sequence[Sequence[_Found]], chosen: Set
-    ) -> DeviceFact | None:
-        members = [(number, found[number][at]) for number, at in chosen]
+    def _device(self, entry: ConfigEntry, group: DeviceGroup, members: list[Member]) -> DeviceFact | None:
         alone = [member for member in members if _is_alone(group, member[0])]
         lasting = [member for member in members if member[0] in needed(group)]
         if not lasting:  # where all are optional the same one whichever of them are there
             lasting = [member for member in members if _is_wild(group, member[0])] or members
         first = next((member for member in lasting if member in alone), lasting[0])[1]
-        found_by = first.match.id
+        found_by = first.id
         if group.paths and not needed(group) and not any(is_pattern(part.path) for part in group.paths):
             found_by = group.paths[0].path
         id_ = _group_id(entry, group) if group.together else _id(found_by)
@@ -231,7 +169,7 @@ class _Search:
             names.SHAPE: shape(entry, group),
             names.PARTS: ",".join(str(part_of[node]) for node in ok),
             names.MOUNTS: ",".join(map(str, mounted)),
-            names.MATCH: text(next((member.match.key for _, member in members if member.match.key), "")),
+            names.MATCH: text(next((member.key for _, member in members if member.key), "")),
             names.SERIAL: plugged.serial if plugged else "",
             names.PORT: plugged.port if plugged else "",
             **{names.mount_of(number): path for number, path in paths.items() if len(path) <= MAX_TEXT},
@@ -275,27 +213,27 @@ class _Search:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem("UsedTwice", message))
 
-    def _place(self, plugged: usb.UsbDevice | None, nodes: Iterable[str]) -> PciePlace:
+    def _place(self, plugged: UsbDevice | None, nodes: Iterable[str]) -> PciePlace:
         """Return the place of its USB controller, or of the first node whose hardware is on PCIe."""
         if plugged is not None and plugged.pci_bus_id:
-            return self.system.place(plugged.pci_bus_id)
+            return self.search.system.place(plugged.pci_bus_id)
         for node in nodes:
             number = self.roots.number_of(node)
-            if number and (bus_id := self.system.pci_device_of(f"sys/dev/{number}")):
-                return self.system.place(bus_id)
+            if number and (bus_id := self.search.system.pci_device_of(f"sys/dev/{number}")):
+                return self.search.system.place(bus_id)
         return PciePlace(path=())
 
 
 def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ...], tuple[Problem, ...]]:
     """Return the devices of the configuration that are here, in the file's order, and what is wrong with it on this
     machine."""
-    search = _Search(system=system)
-    found = tuple(islice(search.devices(config), MAX_DEVICES + 1))
+    made = _Devices(search=Search(system=system))
+    found = tuple(islice(made.found_by(config), MAX_DEVICES + 1))
     if len(found) > MAX_DEVICES:
         message = f"more than {MAX_DEVICES} devices match; only the first {MAX_DEVICES} are reported"
-        search.problems.append(Problem(code="TooManyDevices", message=message))
+        made.problems.append(Problem(code="TooManyDevices", message=message))
     numbered = tuple(replace(device, index=index) for index, device in enumerate(found[:MAX_DEVICES]))
-    return numbered, tuple(search.problems)
+    return numbered, tuple(made.problems)
 
 
 def _is_alone(group: DeviceGroup, part: int) -> bool:
@@ -318,42 +256,20 @@ def _id(found_by: str) -> str:
     return f"{clean[: MAX_DEVICE_ID - 11]}-{digest}"
 
 
-def _usb_id(device: usb.UsbDevice, others: Iterable[usb.UsbDevice]) -> str:
-    ids = f"usb:{device.vendor}:{device.product}"
-    alike = [other for other in others if (other.vendor, other.product) == (device.vendor, device.product)]
-    if device.serial and [other.serial for other in alike].count(device.serial) == 1:
-        return f"{ids}:{device.serial}"
-    return f"{ids}:at-{device.port}"
-
-
 def _group_id(entry: ConfigEntry, group: DeviceGroup) -> str:
     return _id(f"all:{entry.name}" if len(entry.groups) == 1 else f"all:{entry.name}:{shape(entry, group)}")
 
 
-def _name(entry: ConfigEntry, first: _Found) -> str | None:
+def _name(entry: ConfigEntry, first: Found) -> str | None:
     """For people, in a ResourceSlice: serial-ttyusb0, or fuse where the file is called like the entry."""
     short = entry.name.rpartition("/")[2]
-    last = f"{first.usb.vendor}-{first.usb.product}" if first.usb else first.match.id.rpartition("/")[2]
+    last = f"{first.usb.vendor}-{first.usb.product}" if first.usb else first.id.rpartition("/")[2]
     whole = short if last == short else f"{short}-{last}"
     return re.sub("[^a-z0-9]+", "-", whole.lower()).strip("-")[:MAX_DEVICE_NAME].strip("-") or None
 
 
 def _first(nodes: Sequence[str], ok: Sequence[str]) -> str:
     return next(node for node in nodes if node not in ok)
-
-
-def _exists(place: Path) -> bool:
-    try:
-        return place.exists()
-    except (OSError, ValueError):  # a loop of links
-        return False
-
-
-def _is_folder(place: Path) -> bool:
-    try:
-        return place.is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 @dataclass(slots=True, kw_only=True)
