@@ -28,6 +28,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_probe.protocol import Problem, problem
 
 
+# --- rules ------------------------------------------------------------------------------------------------------------
 class CheckError(InputError):
     """Raised with what is wrong, for people: place, value, and what would be right."""
 
@@ -174,6 +175,7 @@ def shown(value: Any) -> str:
     return ascii(value)[:60]
 
 
+# --- templates --------------------------------------------------------------------------------------------------------
 _FIELD = re.compile(r"\{\{([^{}]*)\}\}")
 
 
@@ -214,6 +216,7 @@ def rendered(template: str, values: Mapping[str, str]) -> str:
     return _FIELD.sub(lambda match: values.get(match[1].strip(), ""), template)
 
 
+# --- files ------------------------------------------------------------------------------------------------------------
 MAX_FILE_BYTES = 1 << 20  # what an object of Kubernetes can have
 MAX_VALUES = 1 << 17
 

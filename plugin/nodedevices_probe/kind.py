@@ -22,6 +22,7 @@ from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import FOR_GUESTS, PCI_DEVICE, PCI_DEVICES
 
 
+# --- which hardware is there ------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciFunction:
     """One folder of /sys/bus/pci/devices. `pci_class`: 0x030200, of which the last two digits are the interface."""
@@ -99,22 +100,12 @@ def any_of(*checks: PresenceCheck) -> PresenceCheck:
     return lambda hardware: next(filter(None, (check(hardware) for check in checks)), "")
 
 
+# --- a kind -----------------------------------------------------------------------------------------------------------
 DRIVER_ROOT = "driver-root-ctr-path"  # a flag of most kinds, and an option of the agent
 DEVICES_DIR = "devices-dir"  # an option of the agent: the folder of files that describe devices
 # Options of the agent by name, and paths of device files by theirs; "" and False: not given, not there.
-AgentOptions = Mapping[str, str | bool | tuple[str, ...]]
-
-
-def _none(_: ArgumentParser) -> None:
-    """Add no flags."""
-
-
-def _always(_flag: str, _value: object) -> bool:
-    return True
-
-
-def _any(_: AgentOptions) -> None:
-    """Take all that the agent passes on."""
+AgentValue = str | bool | tuple[str, ...]
+AgentOptions = Mapping[str, AgentValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,16 +133,16 @@ class ProbeKind:
     name: str
     help: str
     reads: str
-    add_arguments: Callable[[ArgumentParser], None] = _none
+    add_arguments: Callable[[ArgumentParser], None] = lambda _: None
     interval: str = "between polls of the hardware"
     interval_seconds: float = 5.0
     passed_on: Mapping[str, str] = field(default_factory=dict)
     opens: frozenset[str] = frozenset()
     choices: frozenset[str] = frozenset()
-    passes: Callable[[str, str | bool | tuple[str, ...]], bool] = _always
+    passes: Callable[[str, AgentValue], bool] = lambda _flag, _value: True
     requires: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
-    check: Callable[[AgentOptions], None] = _any
+    check: Callable[[AgentOptions], None] = lambda _: None
     present: PresenceCheck = never
     files: tuple[str, ...] = ()
     lists_devices: bool = True

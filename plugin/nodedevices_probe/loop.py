@@ -46,6 +46,7 @@ from nodedevices_probe.protocol import (
 )
 from nodedevices_probe.wanted import Wanted
 
+# --- events -----------------------------------------------------------------------------------------------------------
 REPEATED_SECONDS = 60.0  # so that a line which the agent had to drop does not lose an edge
 
 
@@ -138,6 +139,7 @@ class EventLog:
             return tuple(event for event, _ in self._recent.values())
 
 
+# --- lines ------------------------------------------------------------------------------------------------------------
 HEARTBEAT_SECONDS = 5.0
 LINE_SPACING_SECONDS = 0.1
 POLL_SPACING_SECONDS = 1.0  # an event brings the next poll forward, but a flood of them not to more than this

@@ -88,8 +88,7 @@ class SysfsSource(Source):
 
     def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> SourceFacts:
         """Return what `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The
-        first of them that is loaded is the driver. `on_bus`: SourceFacts.accelerators_on_bus. PCIe links are read here,
-        alike for all."""
+        first of them that is loaded is the driver. `on_bus`: SourceFacts.accelerators_on_bus."""
         roots, machine = self.roots, Machine(type=self.system.machine_type())
         loaded = next((module for module in modules if roots.exists(f"sys/module/{module}")), "" if modules else KERNEL)
         if not loaded:
@@ -130,6 +129,7 @@ def _not_loaded(modules: Sequence[str]) -> str:
     return f"none of the kernel modules {', '.join(modules[:-1])} and {modules[-1]} is loaded"
 
 
+# --- reads that may hang ----------------------------------------------------------------------------------------------
 READ_SECONDS = 2.0
 T = TypeVar("T")
 

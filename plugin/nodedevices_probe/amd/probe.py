@@ -36,6 +36,7 @@ from nodedevices_probe.protocol import (
 )
 from nodedevices_probe.source import SysfsSource, attributes
 
+# --- what bears on health, and telemetry ------------------------------------------------------------------------------
 MAX_BAD_PAGES_BYTES = 1 << 16
 _ERRORS = re.compile(r"^ue: ([0-9]{1,18})$", re.MULTILINE)  # ras/*_err_count: uncorrectable
 _BAD_PAGE = re.compile(r": ([RPF])$", re.MULTILINE)  # ras/gpu_vram_bad_pages: retired, pending, cannot be retired
@@ -96,6 +97,7 @@ def _megahertz(value: int | None) -> int | None:
     return None if value is None else within(value // 1_000_000, 0, MAX_SMALL)
 
 
+# --- GPUs and their partitions ----------------------------------------------------------------------------------------
 PCI_VENDOR = "0x1002"
 MODULE = "amdgpu"
 BOUND = f"sys/module/{MODULE}/drivers/pci:amdgpu"

@@ -22,6 +22,7 @@ from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, drm, node_conditions, sensors
 from nodedevices_probe.protocol import MAX_INTEGER, Readings, text, within
 
+# --- PCI functions ----------------------------------------------------------------------------------------------------
 MAKERS = {"0x10ee": "Xilinx", "0x13fe": "Advantech", "0x1d0f": "AWS", "0x3475": "Arista"}
 XILINX = "0x10ee"
 # xocl-devices.h: cards as they leave the factory, without a shell.
@@ -127,6 +128,7 @@ def _word(roots: Roots, bus_id: str, file: str) -> str:
     return roots.word(f"{PCI_DEVICES}/{bus_id}/{file}").lower()
 
 
+# --- what the driver says of a card -----------------------------------------------------------------------------------
 NO_DRIVER = "no driver has its user function (XRT's xocl)"
 NO_USER = "its user function is not on the bus: the card is being reset or programmed"
 RESETTING = "its shell cannot be read: the card is being reset, or the driver has only just found it"

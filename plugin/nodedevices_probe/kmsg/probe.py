@@ -33,6 +33,7 @@ from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Problem, problem
 from nodedevices_probe.source import Found, SysfsSource
 
+# --- the log ----------------------------------------------------------------------------------------------------------
 READ_ALL = 3  # syslog(2) SYSLOG_ACTION_READ_ALL
 # How much is read at a time: the next greater where the last line that was seen is not in it. The last is more than the
 # log of a large machine (CONFIG_LOG_BUF_SHIFT is 17 to 21), and bounds the memory.
@@ -134,6 +135,7 @@ def _later_than(chunk: bytes, time: float | None) -> bytes:
     return chunk[start:]
 
 
+# --- the source -------------------------------------------------------------------------------------------------------
 BOOTED_SECONDS = 600.0  # a kubelet starts the agent's pod within these
 HISTORY_SECONDS = 60.0  # how long the agent takes an event for news (health.events.OLDEST_NEWS)
 LOST_SHOWN_SECONDS = 300.0

@@ -29,6 +29,7 @@ from nodedevices_probe.node.sysfs import sensors
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Readings, within
 from nodedevices_probe.source import BoundedReads
 
+# --- error counters ---------------------------------------------------------------------------------------------------
 _PORT_FILES: Mapping[str, str] = {
     names.SYMBOL_ERROR: "counters/symbol_error",
     names.LINK_ERROR_RECOVERY: "counters/link_error_recovery",
@@ -80,6 +81,7 @@ def read_counters(roots: Roots, files: CounterFiles) -> dict[str, int]:
     return found
 
 
+# --- devices ----------------------------------------------------------------------------------------------------------
 INFINIBAND_CLASS = "sys/class/infiniband"
 NETNS_MODE = "sys/module/ib_core/parameters/netns_mode"  # Y: all namespaces share all RDMA devices
 RDMA_CM = "rdma_cm"

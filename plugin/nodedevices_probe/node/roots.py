@@ -181,6 +181,7 @@ def inside(root: Path, path: str) -> Path | None:
     return found if found.exists() else None
 
 
+# --- optional nodes and files of drivers ------------------------------------------------------------------------------
 MAX_OF_A_KIND = 256
 
 

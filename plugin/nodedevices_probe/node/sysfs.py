@@ -30,6 +30,7 @@ from nodedevices_probe.protocol import (
     within,
 )
 
+# --- PCIe -------------------------------------------------------------------------------------------------------------
 MAX_PATHS = 64 * 63  # PCIe paths of all devices together: what a line has room for
 MAX_LANES = 32  # of the PCIe specification; a device that has left answers 63, and a link that is down 0
 # By gigatransfers: the kernel writes "16.0 GT/s PCIe", and older ones "16 GT/s".
@@ -100,6 +101,7 @@ def _of(place: PciePlace, others: Sequence[tuple[str, PciePlace]]) -> list[PcieN
     return [PcieNeighbour(to=other, path=path) for other, path in found if path is not None]
 
 
+# --- the machine ------------------------------------------------------------------------------------------------------
 # pci_ids.h: VGA, 3D and other display controllers, and processing accelerators. Audio, USB and bridges are not counted.
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 # Without VGA, which the display adapters of many server boards are: these count where their driver has them.
@@ -284,6 +286,7 @@ def _folder(path: Path | None) -> Path | None:
     return path if path is not None and path.is_dir() else None
 
 
+# --- device nodes and sensors -----------------------------------------------------------------------------------------
 NODE_MISSING = "deviceNodeMissing"  # in readings.conditions: a node that containers need is not in /dev
 _CARD, _RENDER = re.compile(r"card([0-9]{1,5})"), re.compile(r"renderD([0-9]{1,5})")
 _SENSORS = (1, 2, 3, 4)

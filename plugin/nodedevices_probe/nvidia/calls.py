@@ -23,6 +23,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_probe.node.roots import inside
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
+# --- the library ------------------------------------------------------------------------------------------------------
 NAME = "libnvidia-ml.so.1"
 FOLDERS = (  # in the order of NVIDIA's plugin v0.20.0
     "usr/lib64",
@@ -70,6 +71,7 @@ def find(root: Path) -> Path | None:
     return next((path for path in found if path is not None and path.is_file()), None)
 
 
+# --- calls ------------------------------------------------------------------------------------------------------------
 DRIVER_GONE = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,

@@ -42,6 +42,7 @@ from nodedevices_probe.remote import CONTROLLER, POOL, TYPE, UNCHECKED, UNREACHA
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, RemotePool, parse, split_address
 from nodedevices_probe.source import attributes
 
+# --- checks -----------------------------------------------------------------------------------------------------------
 FIRST_PERIOD_SECONDS = 1.0
 GRACE_SECONDS = 1.0  # beyond the timeout, which is of one operation on the socket
 
@@ -127,6 +128,7 @@ class Checker:
             self._ended.wait(period)
 
 
+# --- pools ------------------------------------------------------------------------------------------------------------
 FIRST_SECONDS = 10.0  # the agent waits 15 s for a probe's first line
 
 

@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.files import CheckError
-from nodedevices_probe.kind import AgentOptions, ProbeKind
+from nodedevices_probe.kind import AgentOptions, AgentValue, ProbeKind
 
 OPTION = "simulated"  # of the agent
 
@@ -32,7 +32,7 @@ def is_file(value: str) -> bool:
     return value.startswith("/") or value.endswith((".yaml", ".json"))
 
 
-def _passes(flag: str, value: str | bool | tuple[str, ...]) -> bool:
+def _passes(flag: str, value: AgentValue) -> bool:
     return flag == "node-name" or is_file(str(value)) == (flag == "file")
 
 

@@ -1,8 +1,8 @@
 """The simulated probe: devices from a YAML file that may change at any time, or from a named profile.
 
-The file is looked at ten times a second (watched_file). One that cannot be understood changes nothing: the last good
-state stays and the line carries the Problem `FileInvalid`. No file is a node without a driver. An event in the file
-happens once, when its id first appears while the probe runs; those that were there at the start are history, as on
+The file is looked at ten times a second (files.WatchedFile). One that cannot be understood changes nothing: the last
+good state stays and the line carries the Problem `FileInvalid`. No file is a node without a driver. An event in the
+file happens once, when its id first appears while the probe runs; those that were there at the start are history, as on
 hardware.
 """
 

@@ -154,7 +154,7 @@ REFUSED = {
     "- {name: a, together: true, paths: [{path: /dev/x}, {path: '/x/*', type: Mount}]}": "cannot be combined with /x/*",
     "- {name: a, usb: [{vendor: 1209}]}": "vendor: 1209 is not allowed; give four hexadecimal digits, such as 1a86",
     "- {name: a, usb: [{product: '1209'}]}": "usb[0].vendor: is missing",
-    "- {name: a, paths: [{path: /dev/x}], env: {'A B': c}}": "env: a name: 'A B' is not allowed; give a variable's name",
+    "- {name: a, paths: [{path: /dev/x}], env: {'A B': c}}": "env: a name: 'A B' is not allowed; give a variable",
     "- {name: a, paths: [{path: /dev/x}], env: {A: 3}}": "env.A: 3 is not allowed; give a text, in quotes",
     "- {name: a, paths: [{path: /dev/x}], env: {A: '{{pod}}'}}": "{{pod}} is not a field",
     "- {name: a, paths: [{path: /dev/x}], mounts: [{hostPath: opt}]}": "hostPath: 'opt' is not allowed; give an",
