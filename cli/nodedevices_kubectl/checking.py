@@ -13,7 +13,6 @@ from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.check import Seen
 
-SYSTEM_NAMESPACE = "nodedevices-system"
 T = TypeVar("T")
 
 

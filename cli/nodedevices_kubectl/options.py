@@ -85,6 +85,13 @@ def several(function: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+def system_namespace(of: str) -> Callable[[F], F]:
+    """--system-namespace. `of`: whose it is, for people."""
+    return click.option(
+        "--system-namespace", metavar="NS", default="nodedevices-system", show_default=True, help=f"Of {of}."
+    )
+
+
 def dry_run(function: F) -> F:
     """--dry-run, which the API server carries out."""
     return click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")(function)

@@ -34,9 +34,7 @@ LOOK_SECONDS = 3
     default=0,
     help="Look again, for so long at most, while something is broken or pending.",
 )
-@click.option(
-    "--system-namespace", metavar="NS", default=checking.SYSTEM_NAMESPACE, show_default=True, help="Of the operator."
-)
+@options.system_namespace("the operator")
 @options.with_session
 @options.one_listing
 def check(

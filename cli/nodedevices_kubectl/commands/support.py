@@ -25,13 +25,7 @@ OWNER_ONLY = 0o600
 
 @click.command(short_help="Write a support bundle: a file for those who help you, without secrets.")
 @click.option("-f", "--file", metavar="FILE", default="", help="Default: nodedevices-support-TIME.tar.gz here.")
-@click.option(
-    "--system-namespace",
-    metavar="NS",
-    default=checking.SYSTEM_NAMESPACE,
-    show_default=True,
-    help="Of agent and operator.",
-)
+@options.system_namespace("agent and operator")
 @options.with_session
 def support(session: Session, *, file: str, system_namespace: str) -> None:
     """Write a file for those who help you: NodeDevices, policies, Nodes, our pods, Events, the operator's Lease,

@@ -17,7 +17,7 @@ from nodedevices_common.errors import NodeDevicesError, OperationError
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import Row
 
-from nodedevices_kubectl import checking, objects, options
+from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
@@ -32,9 +32,7 @@ _PORT = "http"  # name of the port of the metrics
 @click.command(short_help="Show how busy devices are: utilisation, memory, power, temperature.")
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
 @click.option("--idle", is_flag=True, help="Only devices that pods hold and that compute nothing.")
-@click.option(
-    "--system-namespace", metavar="NS", default=checking.SYSTEM_NAMESPACE, show_default=True, help="Of the agents."
-)
+@options.system_namespace("the agents")
 @options.with_session
 @options.one_listing
 def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: bool, system_namespace: str) -> None:

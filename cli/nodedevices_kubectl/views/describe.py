@@ -28,70 +28,48 @@ class Section:
 
 MOST_EVENTS = 20
 _INDENT = "  "
-_EVENTS = (
-    Column("TYPE", "type"),
-    Column("REASON", "reason"),
-    Column("LAST", "last", age),
-    Column("MESSAGE", "message"),
-)
-_CONDITIONS = (
-    Column("TYPE", "type"),
-    Column("STATUS", "status"),
-    Column("REASON", "reason"),
-    Column("SINCE", "lastTransitionTime", age),
-    Column("MESSAGE", "message"),
-)
+
+
+def _plain(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name.upper(), name) for name in names)
+
+
+_EVENTS = (*_plain("type", "reason"), Column("LAST", "last", age), *_plain("message"))
+_SINCE = Column("SINCE", "lastTransitionTime", age)
+_CONDITIONS = (*_plain("type", "status", "reason"), _SINCE, *_plain("message"))
+_ACTIONS = _plain("name", "reason", "message")
+_PROBES = _plain("name", "state", "devices", "message")
 _DEVICES = (
-    Column("DEVICE", "device"),
+    *_plain("device"),
     Column("HEALTH", "health", tone=facts.tone),
-    Column("REASON", "reason"),
+    *_plain("reason"),
     Column("SINCE", "since", age),
     Column("ACTION", "recoveryAction"),
     Column("HELD-BY", "heldBy", first_of(devices.MOST_SHOWN)),
-    Column("ID", "id"),
+    *_plain("id"),
 )
 _RESOURCES = (
-    Column("NAME", "name"),
-    Column("SHARING", "sharing"),
+    *_plain("name", "sharing"),
     Column("IDS", "capacity"),
-    Column("HEALTHY", "healthy"),
+    *_plain("healthy"),
     Column("HELD", "allocated"),
-    Column("FREE", "free"),
-    Column("WITHHELD", "withheld"),
+    *_plain("free", "withheld"),
 )
-_POLICIES = (
-    Column("POLICY", "name"),
-    Column("PRIORITY", "priority"),
-    Column("GENERATION", "generation"),
-    Column("SUPPLIES", "sections"),
-)
+_POLICIES = (Column("POLICY", "name"), *_plain("priority", "generation"), Column("SUPPLIES", "sections"))
 _HOLDERS = (
-    Column("NAMESPACE", "namespace"),
-    Column("POD", "pod"),
-    Column("CONTAINER", "container"),
-    Column("RESOURCE", "resource"),
-    Column("SHARES", "shares"),
-    Column("MEMORY", "memory"),
+    *_plain("namespace", "pod", "container", "resource", "shares", "memory"),
     Column("HELD-FOR", "since", age),
 )
-_IDLE = (
-    Column("IDLE", "idle"),
-    Column("IDLE-FOR", "idleSince", age),
-)
-_NOTICES = (
-    Column("CODE", "code"),
-    Column("COUNT", "count"),
-    Column("LAST", "time", age),
-    Column("MESSAGE", "message"),
-)
-
-
-_HISTORY = (
-    Column("REASON", "reason"),
-    Column("COUNT", "count"),
-    Column("FIRST", "first", age),
-    Column("LAST", "last", age),
-    Column("FAULT", "fault"),
+_IDLE = (*_plain("idle"), Column("IDLE-FOR", "idleSince", age))
+_NOTICES = (*_plain("code", "count"), Column("LAST", "time", age), *_plain("message"))
+_HISTORY = (*_plain("reason", "count"), Column("FIRST", "first", age), Column("LAST", "last", age), *_plain("fault"))
+_COUNTS = (
+    ("healthy", "healthy"),
+    ("degraded", "of them degraded"),
+    ("unhealthy", "unhealthy"),
+    ("unknown", "unknown"),
+    ("held", "held"),
+    ("outOfService", "out of service"),
 )
 
 
@@ -122,27 +100,6 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
     if events is not None:
         last = sorted(({**event, "last": _last(event)} for event in events), key=lambda event: event["last"])
         yield Section("Events", columns=_EVENTS, rows=_rows(last[-MOST_EVENTS:]))
-
-
-_COUNTS = (
-    ("healthy", "healthy"),
-    ("degraded", "of them degraded"),
-    ("unhealthy", "unhealthy"),
-    ("unknown", "unknown"),
-    ("held", "held"),
-    ("outOfService", "out of service"),
-)
-_ACTIONS = (
-    Column("NAME", "name"),
-    Column("REASON", "reason"),
-    Column("MESSAGE", "message"),
-)
-_PROBES = (
-    Column("NAME", "name"),
-    Column("STATE", "state"),
-    Column("DEVICES", "devices"),
-    Column("MESSAGE", "message"),
-)
 
 
 def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
