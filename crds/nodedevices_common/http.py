@@ -28,7 +28,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -103,40 +102,20 @@ def makes_room(connections: Collection[Connection], peer: str) -> Connection | N
     return min(candidates, key=lambda connection: (connection.complete, connection.opened))
 
 
-class _Stream(Protocol):
+class _Stream:
     """A connection whose bytes are read and written; `close` never waits."""
 
-    async def receive(self) -> bytes: ...
-    async def send(self, content: bytes) -> None: ...
-    def close(self) -> None: ...
-
-
-class _PlainStream:
-    def __init__(self, accepted: socket.socket) -> None:
-        self._socket = accepted
-        self._loop = asyncio.get_running_loop()
-
-    async def receive(self) -> bytes:
-        return await self._loop.sock_recv(self._socket, HEAD_BYTES)
-
-    async def send(self, content: bytes) -> None:
-        await self._loop.sock_sendall(self._socket, content)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-class _TlsStream:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def over(cls, accepted: socket.socket, context: ssl.SSLContext) -> _TlsStream:
+    async def over(cls, accepted: socket.socket, context: ssl.SSLContext | None) -> _Stream:
+        """`context`: of TLS; None: plain."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=HEAD_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol, accepted, ssl=context, ssl_shutdown_timeout=ANSWER_SECONDS
+            lambda: protocol, accepted, ssl=context, ssl_shutdown_timeout=ANSWER_SECONDS if context else None
         )
         return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
@@ -233,7 +212,7 @@ class HttpServer:
         with contextlib.ExitStack() as closing, contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
             closing.callback(accepted.close)
             async with asyncio.timeout(HEAD_SECONDS):
-                stream = await self._stream(accepted)
+                stream = await _Stream.over(accepted, self._guard.context() if self._guard is not None else None)
                 closing.pop_all()
                 closing.callback(stream.close)
                 head = await _read_head(stream)
@@ -248,11 +227,6 @@ class HttpServer:
             )
             async with asyncio.timeout(ANSWER_SECONDS):
                 await stream.send(text.encode("ascii") + (answer.body if with_body else b""))
-
-    async def _stream(self, accepted: socket.socket) -> _Stream:
-        if self._guard is None:
-            return _PlainStream(accepted)
-        return await _TlsStream.over(accepted, self._guard.context())
 
     def _answer(self, head: bytes) -> tuple[Response, bool]:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")

@@ -58,10 +58,7 @@ def exact(value: object) -> tuple[int, int] | None:
     found = _ANY.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
-    decimals = found["decimals"] or ""
-    unit = found["unit"] or ""
-    mantissa = int((found["whole"] + decimals) or "0") * _FACTORS.get(unit, 1)
-    power = int(found["exponent"] or 0) - _SMALL.get(unit, 0) - len(decimals)
+    mantissa, power = _digits(found)
     while mantissa and mantissa % 10 == 0:
         mantissa, power = mantissa // 10, power + 1
     return (-mantissa if found["sign"] == "-" else mantissa, power) if mantissa else (0, 0)
@@ -77,14 +74,17 @@ def whole_units(value: object) -> int:
     found = _ANY.fullmatch(value) if isinstance(value, str) else None
     if found is None or found["sign"] == "-":
         return 0
-    decimals = found["decimals"] or ""
-    digits = int((found["whole"] + decimals) or "0")
-    unit = found["unit"] or ""
-    power = int(found["exponent"] or 0) - _SMALL.get(unit, 0) - len(decimals)
+    amount, power = _digits(found)
     power = max(-_MAX_EXPONENT, min(power, _MAX_EXPONENT))
-    amount = digits * _FACTORS.get(unit, 1)
     scale: int = 10 ** abs(power)
     return min(amount * scale if power >= 0 else -(-amount // scale), MAX_UNITS)
+
+
+def _digits(found: re.Match[str]) -> tuple[int, int]:
+    """Return the amount without its sign, as a whole number and a power of ten."""
+    decimals, unit = found["decimals"] or "", found["unit"] or ""
+    power = int(found["exponent"] or 0) - _SMALL.get(unit, 0) - len(decimals)
+    return int((found["whole"] + decimals) or "0") * _FACTORS.get(unit, 1), power
 
 
 def from_bytes(count: int) -> str:
