@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,13 @@ class Gated:
         holder = Holder(namespace="ml", pod=pod, container="main", resource=MEMORY, ids=ids, since=START)
         self.listing = Holdings(state=HoldersState.SYNCED, holders=(holder,), taken=self.clock)
 
+    async def runs(self) -> None:
+        """Pod a was allocated two shares and 30 percent, and starts."""
+        self.pods(a="30")
+        self.granted()
+        self.shows("a", IDS)
+        await self.gate.before_start(MEMORY, IDS)
+
     def allocation(self, ids: tuple[str, ...]) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.folder / key(ids) / "allocation.json").read_text())
         return content
@@ -107,10 +114,6 @@ class Gated:
 @pytest.fixture
 def agent(tmp_path: Path) -> Gated:
     return Gated(tmp_path / "allocations")
-
-
-def run(of: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(of)
 
 
 IDS = (f"{gpu_id(0)}::1Gi.0", f"{gpu_id(0)}::1Gi.1")
@@ -131,9 +134,9 @@ def test_and_not_for_ever(agent: Gated) -> None:
     assert not agent.book.knows(MEMORY, 2)
 
 
-def test_for_other_resources_nothing_waits(agent: Gated) -> None:
+async def test_for_other_resources_nothing_waits(agent: Gated) -> None:
     agent.gate.ready("nvidia.com/gpu", 1)
-    run(agent.gate.before_start("nvidia.com/gpu", ("GPU-0",)))
+    await agent.gate.before_start("nvidia.com/gpu", ("GPU-0",))
     assert agent.asked == 0
     assert not agent.folder.exists()
 
@@ -149,14 +152,11 @@ def test_a_container_gets_its_percentage_where_it_is_certain_and_always_the_fold
 
 
 # --- before a start ---------------------------------------------------------------------------------------------------
-def test_before_a_container_starts_its_own_share_is_written_into_its_folder(agent: Gated) -> None:
-    async def use() -> None:
-        agent.pods(a="30", b="60")
-        agent.granted()
-        agent.shows("b", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-
-    run(use())
+async def test_before_a_container_starts_its_own_share_is_written_into_its_folder(agent: Gated) -> None:
+    agent.pods(a="30", b="60")
+    agent.granted()
+    agent.shows("b", IDS)
+    await agent.gate.before_start(MEMORY, IDS)
     found = agent.allocation(IDS)
     assert found | {"ids": [], "booked": {}} == {
         "version": 1,
@@ -177,114 +177,87 @@ def test_before_a_container_starts_its_own_share_is_written_into_its_folder(agen
     assert (path.stat().st_mode & 0o777, (path / "allocation.json").stat().st_mode & 0o777) == (0o755, 0o644)
 
 
-def test_one_that_could_need_more_than_is_booked_does_not_start_while_nobody_knows_who_it_is(agent: Gated) -> None:
-    async def use() -> None:
-        agent.pods(a="30", b="60")
-        agent.granted()
-        with pytest.raises(AllocationError, match="not known which pod these shares are for"):
-            await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
-        assert agent.asked > 0
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        assert agent.allocation(IDS)["cores"] == 30
-
-    run(use())
-
-
-def test_one_that_all_of_a_gpu_is_booked_for_starts_and_is_told_its_share_later(agent: Gated) -> None:
-    async def use() -> None:
-        agent.granted()  # of a pod that has not been seen
-        agent.shows("late", IDS)
+async def test_one_that_could_need_more_than_is_booked_does_not_start_while_nobody_knows_whose_it_is(
+    agent: Gated,
+) -> None:
+    agent.pods(a="30", b="60")
+    agent.granted()
+    with pytest.raises(AllocationError, match="not known which pod these shares are for"):
         await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
-        assert (agent.allocation(IDS)["cores"], agent.allocation(IDS)["memoryMiB"]) == (None, 2048)
-        agent.pods(late="20")
-        agent.files.keep(agent.book.allocated())
-        await agent.files.update()
-        assert agent.allocation(IDS)["cores"] == 20
-
-    run(use())
+    assert agent.asked > 0
+    agent.shows("a", IDS)
+    await agent.gate.before_start(MEMORY, IDS)
+    assert agent.allocation(IDS)["cores"] == 30
 
 
-def test_a_start_again_asks_nobody(agent: Gated) -> None:
-    async def use() -> None:
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        agent.listing, agent.asked = AWAY, 0
-        await agent.gate.before_start(MEMORY, IDS)
-        assert agent.asked == 0
-
-    run(use())
+async def test_one_that_all_of_a_gpu_is_booked_for_starts_and_is_told_its_share_later(agent: Gated) -> None:
+    agent.granted()  # of a pod that has not been seen
+    agent.shows("late", IDS)
+    await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
+    assert (agent.allocation(IDS)["cores"], agent.allocation(IDS)["memoryMiB"]) == (None, 2048)
+    agent.pods(late="20")
+    agent.files.keep(agent.book.allocated())
+    await agent.files.update()
+    assert agent.allocation(IDS)["cores"] == 20
 
 
-def test_nor_after_a_start_of_the_agent_while_podresources_does_not_answer(agent: Gated) -> None:
-    async def use() -> None:
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        agent.listing = AWAY
-        agent.starts()
-        agent.book.remember(await agent.files.read())
-        agent.pods(a="90")  # edited meanwhile
-        await agent.gate.before_start(MEMORY, IDS)
-        assert agent.allocation(IDS)["cores"] == 30
-
-    run(use())
+async def test_a_start_again_asks_nobody(agent: Gated) -> None:
+    await agent.runs()
+    agent.listing, agent.asked = AWAY, 0
+    await agent.gate.before_start(MEMORY, IDS)
+    assert agent.asked == 0
 
 
-def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(agent: Gated) -> None:
+async def test_nor_after_a_start_of_the_agent_while_podresources_does_not_answer(agent: Gated) -> None:
+    await agent.runs()
+    agent.listing = AWAY
+    agent.starts()
+    agent.book.remember(await agent.files.read())
+    agent.pods(a="90")  # edited meanwhile
+    await agent.gate.before_start(MEMORY, IDS)
+    assert agent.allocation(IDS)["cores"] == 30
+
+
+async def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(agent: Gated) -> None:
     async def hangs() -> Holdings:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def use() -> None:
-        agent.pods(a="30", b="60")
-        agent.granted()
-        gate = CoreGate(agent.book, holdings=hangs, write=agent.files.write, known_seconds=0.05)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            with pytest.raises(AllocationError, match="not known which pod these shares are for"):
-                await gate.before_start(MEMORY, IDS)
-
-    run(use())
+    agent.pods(a="30", b="60")
+    agent.granted()
+    gate = CoreGate(agent.book, holdings=hangs, write=agent.files.write, known_seconds=0.05)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(AllocationError, match="not known which pod these shares are for"):
+            await gate.before_start(MEMORY, IDS)
 
 
-def test_a_folder_that_cannot_be_written_keeps_the_container_from_starting_with_anothers_share(agent: Gated) -> None:
+async def test_a_folder_that_cannot_be_written_keeps_the_container_from_a_start_with_anothers_share(
+    agent: Gated,
+) -> None:
     agent.folder.write_text("in the way")
-
-    async def use() -> None:
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        with pytest.raises(AllocationError, match=r"write .*allocations.*; the kubelet tries again"):
-            await agent.gate.before_start(MEMORY, IDS)
-
-    run(use())
+    agent.pods(a="30")
+    agent.granted()
+    agent.shows("a", IDS)
+    with pytest.raises(AllocationError, match=r"write .*allocations.*; the kubelet tries again"):
+        await agent.gate.before_start(MEMORY, IDS)
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
-def test_a_folder_goes_ten_minutes_after_its_ids_were_last_held(agent: Gated) -> None:
-    async def use() -> None:
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        agent.held = {key(IDS)}
-        await agent.files.sweep()
-        agent.held = set()
-        agent.clock += KEPT_SECONDS
-        await agent.files.sweep()
-        assert (agent.folder / key(IDS)).exists()
-        agent.held = None  # nobody knows
-        agent.clock += KEPT_SECONDS
-        await agent.files.sweep()
-        assert (agent.folder / key(IDS)).exists()
-        agent.held = set()
-        await agent.files.sweep()
-        assert not (agent.folder / key(IDS)).exists()
-
-    run(use())
+async def test_a_folder_goes_ten_minutes_after_its_ids_were_last_held(agent: Gated) -> None:
+    await agent.runs()
+    agent.held = {key(IDS)}
+    await agent.files.sweep()
+    agent.held = set()
+    agent.clock += KEPT_SECONDS
+    await agent.files.sweep()
+    assert (agent.folder / key(IDS)).exists()
+    agent.held = None  # nobody knows
+    agent.clock += KEPT_SECONDS
+    await agent.files.sweep()
+    assert (agent.folder / key(IDS)).exists()
+    agent.held = set()
+    await agent.files.sweep()
+    assert not (agent.folder / key(IDS)).exists()
 
 
 @cases(
@@ -304,71 +277,52 @@ def test_what_is_no_record_is_nobodys(content: str) -> None:
     assert recorded(content) is None
 
 
-def test_what_is_read_at_a_start_is_what_was_written(agent: Gated) -> None:
-    async def use() -> None:
-        (agent.folder / "odd" / "allocation.json").mkdir(parents=True)
-        (agent.folder / "more").write_text("")
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        agent.starts()
-        of = Recorded(uid="uid-a", namespace="ml", pod="a", container="main", demand=Demand(percent=30))
-        assert await agent.files.read() == {frozenset(IDS): of}
-
-    run(use())
+async def test_what_is_read_at_a_start_is_what_was_written(agent: Gated) -> None:
+    (agent.folder / "odd" / "allocation.json").mkdir(parents=True)
+    (agent.folder / "more").write_text("")
+    await agent.runs()
+    agent.starts()
+    of = Recorded(uid="uid-a", namespace="ml", pod="a", container="main", demand=Demand(percent=30))
+    assert await agent.files.read() == {frozenset(IDS): of}
 
 
 @pytest.mark.parametrize("before", ["listed", "removed"])
-def test_a_container_that_starts_while_a_folder_of_its_ids_is_swept_keeps_what_is_written_for_it(
+async def test_a_container_that_starts_while_a_folder_of_its_ids_is_swept_keeps_what_is_written_for_it(
     agent: Gated, before: str
 ) -> None:
     """An earlier container had the same ids. `before`: what the sweep does next when the new one comes."""
+    await agent.runs()
+    [allocated] = agent.book.allocated()
+    agent.held = frozenset()
+    await agent.files.sweep()
+    agent.clock += KEPT_SECONDS + 1
+    going, go = threading.Event(), threading.Event()
 
-    async def use() -> None:
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        [allocated] = agent.book.allocated()
-        agent.held = frozenset()
-        await agent.files.sweep()
-        agent.clock += KEPT_SECONDS + 1
-        going, go = threading.Event(), threading.Event()
+    def waits() -> None:
+        going.set()
+        go.wait()
 
-        def waits() -> None:
-            going.set()
-            go.wait()
-
-        agent.files._worker.submit(waits)
-        sweeping = asyncio.create_task(agent.files.sweep())
-        await asyncio.to_thread(going.wait)
-        if before == "listed":
-            await asyncio.sleep(0)
-            agent.held = frozenset({key(IDS)})
-            go.set()
-            await agent.files.write(allocated)
-        else:
-            go.set()
-            await sweeping
-            agent.held = frozenset({key(IDS)})
-            await agent.files.write(allocated)
+    agent.files._worker.submit(waits)
+    sweeping = asyncio.create_task(agent.files.sweep())
+    await asyncio.to_thread(going.wait)
+    if before == "listed":
+        await asyncio.sleep(0)
+        agent.held = frozenset({key(IDS)})
+        go.set()
+        await agent.files.write(allocated)
+    else:
+        go.set()
         await sweeping
-        assert (agent.folder / key(IDS) / "allocation.json").exists()
+        agent.held = frozenset({key(IDS)})
+        await agent.files.write(allocated)
+    await sweeping
+    assert (agent.folder / key(IDS) / "allocation.json").exists()
 
-    run(use())
 
-
-def test_a_write_that_fails_leaves_no_file_of_another_container(agent: Gated) -> None:
-    async def use() -> None:
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        [allocated] = agent.book.allocated()
-        (agent.folder / key(IDS) / ".allocation.json.new").mkdir()  # in the way of the new content
-        with pytest.raises(AllocationFilesError):
-            await agent.files.write(replace(allocated, cores=99))
-        assert not (agent.folder / key(IDS) / "allocation.json").exists()
-
-    run(use())
+async def test_a_write_that_fails_leaves_no_file_of_another_container(agent: Gated) -> None:
+    await agent.runs()
+    [allocated] = agent.book.allocated()
+    (agent.folder / key(IDS) / ".allocation.json.new").mkdir()  # in the way of the new content
+    with pytest.raises(AllocationFilesError):
+        await agent.files.write(replace(allocated, cores=99))
+    assert not (agent.folder / key(IDS) / "allocation.json").exists()

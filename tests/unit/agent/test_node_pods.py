@@ -148,73 +148,57 @@ class Following:
         return [each.name for each in self.watch.pods.pods or ()]
 
 
-async def following(use: Callable[[Following], Any]) -> None:
-    here = Following()
-    here.watch.want(wanted=True)
-    running = asyncio.create_task(here.watch.run())
-    try:
-        await use(here)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+@pytest.fixture
+async def here() -> AsyncIterator[Following]:
+    made = Following()
+    made.watch.want(wanted=True)
+    running = asyncio.create_task(made.watch.run())
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
-def test_pods_are_followed_one_by_one_after_the_first_list() -> None:
-    async def use(here: Following) -> None:
-        assert here.watch.pods.pods is None
-        assert await here.after(ListedItems((pod("a"), pod("b"), {}))) == ["a", "b"]
-        assert await here.after(ChangedItem(pod("c"))) == ["a", "b", "c"]
-        assert await here.after(ChangedItem(pod("a"), gone=True)) == ["b", "c"]
-        assert await here.after(ListedItems((pod("c"),))) == ["c"]
-
-    asyncio.run(following(use))
+async def test_pods_are_followed_one_by_one_after_the_first_list(here: Following) -> None:
+    assert here.watch.pods.pods is None
+    assert await here.after(ListedItems((pod("a"), pod("b"), {}))) == ["a", "b"]
+    assert await here.after(ChangedItem(pod("c"))) == ["a", "b", "c"]
+    assert await here.after(ChangedItem(pod("a"), gone=True)) == ["b", "c"]
+    assert await here.after(ListedItems((pod("c"),))) == ["c"]
 
 
-def test_an_annotation_counts_as_it_was_when_the_pod_was_first_seen() -> None:
-    async def use(here: Following) -> None:
-        await here.after(ListedItems((pod(cores="30"),)))
-        here.clock = 2.0
-        await here.after(ChangedItem(pod(cores="90", status={"phase": "Running", "startTime": "2026-11-22T16:00:00Z"})))
-        [found] = here.watch.pods.pods or ()
-        assert (found.containers[0].cores, found.seen, found.acknowledged) == ("30", 1.0, True)
-
-    asyncio.run(following(use))
+async def test_an_annotation_counts_as_it_was_when_the_pod_was_first_seen(here: Following) -> None:
+    await here.after(ListedItems((pod(cores="30"),)))
+    here.clock = 2.0
+    await here.after(ChangedItem(pod(cores="90", status={"phase": "Running", "startTime": "2026-11-22T16:00:00Z"})))
+    [found] = here.watch.pods.pods or ()
+    assert (found.containers[0].cores, found.seen, found.acknowledged) == ("30", 1.0, True)
 
 
-def test_an_api_server_that_is_away_leaves_the_pods_that_are_known() -> None:
-    async def use(here: Following) -> None:
-        await here.after(ListedItems((pod(),)))
-        assert await here.after(ApiError("list pods: no answer: refused")) == ["a"]
-        assert here.watch.pods.problem == "list pods: no answer: refused"
-        assert await here.after(ListedItems((pod(), pod("b")))) == ["a", "b"]
-        assert not here.watch.pods.problem
-        assert here.server.watches == 2
-
-    asyncio.run(following(use))
+async def test_an_api_server_that_is_away_leaves_the_pods_that_are_known(here: Following) -> None:
+    await here.after(ListedItems((pod(),)))
+    assert await here.after(ApiError("list pods: no answer: refused")) == ["a"]
+    assert here.watch.pods.problem == "list pods: no answer: refused"
+    assert await here.after(ListedItems((pod(), pod("b")))) == ["a", "b"]
+    assert not here.watch.pods.problem
+    assert here.server.watches == 2
 
 
-def test_without_the_right_to_list_pods_or_an_api_server_the_problem_says_so() -> None:
-    async def use(here: Following) -> None:
-        await here.after(ApiError("list pods: 403 pods is forbidden", status=403))
-        assert here.watch.pods.pods is None
-        assert here.watch.pods.forbidden
-        assert here.watch.pods.problem == "list pods: 403 pods is forbidden; install the component gpu-cores"
-
-    asyncio.run(following(use))
+async def test_without_the_right_to_list_pods_or_an_api_server_the_problem_says_so(here: Following) -> None:
+    await here.after(ApiError("list pods: 403 pods is forbidden", status=403))
+    assert here.watch.pods.pods is None
+    assert here.watch.pods.forbidden
+    assert here.watch.pods.problem == "list pods: 403 pods is forbidden; install the component gpu-cores"
     watch = PodWatch(None, "n1", on_change=lambda: None)
     assert watch.pods.pods is None
     assert "standalone" in watch.pods.problem
 
 
-def test_pods_that_nobody_needs_any_more_are_not_followed_nor_known() -> None:
-    async def use(here: Following) -> None:
-        await here.after(ListedItems((pod(),)))
-        here.changed.clear()
-        here.watch.want(wanted=False)
-        assert here.watch.pods.pods is None
-        assert here.changed.is_set()  # whoever decides by them forgets them, too
-        here.watch.want(wanted=True)
-        assert await here.after(ListedItems((pod("b"),))) == ["b"]
-        assert here.server.watches == 2
-
-    asyncio.run(following(use))
+async def test_pods_that_nobody_needs_any_more_are_not_followed_nor_known(here: Following) -> None:
+    await here.after(ListedItems((pod(),)))
+    here.changed.clear()
+    here.watch.want(wanted=False)
+    assert here.watch.pods.pods is None
+    assert here.changed.is_set()  # whoever decides by them forgets them, too
+    here.watch.want(wanted=True)
+    assert await here.after(ListedItems((pod("b"),))) == ["b"]
+    assert here.server.watches == 2

@@ -14,6 +14,7 @@ from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.publisher import Publisher, owned
 from support.fakestore import FakeStore
 from support.patience import PATIENCE_SECONDS
+from support.there import there
 
 
 class Counts:
@@ -65,6 +66,12 @@ class Desk:
     ) -> None:
         self.publisher.want(status(healthy, **more), may_create=may_create, unschedulable=out)
 
+    async def writes(self, healthy: int = 8, **more: Any) -> None:
+        """What is wanted is written."""
+        before = len(self.store.statuses)
+        self.want(healthy, **more)
+        await self.until(lambda: len(self.store.statuses) > before)
+
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition():  # noqa: ASYNC110  a test's patience
@@ -90,33 +97,27 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 async def test_the_object_is_created_with_its_owner_and_then_gets_its_status(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     assert desk.store.calls[-1] == "status"
-    assert desk.store.item is not None
-    assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "node-uid"}]
+    assert there(desk.store.item)["metadata"]["ownerReferences"] == [{"uid": "node-uid"}]
     written = desk.store.statuses[-1]
     assert written["nodeUID"] == "node-uid"
     assert written["agent"]["heartbeatTime"].endswith("Z")
 
 
 async def test_wanting_the_same_again_writes_nothing(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     for _ in range(20):
         desk.want()
         await asyncio.sleep(0)
-    desk.want(7)
-    await desk.until(lambda: len(desk.store.statuses) == 2)
+    await desk.writes(7)
     assert desk.counts.causes == ["device", "device"]
 
 
 async def test_a_token_that_names_no_node_gives_an_object_without_owner(desk: Desk) -> None:
     desk.store.uid = None
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
-    assert desk.store.item is not None
-    assert desk.store.item["metadata"]["ownerReferences"] == []
+    await desk.writes()
+    assert there(desk.store.item)["metadata"]["ownerReferences"] == []
     assert "nodeUID" not in desk.store.statuses[-1]
 
 
@@ -125,29 +126,24 @@ async def test_a_node_without_devices_gets_no_object_but_keeps_one_that_it_has(d
     await desk.until(lambda: desk.seen)
     await asyncio.sleep(0.05)
     assert desk.store.calls == []
-    desk.want(may_create=True)
-    await desk.until(lambda: len(desk.store.statuses) == 1)
-    desk.want(7, may_create=False)
-    await desk.until(lambda: len(desk.store.statuses) == 2)
+    await desk.writes(may_create=True)
+    await desk.writes(7, may_create=False)
 
 
 RMA = {"id": "GPU-3", "reason": "RMA 4711", "by": "me"}
 
 
 async def test_an_object_deleted_by_hand_comes_back_with_what_was_out_of_service(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     desk.want(out=(RMA,))
     desk.store.delete()
     await desk.until(lambda: len(desk.store.statuses) == 2)
-    assert desk.store.item is not None
-    assert desk.store.item["spec"] == {"unschedulable": [RMA]}
+    assert there(desk.store.item)["spec"] == {"unschedulable": [RMA]}
 
 
 async def test_what_people_wrote_into_an_object_that_is_there_stays(desk: Desk) -> None:
     desk.store.item = {"metadata": {"name": "n1", "uid": "u", "ownerReferences": [{"uid": "an earlier Node"}]}}
-    desk.want(out=(RMA,))
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes(out=(RMA,))
     assert "spec" not in desk.store.item
 
 
@@ -163,8 +159,7 @@ async def test_an_object_that_somebody_else_makes_first_says_what_is_out_of_serv
 
     desk.store.create_object = late  # type: ignore[method-assign]
     await desk.until(lambda: desk.store.statuses)
-    assert desk.store.item is not None
-    assert desk.store.item["spec"] == {"unschedulable": []}
+    assert there(desk.store.item)["spec"] == {"unschedulable": []}
 
 
 async def test_an_object_deleted_before_a_write_of_it_was_answered_comes_back(desk: Desk) -> None:
@@ -180,8 +175,7 @@ async def test_an_object_deleted_before_a_write_of_it_was_answered_comes_back(de
 
 
 async def test_the_operators_fields_are_neither_touched_nor_a_reason_to_write(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     stale = {"type": "Stale", "status": "False"}
     desk.store.patch_status(affectedPods=[{"uid": "u1"}], conditions=[stale])
     count = len(desk.seen)
@@ -191,26 +185,22 @@ async def test_the_operators_fields_are_neither_touched_nor_a_reason_to_write(de
 
 
 async def test_a_field_of_ours_that_somebody_changed_is_set_again(desk: Desk) -> None:
-    desk.want(summary={"healthy": 8})
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes(summary={"healthy": 8})
     desk.store.patch_status(summary={"healthy": 1})
     await desk.until(lambda: len(desk.store.statuses) == 2)
     assert desk.counts.causes[-1] == "repair"
-    assert desk.store.item is not None
-    assert desk.store.item["status"]["summary"] == {"healthy": 8}
+    assert there(desk.store.item)["status"]["summary"] == {"healthy": 8}
 
 
 async def test_a_field_that_somebody_changed_before_our_write_was_answered_is_set_again(desk: Desk) -> None:
     desk.store.held = asyncio.Event()
-    desk.want(summary={"healthy": 8})
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes(summary={"healthy": 8})
     desk.store.patch_status(summary={"healthy": 1})
     await desk.until(lambda: desk.seen[-1] == desk.store.item)
     desk.store.held.set()
     await desk.until(lambda: len(desk.store.statuses) == 2)
     assert desk.counts.causes[-1] == "repair"
-    assert desk.store.item is not None
-    assert desk.store.item["status"]["summary"] == {"healthy": 8}
+    assert there(desk.store.item)["status"]["summary"] == {"healthy": 8}
 
 
 async def test_what_people_write_after_etcd_was_restored_is_seen_at_once() -> None:
@@ -233,8 +223,7 @@ async def test_what_people_write_after_etcd_was_restored_is_seen_at_once() -> No
 
 
 async def test_a_server_that_is_away_costs_one_write_when_it_is_back(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     desk.store.drop_watches(ApiError("no answer"))
     for healthy in (7, 6, 5):
         desk.want(healthy)
@@ -256,8 +245,7 @@ async def test_a_refusal_is_counted_by_its_status_and_tried_again(desk: Desk, co
 
 
 async def test_retry_after_is_kept_to_whatever_news_come(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     desk.store.problem = ApiError("slow down", status=429, retry_after=0.5)
     loop = asyncio.get_running_loop()
     refused_at = loop.time()
@@ -289,18 +277,15 @@ async def test_the_owner_of_an_earlier_node_is_replaced() -> None:
     old = {"metadata": {"name": "n1", "uid": "u", "ownerReferences": [{"uid": "old"}], "resourceVersion": "1"}}
     desk = Desk(FakeStore(item=old))
     task = asyncio.create_task(desk.publisher.run())
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
-    assert desk.store.item is not None
-    assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "node-uid"}]
+    await desk.writes()
+    assert there(desk.store.item)["metadata"]["ownerReferences"] == [{"uid": "node-uid"}]
     task.cancel()
     await asyncio.wait([task])
 
 
 # --- a Node made anew -------------------------------------------------------------------------------------------------
 async def test_a_node_recreated_gets_its_object_as_soon_as_the_token_names_it(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     desk.store.node = "new-uid"
     desk.store.collect_garbage()
     await desk.until(lambda: "deleted 3 times in a row" in desk.publisher.problem())
@@ -312,37 +297,32 @@ async def test_a_node_recreated_gets_its_object_as_soon_as_the_token_names_it(de
     desk.store.uid = "new-uid"
     await desk.until(lambda: desk.store.statuses[-1]["nodeUID"] == "new-uid")
     assert desk.publisher.problem() == ""
-    assert desk.store.item is not None
-    assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "new-uid"}]
+    assert there(desk.store.item)["metadata"]["ownerReferences"] == [{"uid": "new-uid"}]
     await desk.until(lambda: desk.counts.works)
 
 
 async def test_an_object_that_its_old_owner_still_holds_is_taken_over_when_the_token_names_the_new_node(
     desk: Desk,
 ) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     desk.store.uid = "new-uid"  # the garbage collector has not come by yet
     desk.want(7)
     await desk.until(lambda: desk.store.statuses[-1]["nodeUID"] == "new-uid")
-    assert desk.store.item is not None
-    assert desk.store.item["metadata"]["ownerReferences"] == [{"uid": "new-uid"}]
+    assert there(desk.store.item)["metadata"]["ownerReferences"] == [{"uid": "new-uid"}]
 
 
 @pytest.mark.parametrize("before", ["node-uid", None])
 async def test_a_new_token_that_names_another_node_is_enough(desk: Desk, before: str | None) -> None:
     """Nothing changes on the node, and no write is refused: the next heartbeat would be minutes away."""
     desk.store.uid = before  # None: the kubelet requested the token before it had made the Node
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     desk.store.uid, desk.store.token = "new-uid", 1
     await desk.until(lambda: (desk.store.item or {})["metadata"]["ownerReferences"] == [{"uid": "new-uid"}])
 
 
 @pytest.mark.parametrize("code", [403, 422])
 async def test_who_owns_the_object_is_queried_again_after_a_refusal(desk: Desk, code: int) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     reads = desk.store.reads
     desk.store.problem = ApiError("no", status=code)
     desk.want(7)
@@ -352,8 +332,7 @@ async def test_who_owns_the_object_is_queried_again_after_a_refusal(desk: Desk, 
 
 
 async def test_a_settled_node_is_not_read_again(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     for healthy in (7, 6):
         desk.want(healthy)
         await desk.until(lambda healthy=healthy: desk.store.statuses[-1]["devices"] == status(healthy)["devices"])  # type: ignore[misc]
@@ -371,8 +350,7 @@ async def settled(request: pytest.FixtureRequest) -> Desk:
     """A publisher that has written its status, and ended. Its parameter: how long its last write may take."""
     desk = Desk(FakeStore(), stop_seconds=getattr(request, "param", PATIENCE_SECONDS))
     running = asyncio.create_task(desk.publisher.run())
-    desk.want(agent={"startTime": "then"})
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes(agent={"startTime": "then"})
     running.cancel()
     await asyncio.wait([running])
     return desk
@@ -429,8 +407,7 @@ async def test_an_api_server_that_does_not_answer_keeps_the_agent_for_a_bounded_
     ],
 )
 async def test_a_refusal_that_lasts_is_a_problem_until_it_is_over(desk: Desk, code: int, says: str) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     desk.store.problem = ApiError("no", status=code)
     desk.want(7)
     await desk.until(lambda: code in desk.counts.errors)
@@ -445,14 +422,12 @@ async def test_a_refusal_that_lasts_is_a_problem_until_it_is_over(desk: Desk, co
 
 
 async def test_a_watch_that_cannot_be_established_is_a_problem_although_writes_go_on(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes()
     desk.store.blind = ApiError("nodedevices.nodedevices.io is forbidden", status=403)
     desk.store.drop_watches(desk.store.blind)
     await desk.until(lambda: 403 in desk.counts.errors)
     desk.store.problem = None
-    desk.want(7)
-    await desk.until(lambda: len(desk.store.statuses) == 2)
+    await desk.writes(7)
     desk.later += 65
     assert desk.publisher.problem().startswith("failed to watch NodeDevices for 6")
     assert not desk.counts.works
@@ -472,22 +447,21 @@ OLDER = {
 
 async def test_an_agent_newer_than_the_crd_reports_what_the_crd_has_fields_for(desk: Desk) -> None:
     desk.store.schema = OLDER
-    desk.want(7, mostSeen=[{"count": 8}], devices=[{"id": "GPU-0", "history": [], "health": {"state": "Healthy"}}])
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes(
+        7, mostSeen=[{"count": 8}], devices=[{"id": "GPU-0", "history": [], "health": {"state": "Healthy"}}]
+    )
     written = desk.store.statuses[-1]
     assert written["devices"] == [{"id": "GPU-0", "health": {"state": "Healthy"}}]
     assert written.keys() == {"agent", "devices", "conditions", "nodeUID"}
     refused = len(desk.counts.errors)
-    desk.want(6, mostSeen=[{"count": 8}])
-    await desk.until(lambda: len(desk.store.statuses) == 2)
+    await desk.writes(6, mostSeen=[{"count": 8}])
     assert (refused, len(desk.counts.errors)) == (0, 0), "it is asked once what the CRD has"
     assert desk.store.calls == ["object", "status", "status", "status"]
 
 
 async def test_a_crd_that_got_the_fields_has_them_five_minutes_later_at_the_latest(desk: Desk) -> None:
     desk.store.schema = OLDER
-    desk.want(mostSeen=[{"count": 8}])
-    await desk.until(lambda: desk.store.statuses)
+    await desk.writes(mostSeen=[{"count": 8}])
     desk.store.schema = None
     desk.later = 400.0
     desk.want(7, mostSeen=[{"count": 8}])

@@ -121,70 +121,52 @@ def test_a_pod_of_two_resources_needs_room_for_both_and_the_words_name_what_is_s
 
 
 # --- a burst of pods -------------------------------------------------------------------------------------------------
-def test_the_next_pod_is_judged_once_the_last_is_seen_bound() -> None:
+async def test_the_next_pod_is_judged_once_the_last_is_seen_bound() -> None:
     """The scheduler does not wait for a binding before it goes on."""
-
-    async def burst() -> tuple[list[str], list[str]]:
-        known = cache(node_devices("n1", gpu(0, 24), gpu(1, 10)))
-        made = verbs(known)
-        first = await made.filter(read_arguments(asked(pod("a", 20), "n1")))
-        second = asyncio.create_task(made.filter(read_arguments(asked(pod("b", 20), "n1"))))
-        await asyncio.sleep(0)
-        assert not second.done()
-        known.observe_pod(pod("a", 20, node="n1"))
-        return first.passed, (await second).passed
-
-    assert asyncio.run(burst()) == (["n1"], [])
+    known = cache(node_devices("n1", gpu(0, 24), gpu(1, 10)))
+    made = verbs(known)
+    first = await made.filter(read_arguments(asked(pod("a", 20), "n1")))
+    second = asyncio.create_task(made.filter(read_arguments(asked(pod("b", 20), "n1"))))
+    await asyncio.sleep(0)
+    assert not second.done()
+    known.observe_pod(pod("a", 20, node="n1"))
+    assert (first.passed, (await second).passed) == (["n1"], [])
 
 
-def test_a_pod_that_fits_is_answered_as_soon_as_the_last_is_bound() -> None:
+async def test_a_pod_that_fits_is_answered_as_soon_as_the_last_is_bound() -> None:
     """Not only when the time has passed for which a binding is waited for."""
-
-    async def burst() -> bool:
-        known = cache(node_devices("n1", gpu(0, 24)))
-        made = verbs(known)
-        await made.filter(read_arguments(asked(pod("a", 20), "n1")))
-        second = asyncio.create_task(made.filter(read_arguments(asked(pod("b", 2), "n1"))))
+    known = cache(node_devices("n1", gpu(0, 24)))
+    made = verbs(known)
+    await made.filter(read_arguments(asked(pod("a", 20), "n1")))
+    second = asyncio.create_task(made.filter(read_arguments(asked(pod("b", 2), "n1"))))
+    await asyncio.sleep(0)
+    known.observe_pod(pod("a", 20, node="n1"))
+    for _ in range(10):  # turns of the event loop, which take no time
         await asyncio.sleep(0)
-        known.observe_pod(pod("a", 20, node="n1"))
-        for _ in range(10):  # turns of the event loop, which take no time
-            await asyncio.sleep(0)
-        return second.done()
-
-    assert asyncio.run(burst())
+    assert second.done()
 
 
-def test_a_pod_that_is_never_bound_holds_up_one_other_pod_for_a_moment() -> None:
-    async def burst() -> list[list[str]]:
-        made = verbs(cache(node_devices("n1", gpu(0, 24))))
-        found = [await made.filter(read_arguments(asked(pod(name, 20), "n1"))) for name in ("a", "b")]
-        return [each.passed for each in found]
-
-    assert asyncio.run(burst()) == [["n1"], ["n1"]]
+async def test_a_pod_that_is_never_bound_holds_up_one_other_pod_for_a_moment() -> None:
+    made = verbs(cache(node_devices("n1", gpu(0, 24))))
+    found = [await made.filter(read_arguments(asked(pod(name, 20), "n1"))) for name in ("a", "b")]
+    assert [each.passed for each in found] == [["n1"], ["n1"]]
 
 
-def test_a_pod_does_not_wait_for_itself() -> None:
-    async def again() -> list[str]:
-        made = verbs(cache(node_devices("n1", gpu(0, 24))))
-        arguments = read_arguments(asked(pod("a", 20), "n1"))
-        await made.filter(arguments)
-        repeated = asyncio.create_task(made.filter(arguments))
-        await asyncio.sleep(0)
-        assert repeated.done()
-        return repeated.result().passed
-
-    assert asyncio.run(again()) == ["n1"]
+async def test_a_pod_does_not_wait_for_itself() -> None:
+    made = verbs(cache(node_devices("n1", gpu(0, 24))))
+    arguments = read_arguments(asked(pod("a", 20), "n1"))
+    await made.filter(arguments)
+    repeated = asyncio.create_task(made.filter(arguments))
+    await asyncio.sleep(0)
+    assert repeated.done()
+    assert repeated.result().passed == ["n1"]
 
 
-def test_a_refusal_everywhere_is_judged_again_when_a_pod_ends_just_then() -> None:
+async def test_a_refusal_everywhere_is_judged_again_when_a_pod_ends_just_then() -> None:
     """The scheduler may know of it a moment earlier, and would ask again only after another event."""
-
-    async def late() -> Filtered:
-        ending = pod("ending", 24, node="n1")
-        known = cache(node_devices("n1", gpu(0, 24, holder("ending", 24))), ending)
-        judged = asyncio.create_task(verbs(known).filter(read_arguments(asked(pod("p", 20), "n1"))))
-        await asyncio.sleep(0)
-        known.remove_pod(ending)
-        return await judged
-
-    assert asyncio.run(late()).passed == ["n1"]
+    ending = pod("ending", 24, node="n1")
+    known = cache(node_devices("n1", gpu(0, 24, holder("ending", 24))), ending)
+    judged = asyncio.create_task(verbs(known).filter(read_arguments(asked(pod("p", 20), "n1"))))
+    await asyncio.sleep(0)
+    known.remove_pod(ending)
+    assert (await judged).passed == ["n1"]

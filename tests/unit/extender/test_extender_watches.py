@@ -95,60 +95,48 @@ class Running:
         return {*found.failed, *found.never}
 
 
-def test_until_everything_is_listed_every_node_passes_and_the_reason_is_said() -> None:
-    async def check() -> None:
-        api = ApiServer(node_devices("n1", gpu(0, 24)))
-        api.failures[PODS] = KubeError("GET /api/v1/pods: 403 pods is forbidden", status=403)
-        async with Running(api) as it:
-            await until(lambda: "forbidden" in it.extender.problem())
-            assert await it.refused(100) == set()
-            del api.failures[PODS]
-            await it.ready()
-            assert await it.refused(100) == {"n1"}
-
-    asyncio.run(check())
+async def test_until_everything_is_listed_every_node_passes_and_the_reason_is_said() -> None:
+    api = ApiServer(node_devices("n1", gpu(0, 24)))
+    api.failures[PODS] = KubeError("GET /api/v1/pods: 403 pods is forbidden", status=403)
+    async with Running(api) as it:
+        await until(lambda: "forbidden" in it.extender.problem())
+        assert await it.refused(100) == set()
+        del api.failures[PODS]
+        await it.ready()
+        assert await it.refused(100) == {"n1"}
 
 
-def test_pods_are_listed_only_where_somebody_shares_memory() -> None:
-    async def check() -> None:
-        api = ApiServer(node_devices("n1"), pod("p", 4, node="n1"))
-        async with Running(api) as it:
-            await it.ready()
-            assert api.lists == [NODE_DEVICES]
-            await api.send(NODE_DEVICES, "MODIFIED", node_devices("n1", gpu(0, 24)))
-            await until(lambda: PODS in api.lists)
-            await it.ready()
-            assert await it.refused(21) == {"n1"}
-
-    asyncio.run(check())
+async def test_pods_are_listed_only_where_somebody_shares_memory() -> None:
+    api = ApiServer(node_devices("n1"), pod("p", 4, node="n1"))
+    async with Running(api) as it:
+        await it.ready()
+        assert api.lists == [NODE_DEVICES]
+        await api.send(NODE_DEVICES, "MODIFIED", node_devices("n1", gpu(0, 24)))
+        await until(lambda: PODS in api.lists)
+        await it.ready()
+        assert await it.refused(21) == {"n1"}
 
 
-def test_pods_are_listed_again_for_a_resource_that_is_shared_from_now_on() -> None:
-    async def check() -> None:
-        api = ApiServer(node_devices("n1", gpu(0, 24)), pod("p", 20, node="n2", resource=OTHER))
-        async with Running(api) as it:
-            await it.ready()
-            await api.send(NODE_DEVICES, "ADDED", node_devices("n2", gpu(0, 24, resource=OTHER)))
-            await until(lambda: api.lists.count(PODS) == 2)
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while await it.refused(10, OTHER) != {"n2"}:  # noqa: ASYNC110  as above
-                    await asyncio.sleep(0.005)
-
-    asyncio.run(check())
+async def test_pods_are_listed_again_for_a_resource_that_is_shared_from_now_on() -> None:
+    api = ApiServer(node_devices("n1", gpu(0, 24)), pod("p", 20, node="n2", resource=OTHER))
+    async with Running(api) as it:
+        await it.ready()
+        await api.send(NODE_DEVICES, "ADDED", node_devices("n2", gpu(0, 24, resource=OTHER)))
+        await until(lambda: api.lists.count(PODS) == 2)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await it.refused(10, OTHER) != {"n2"}:  # noqa: ASYNC110  as above
+                await asyncio.sleep(0.005)
 
 
-def test_a_watch_that_ends_goes_on_from_where_it_was_without_a_list() -> None:
-    async def check() -> None:
-        api = ApiServer(node_devices("n1", gpu(0, 24)))
-        async with Running(api) as it:
-            await it.ready()
-            await api.send(PODS, "ADDED", pod("p", 20, node="n1") | {"metadata": {"uid": "u", "resourceVersion": "17"}})
-            await until(lambda: it.extender.cache.sizes()[1] == 1)
-            await api.end(PODS)
-            await until(lambda: "17" in api.versions)
-            assert api.lists.count(PODS) == 1
-
-    asyncio.run(check())
+async def test_a_watch_that_ends_goes_on_from_where_it_was_without_a_list() -> None:
+    api = ApiServer(node_devices("n1", gpu(0, 24)))
+    async with Running(api) as it:
+        await it.ready()
+        await api.send(PODS, "ADDED", pod("p", 20, node="n1") | {"metadata": {"uid": "u", "resourceVersion": "17"}})
+        await until(lambda: it.extender.cache.sizes()[1] == 1)
+        await api.end(PODS)
+        await until(lambda: "17" in api.versions)
+        assert api.lists.count(PODS) == 1
 
 
 @cases(
@@ -158,63 +146,51 @@ def test_a_watch_that_ends_goes_on_from_where_it_was_without_a_list() -> None:
     {"type": "MODIFIED", "object": 7},
     [],
 )
-def test_what_was_missed_is_listed_and_what_is_gone_is_forgotten(line: Any) -> None:
-    async def check() -> None:
-        api = ApiServer(node_devices("n1", gpu(0, 24)), node_devices("n2", gpu(0, 24)), pod("p", 20, node="n1"))
-        async with Running(api) as it:
-            await it.ready()
-            assert await it.refused(10) == {"n1"}
-            api.objects[NODE_DEVICES].pop()
-            api.objects[PODS].clear()
-            for path in (NODE_DEVICES, PODS):
-                (await api.stream(path)).put_nowait(json.dumps(line).encode())
-            await until(lambda: it.extender.cache.sizes() == (1, 0))
-            assert await it.refused(100) == {"n1"}
-
-    asyncio.run(check())
+async def test_what_was_missed_is_listed_and_what_is_gone_is_forgotten(line: Any) -> None:
+    api = ApiServer(node_devices("n1", gpu(0, 24)), node_devices("n2", gpu(0, 24)), pod("p", 20, node="n1"))
+    async with Running(api) as it:
+        await it.ready()
+        assert await it.refused(10) == {"n1"}
+        api.objects[NODE_DEVICES].pop()
+        api.objects[PODS].clear()
+        for path in (NODE_DEVICES, PODS):
+            (await api.stream(path)).put_nowait(json.dumps(line).encode())
+        await until(lambda: it.extender.cache.sizes() == (1, 0))
+        assert await it.refused(100) == {"n1"}
 
 
-def test_a_bookmark_moves_the_version_and_nothing_else() -> None:
-    async def check() -> None:
-        api = ApiServer(node_devices("n1", gpu(0, 24)))
-        async with Running(api) as it:
-            await it.ready()
-            await api.send(NODE_DEVICES, "BOOKMARK", {"metadata": {"resourceVersion": "99"}})
-            await api.end(NODE_DEVICES)
-            await until(lambda: "99" in api.versions)
-            assert it.extender.cache.sizes() == (1, 0)
-
-    asyncio.run(check())
+async def test_a_bookmark_moves_the_version_and_nothing_else() -> None:
+    api = ApiServer(node_devices("n1", gpu(0, 24)))
+    async with Running(api) as it:
+        await it.ready()
+        await api.send(NODE_DEVICES, "BOOKMARK", {"metadata": {"resourceVersion": "99"}})
+        await api.end(NODE_DEVICES)
+        await until(lambda: "99" in api.versions)
+        assert it.extender.cache.sizes() == (1, 0)
 
 
-def test_while_the_api_server_is_away_the_last_state_counts_for_a_while_and_then_every_node_passes() -> None:
-    async def check() -> None:
-        api = ApiServer(node_devices("n1", gpu(0, 24, holder("p", 20))), pod("p", 20, node="n1"))
-        async with Running(api) as it:
-            await it.ready()
-            await asyncio.gather(api.stream(NODE_DEVICES), api.stream(PODS))  # else a watch fails before it begins
-            api.failures |= {NODE_DEVICES: KubeError("no answer"), PODS: KubeError("no answer")}
-            await api.end(NODE_DEVICES)
-            await api.end(PODS)
-            assert await it.refused(10) == {"n1"}
-            it.now += UNHEARD_SECONDS + 1
-            assert "not heard" in it.extender.problem()
-            assert await it.refused(10) == set()
-            api.failures.clear()
-            await it.ready()
-            assert await it.refused(10) == {"n1"}
-
-    asyncio.run(check())
+async def test_while_the_api_server_is_away_the_last_state_counts_for_a_while_and_then_every_node_passes() -> None:
+    api = ApiServer(node_devices("n1", gpu(0, 24, holder("p", 20))), pod("p", 20, node="n1"))
+    async with Running(api) as it:
+        await it.ready()
+        await asyncio.gather(api.stream(NODE_DEVICES), api.stream(PODS))  # else a watch fails before it begins
+        api.failures |= {NODE_DEVICES: KubeError("no answer"), PODS: KubeError("no answer")}
+        await api.end(NODE_DEVICES)
+        await api.end(PODS)
+        assert await it.refused(10) == {"n1"}
+        it.now += UNHEARD_SECONDS + 1
+        assert "not heard" in it.extender.problem()
+        assert await it.refused(10) == set()
+        api.failures.clear()
+        await it.ready()
+        assert await it.refused(10) == {"n1"}
 
 
-def test_the_age_of_what_is_known_is_measured() -> None:
-    async def check() -> None:
-        async with Running(ApiServer(node_devices("n1", gpu(0, 24)))) as it:
-            await it.ready()
-            it.now += 7
-            text = it.extender.scrape().decode()
-            assert 'nodedevices_extender_cache_age_seconds{kind="nodedevices"} 7.0' in text
-            assert 'nodedevices_extender_cache_objects{kind="nodedevices"} 1.0' in text
-            assert "nodedevices_extender_ready 1.0" in text
-
-    asyncio.run(check())
+async def test_the_age_of_what_is_known_is_measured() -> None:
+    async with Running(ApiServer(node_devices("n1", gpu(0, 24)))) as it:
+        await it.ready()
+        it.now += 7
+        text = it.extender.scrape().decode()
+        assert 'nodedevices_extender_cache_age_seconds{kind="nodedevices"} 7.0' in text
+        assert 'nodedevices_extender_cache_objects{kind="nodedevices"} 1.0' in text
+        assert "nodedevices_extender_ready 1.0" in text
