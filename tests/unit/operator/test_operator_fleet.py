@@ -234,12 +234,16 @@ def kube() -> FakeKube:
     return FakeKube()
 
 
+@pytest.fixture
+def operator(kube: FakeKube) -> Operator:
+    return Operator(kube)
+
+
 def recorded(kube: FakeKube) -> Fleet:
     return there(from_data(kube.objects[RECORD]["data"]))
 
 
-async def test_the_record_is_written_before_an_action_is_granted(kube: FakeKube) -> None:
-    operator = Operator(kube)
+async def test_the_record_is_written_before_an_action_is_granted(kube: FakeKube, operator: Operator) -> None:
     operator.gate.propose("a", "Evict", [action("a")])
     assert (operator.enqueued, operator.granted(action("a"))) == ([KEY], [None])
     kube.fails = lambda verb, _path: KubeError("no answer") if verb in {"create", "apply"} else None
@@ -336,16 +340,14 @@ async def test_of_two_operators_at_once_only_one_writes_the_record(kube: FakeKub
     assert one.granted(action("a")) == [False], "two an hour, and two were granted"
 
 
-async def test_a_proposal_that_is_withdrawn_is_neither_granted_nor_recorded(kube: FakeKube) -> None:
-    operator = Operator(kube)
+async def test_a_proposal_that_is_withdrawn_is_neither_granted_nor_recorded(kube: FakeKube, operator: Operator) -> None:
     operator.gate.propose("a", "Evict", [action("a")])
     operator.gate.propose("a", "Evict", [])
     assert await operator.gate.reconcile(KEY) is None
     assert RECORD not in kube.objects
 
 
-async def test_a_deleted_record_is_written_again_with_its_open_breaker(kube: FakeKube) -> None:
-    operator = Operator(kube)
+async def test_a_deleted_record_is_written_again_with_its_open_breaker(kube: FakeKube, operator: Operator) -> None:
     wanted = [action(f"n{index}") for index in range(6)]
     operator.survey = mass(SOME, 6, START)
     operator.gate.propose("a", "Evict", wanted)

@@ -107,6 +107,11 @@ class Cluster:
         return made
 
 
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
 def lost(index: int, *holders: str) -> Raw:
     return device(index, "Unhealthy", "Xid79", holders=[holder(name) for name in holders])
 
@@ -168,8 +173,7 @@ def notices(cluster: Cluster) -> list[tuple[str, str]]:
     return sorted((it["involvedObject"]["uid"], it["message"]) for it in reported)
 
 
-async def test_the_pods_that_held_the_device_get_one_event_however_often_it_comes_and_no_mark() -> None:
-    cluster = Cluster()
+async def test_the_pods_that_held_the_device_get_one_event_however_often_it_comes_and_no_mark(cluster: Cluster) -> None:
     for name in ("train", "shares-it", "elsewhere"):
         cluster.pod(name, "n1")
     await cluster.start(n1=[well(0, "train", "shares-it"), well(1, "elsewhere")])
@@ -184,8 +188,7 @@ async def test_the_pods_that_held_the_device_get_one_event_however_often_it_come
     assert cluster.kube.written("/pods/") == []
 
 
-async def test_what_fails_after_an_event_has_one_of_its_own() -> None:
-    cluster = Cluster()
+async def test_what_fails_after_an_event_has_one_of_its_own(cluster: Cluster) -> None:
     for name in ("train", "shares-it"):
         cluster.pod(name, "n1")
     await cluster.start(n1=[well(0, "train")])
@@ -197,8 +200,7 @@ async def test_what_fails_after_an_event_has_one_of_its_own() -> None:
     assert len(notices(cluster)) == 6
 
 
-async def test_a_pod_that_came_after_it_and_one_of_another_partition_get_nothing() -> None:
-    cluster = Cluster()
+async def test_a_pod_that_came_after_it_and_one_of_another_partition_get_nothing(cluster: Cluster) -> None:
     for name in ("before", "after", "beside"):
         cluster.pod(name, "n1")
     parts = [
@@ -243,8 +245,7 @@ async def test_an_event_that_could_not_be_written_is_counted_and_dropped(error: 
     assert notices(cluster) == []
 
 
-async def test_all_pods_of_a_node_are_marked_while_events_have_no_answer() -> None:
-    cluster = Cluster()
+async def test_all_pods_of_a_node_are_marked_while_events_have_no_answer(cluster: Cluster) -> None:
     names_of_pods = [f"train-{number}" for number in range(8)]
     for name in names_of_pods:
         cluster.pod(name, "n1")
@@ -279,8 +280,7 @@ async def test_events_beyond_what_may_wait_are_dropped_and_counted() -> None:
 
 
 # --- an agent that stops ---------------------------------------------------------------------------------------------
-async def test_the_stop_of_an_agent_and_its_return_write_nothing_to_any_pod() -> None:
-    cluster = Cluster()
+async def test_the_stop_of_an_agent_and_its_return_write_nothing_to_any_pod(cluster: Cluster) -> None:
     cluster.pod("train", "n1")
     cluster.pod("other", "n1")
     await cluster.start(n1=[lost(0, "train"), well(1, "other")])
@@ -295,8 +295,7 @@ async def test_the_stop_of_an_agent_and_its_return_write_nothing_to_any_pod() ->
 
 
 # --- whose pods ------------------------------------------------------------------------------------------------------
-async def test_an_entry_that_names_another_nodes_pod_takes_no_mark_from_it() -> None:
-    cluster = Cluster()
+async def test_an_entry_that_names_another_nodes_pod_takes_no_mark_from_it(cluster: Cluster) -> None:
     cluster.pod("trainer", "a")
     await cluster.start(a=[lost(0, "trainer")], b=[well(1)])
     assert cluster.pod_mark("trainer") == ("False", "Xid79")
@@ -330,8 +329,7 @@ async def test_a_pod_that_has_ended_keeps_its_condition_and_its_entry_goes(condi
     assert cluster.affected("a") == []
 
 
-async def test_a_pod_that_has_ended_unmarked_is_not_marked() -> None:
-    cluster = Cluster()
+async def test_a_pod_that_has_ended_unmarked_is_not_marked(cluster: Cluster) -> None:
     cluster.policy(faults={"podCondition": "Always"})
     cluster.pod("trainer", "a")
     await cluster.start(a=[well(0, "trainer")])
@@ -364,8 +362,7 @@ async def test_a_silent_probe_changes_reason_and_message_and_never_the_status(co
     assert cluster.affected("a") == []
 
 
-async def test_a_pod_without_a_condition_gets_none_while_health_is_unknown() -> None:
-    cluster = Cluster()
+async def test_a_pod_without_a_condition_gets_none_while_health_is_unknown(cluster: Cluster) -> None:
     cluster.pod("web", "a")
     await cluster.start(a=[well(0, "web")])
     await cluster.report("a", silent(0, "web"))
@@ -375,8 +372,7 @@ async def test_a_pod_without_a_condition_gets_none_while_health_is_unknown() -> 
     assert cluster.pod_mark("web") == ("False", "Xid79")
 
 
-async def test_a_lesser_fault_is_reported_where_another_device_is_silent() -> None:
-    cluster = Cluster()
+async def test_a_lesser_fault_is_reported_where_another_device_is_silent(cluster: Cluster) -> None:
     cluster.pod("web", "a")
     worn = device(1, "Degraded", "NvlinkDown", holders=[holder("web")])
     await cluster.start(a=[silent(0, "web"), worn])
@@ -402,8 +398,7 @@ async def test_a_pod_is_well_again_with_its_faulty_device_though_the_probe_of_an
     assert cluster.pod_mark("web") == ("False", "ProbeSilent")
 
 
-async def test_with_always_a_pod_that_was_never_seen_well_is_marked_unknown() -> None:
-    cluster = Cluster()
+async def test_with_always_a_pod_that_was_never_seen_well_is_marked_unknown(cluster: Cluster) -> None:
     cluster.policy(faults={"podCondition": "Always"})
     cluster.pod("web", "a", gated=True)
     await cluster.start(a=[silent(0, "web")])
@@ -529,8 +524,7 @@ async def test_of_the_holders_of_a_well_device_only_the_one_is_marked_that_somet
     assert [it["reason"] for it in cluster.kube.events if it["involvedObject"]["name"] == "old"] == ["DeviceFault"]
 
 
-async def test_a_worse_fault_of_the_device_counts_for_the_holder_until_it_is_over() -> None:
-    cluster = Cluster()
+async def test_a_worse_fault_of_the_device_counts_for_the_holder_until_it_is_over(cluster: Cluster) -> None:
     cluster.pod("old", "a")
     ill = device(0, "Unhealthy", "Xid79", holders=[holder("old", health=DAEMON)])
     await cluster.start(a=[ill])
@@ -551,8 +545,7 @@ async def test_a_container_that_was_started_since_is_well_again(started: str, re
     assert cluster.affected("a") == ([] if reported == "True" else ["old"])
 
 
-async def test_a_container_that_does_not_run_has_lost_nothing() -> None:
-    cluster = Cluster()
+async def test_a_container_that_does_not_run_has_lost_nothing(cluster: Cluster) -> None:
     cluster.pod("old", "a")
     waits = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull"}}}
     cluster.kube.objects[paths.pod_path("ml", "old")]["status"]["containerStatuses"] = [waits]
@@ -560,8 +553,7 @@ async def test_a_container_that_does_not_run_has_lost_nothing() -> None:
     assert cluster.pod_mark("old") == ("", "")
 
 
-async def test_while_a_daemon_is_down_a_container_that_was_started_since_is_not_well() -> None:
-    cluster = Cluster()
+async def test_while_a_daemon_is_down_a_container_that_was_started_since_is_not_well(cluster: Cluster) -> None:
     cluster.pod("old", "a")
     down = health("Unhealthy", "MpsDaemonDown", recoveryAction="Inspect", faultDomain="Node")
     running = {"name": "main", "state": {"running": {"startedAt": NOW}}}

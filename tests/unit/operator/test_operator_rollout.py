@@ -141,7 +141,8 @@ class Fleet:
 
 
 @pytest.fixture
-async def fleet() -> Fleet:
+async def bare() -> Fleet:
+    """Three nodes and no policy."""
     made = Fleet()
     for name in ("a", "b", "c"):
         made.add(name)
@@ -149,8 +150,14 @@ async def fleet() -> Fleet:
     return made
 
 
+@pytest.fixture
+async def fleet(bare: Fleet) -> Fleet:
+    """A policy that says MIXED begins to come to them."""
+    await bare.policy(1, MIXED)
+    return bare
+
+
 async def test_a_new_policy_comes_to_one_node_after_another(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     assert fleet.have(MIXED) == ["a"]
     assert (await fleet.condition())[:2] == ("False", "Progressing")
     await fleet.take("a")
@@ -163,7 +170,6 @@ async def test_a_new_policy_comes_to_one_node_after_another(fleet: Fleet) -> Non
 
 
 async def test_a_node_that_loses_devices_stops_the_rest_after_a_while(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.answer("a", offered=2)
     assert (await fleet.condition())[1] == "Progressing"  # names register, probes start
     await fleet.wait(LOSS_SECONDS)
@@ -177,7 +183,6 @@ async def test_a_node_that_loses_devices_stops_the_rest_after_a_while(fleet: Fle
 
 async def test_a_loss_that_comes_with_a_later_report_than_the_change_stops_the_rest(fleet: Fleet) -> None:
     """A health rule: devices are judged by it after it is applied."""
-    await fleet.policy(1, MIXED)
     await fleet.answer("a")
     assert fleet.have(MIXED) == ["a"]
     await fleet.wait(SETTLE_SECONDS - 1)
@@ -188,7 +193,6 @@ async def test_a_loss_that_comes_with_a_later_report_than_the_change_stops_the_r
 
 
 async def test_a_node_whose_agent_applies_late_is_watched_from_then_on(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.wait(600)
     await fleet.answer("a")
     await fleet.wait(SETTLE_SECONDS - 1)
@@ -199,7 +203,6 @@ async def test_a_node_whose_agent_applies_late_is_watched_from_then_on(fleet: Fl
 
 async def test_a_node_whose_probe_is_starting_is_watched_until_what_the_probe_finds_shows(fleet: Fleet) -> None:
     """What the probes of before found is offered until then."""
-    await fleet.policy(1, MIXED)
     await fleet.answer("a", probe="Starting")
     await fleet.wait(STARTING_SECONDS - 1)
     await fleet.answer("a", probe="Failed")
@@ -212,7 +215,6 @@ async def test_a_node_whose_probe_is_starting_is_watched_until_what_the_probe_fi
 
 
 async def test_a_probe_that_never_reports_holds_nobody_up_where_nothing_is_lost(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.answer("a", probe="Starting")
     await fleet.wait(STARTING_SECONDS)
     await fleet.wait(SETTLE_SECONDS)
@@ -220,7 +222,6 @@ async def test_a_probe_that_never_reports_holds_nobody_up_where_nothing_is_lost(
 
 
 async def test_an_operator_that_starts_anew_watches_a_node_anew(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.answer("a")
     await fleet.wait(SETTLE_SECONDS - 1)
     await fleet.restart()
@@ -231,7 +232,6 @@ async def test_an_operator_that_starts_anew_watches_a_node_anew(fleet: Fleet) ->
 
 
 async def test_an_agent_that_refuses_the_change_stops_the_rest_at_once(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "RegistrationRejected"))
     assert (await fleet.condition())[1:] == ("Stopped", (await fleet.condition())[2])
     assert (await fleet.condition())[2].startswith("a: why; 2 nodes are waiting.")
@@ -239,14 +239,12 @@ async def test_an_agent_that_refuses_the_change_stops_the_rest_at_once(fleet: Fl
 
 
 async def test_a_person_goes_on_with_this_generation(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     await fleet.policy(1, MIXED, annotation="rollout=resumed@1")
     assert fleet.have(MIXED) == ["a", "b"]
 
 
 async def test_of_a_generation_that_a_person_resumed_no_event_says_that_it_is_stopped(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     await fleet.policy(1, MIXED, annotation="rollout=resumed@1")
     before = fleet.told()
@@ -259,15 +257,15 @@ async def test_of_a_generation_that_a_person_resumed_no_event_says_that_it_is_st
     assert len(fleet.told()) > len(before), "another generation"
 
 
-async def test_of_two_policies_that_are_stopped_the_one_that_a_person_resumed_goes_on(fleet: Fleet) -> None:
+async def test_of_two_policies_that_are_stopped_the_one_that_a_person_resumed_goes_on(bare: Fleet) -> None:
     health = {"holdDownSeconds": 7}
-    await fleet.policy(1, MIXED)
-    await fleet.apply("q", 1, health=health)
-    assert fleet.spec("a")["change"]["policies"] == ["p", "q"]
-    await fleet.answer("a", applied=("False", "ConfigInvalid"))
-    await fleet.apply("q", 1, health=health, annotation="rollout=resumed@1")
-    assert fleet.spec("b")["config"] == {"health": health}
-    assert fleet.spec("c")["config"] == {}, "its turn comes when b has taken it"
+    await bare.policy(1, MIXED)
+    await bare.apply("q", 1, health=health)
+    assert bare.spec("a")["change"]["policies"] == ["p", "q"]
+    await bare.answer("a", applied=("False", "ConfigInvalid"))
+    await bare.apply("q", 1, health=health, annotation="rollout=resumed@1")
+    assert bare.spec("b")["config"] == {"health": health}
+    assert bare.spec("c")["config"] == {}, "its turn comes when b has taken it"
 
 
 @pytest.mark.parametrize(
@@ -280,7 +278,6 @@ async def test_of_two_policies_that_are_stopped_the_one_that_a_person_resumed_go
     ],
 )
 async def test_a_word_that_means_nothing_is_refused_and_nothing_goes_on(fleet: Fleet, word: str, why: str) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     await fleet.policy(1, MIXED, annotation=word)
     assert fleet.have(MIXED) == ["a"]
@@ -288,7 +285,6 @@ async def test_a_word_that_means_nothing_is_refused_and_nothing_goes_on(fleet: F
 
 
 async def test_a_changed_policy_goes_on_with_the_node_that_is_worse_off(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     await fleet.policy(2, SINGLE)
     assert fleet.have(SINGLE) == ["a"]
@@ -298,7 +294,6 @@ async def test_a_changed_policy_goes_on_with_the_node_that_is_worse_off(fleet: F
 
 
 async def test_a_policy_that_is_deleted_leaves_one_node_after_another(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     for name in "abc":
         await fleet.take(name)
     await fleet.delete_policy()
@@ -309,7 +304,6 @@ async def test_a_policy_that_is_deleted_leaves_one_node_after_another(fleet: Fle
 
 
 async def test_an_operator_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     await fleet.restart()
     assert fleet.have(MIXED) == ["a"]
     await fleet.answer("a", offered=0)
@@ -322,7 +316,6 @@ async def test_an_operator_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -
 
 
 async def test_a_deleted_policys_roll_out_goes_on_when_a_person_says_that_the_node_is_all_right(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     for name in "abc":
         await fleet.take(name)
     await fleet.delete_policy()
@@ -335,14 +328,13 @@ async def test_a_deleted_policys_roll_out_goes_on_when_a_person_says_that_the_no
     assert fleet.have(MIXED) == ["c"]
 
 
-async def test_what_the_operator_does_by_itself_waits_for_nobodys_turn(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED, labels={"extra": {"example.com/a": "b"}})
-    assert fleet.have(MIXED) == ["a"]
-    assert [fleet.spec(name)["config"]["labels"]["extra"] for name in "abc"] == [{"example.com/a": "b"}] * 3
+async def test_what_the_operator_does_by_itself_waits_for_nobodys_turn(bare: Fleet) -> None:
+    await bare.policy(1, MIXED, labels={"extra": {"example.com/a": "b"}})
+    assert bare.have(MIXED) == ["a"]
+    assert [bare.spec(name)["config"]["labels"]["extra"] for name in "abc"] == [{"example.com/a": "b"}] * 3
 
 
 async def test_a_node_that_joins_waits_only_while_the_roll_out_is_stopped(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
     fleet.add("d")
     del fleet.kube.objects[fleet.path("d")]["spec"]
     await fleet.restart()
