@@ -102,6 +102,14 @@ async def cancelled(running: asyncio.Task[None]) -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
+def until(fits: Callable[[], object]) -> None:
+    """Wait until it fits."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not fits():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 async def eventually(fits: Callable[[], object], *, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait on the event loop until it fits."""
     deadline = time.monotonic() + seconds

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -47,7 +46,7 @@ from nodedevices_probe.serving.requests import (
 from nodedevices_probe.serving.server import MAX_PROCESSES, MAX_WAITING
 from nodedevices_probe.wanted import Wanted
 from support.patience import PATIENCE_SECONDS
-from support.probes import cancelled, eventually
+from support.probes import cancelled, eventually, until
 from support.served import probe_server, programs_server
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)
@@ -333,13 +332,6 @@ async def test_a_server_that_is_stopped_keeps_no_line_back_and_starts_nothing_fo
             async with followed(path, lambda: l4s(2)) as (_, later):
                 await eventually(lambda: later)
                 assert len(pids_of(server)) == len(running) + 1
-
-
-def until(fits: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not fits():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def connected(path: Path) -> socket.socket:
