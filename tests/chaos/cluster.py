@@ -23,9 +23,9 @@ from chaos.seen import Holder, NodeSeen, PodSeen, Process, Seen
 from cluster.rig import versions
 from support import cluster_provider, installing, overlay
 from support.cluster import BASE_POLICY, HEALTHY, HOLD_DOWN_SECONDS, NAMESPACE, SYSTEM
-from support.extenderprocess import ExtenderProcess
 from support.kubectl import Kubectl, KubectlError, condition
 from support.node_client import NodeClient
+from support.operatorprocess import ExtenderProcess
 from support.rig_cluster import RigCluster
 from support.second_scheduler import extended
 

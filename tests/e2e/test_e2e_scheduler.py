@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from support.bookings import physical
 from support.cluster import NAMESPACE, Cluster
-from support.extenderprocess import ExtenderProcess
 from support.kubectl import condition
+from support.operatorprocess import ExtenderProcess
 from support.overlay import installed_with
 from support.rig_cluster import RigCluster
 from support.second_scheduler import SCHEDULER, extended

@@ -234,28 +234,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "65 rules", policy(health={"rules": [{"reasons": ["Xid79"], "state": "Ignored"}] * 65}), _MANY, "at most 64"
     ),
-    Refusal(
-        "33 capacities",
-        _capacity(*({"name": f"example.com/a{n}", "perNode": 1} for n in range(33))),
-        _MANY,
-        "at most 32",
-    ),
-    Refusal("17 labels", policy(labels={"extra": {f"l{n}": "x" for n in range(17)}}), _MANY, "at most 16"),
-    Refusal("label value too long", policy(labels={"extra": {"a": "x" * 64}}), "Too long", "at most 63"),
-    Refusal("65 exclusions", policy(resources={"exclude": [f"GPU-{n}" for n in range(65)]}), _MANY, "at most 64"),
-    Refusal("long reason", node(unschedulable=[{"id": "GPU-1", "reason": "x" * 257}]), "Too long", "at most 256"),
-    Refusal(
-        "129 unschedulable",
-        node(unschedulable=[{"id": f"GPU-{n}", "reason": "x"} for n in range(129)]),
-        _MANY,
-        "at most 128",
-    ),
-    Refusal(
-        "33 policies",
-        node(policies=[{"name": f"p{n}", "generation": 1, "priority": 0} for n in range(33)]),
-        _MANY,
-        "at most 32",
-    ),
 )
 """Each is one document with one mistake."""
 

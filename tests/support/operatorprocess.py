@@ -137,6 +137,16 @@ class OperatorProcess:
             error.add_note("operator: " + self.said()[-6000:])
 
 
+class ExtenderProcess(OperatorProcess):
+    """Against one API server. `address`: what the scheduler calls."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, *arguments: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        super().__init__(folder, kubeconfig, f"--address={self.address}", *arguments, command="extender")
+
+
 def service_account(kubectl: Kubectl, folder: Path, *, without: str = "") -> Path:
     """A kubeconfig of the operator's own service account, with exactly the permissions that its manifest gives.
 

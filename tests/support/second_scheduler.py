@@ -16,7 +16,7 @@ from support import installing
 from support.access import kubeconfig
 from support.authority import TestAuthority
 from support.cluster import SYSTEM
-from support.extenderprocess import ExtenderProcess
+from support.operatorprocess import ExtenderProcess
 from support.rig_cluster import RigCluster
 
 SCHEDULER = "nodedevices-scheduler"
