@@ -186,7 +186,10 @@ MAX_OF_A_KIND = 256
 
 
 def existing(driver_root: Path, patterns: Iterable[str]) -> frozenset[str]:
-    """Those that are there, as paths from the root (`/dev/nvidiactl`). `patterns`: paths, the last part a glob."""
+    """Return those that are there, as paths from the root (`/dev/nvidiactl`). `patterns`: paths, the last part a glob.
+
+    Where the driver's root is mounted and has a /dev of its own, that /dev counts, as for NVIDIA's plugin; links in it
+    lead where they lead on the host. A folder that cannot be read counts as empty."""
     wanted = dict.fromkeys(patterns)
     return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
 
