@@ -15,7 +15,7 @@ from typing import Any
 
 from nodedevices_probe import amd, fpga, intel, nic
 from nodedevices_probe.nic.models import SOLARFLARE, maker, model
-from nodedevices_probe.protocol import Attribute, Driver, DriverState, Link, Partition
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Partition
 from nodedevices_probe.source import attributes
 
 KERNEL = "6.8.0-45-generic"
@@ -34,19 +34,6 @@ class Seat:
     place: int = 0
     parent: Seat | None = None
     mig_minors: Mapping[tuple[int, int, int | None], int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
-    """Differences between makers' devices."""
-
-    id: str
-    uuid: str = ""
-    minor: int | None = None
-    extra: Mapping[str, Attribute] = field(default_factory=dict)
-    partitions: tuple[Partition, ...] = ()
-    links: tuple[Link, ...] = ()
-    device_nodes: tuple[str, ...] = ()
 
 
 More = Callable[[Seat], Mapping[str, str | int | bool]]  # attributes of one device
@@ -84,9 +71,21 @@ class Board:
     beside_gpus: bool = False
     more: More = lambda seat: {}
 
-    def details(self, seat: Seat, entry: Mapping[str, Any], place: str) -> Details:
-        """`place`: of `entry`, for errors. Raises CheckError."""
-        return Details(id=seat.bus_id, extra=attributes({**self.extra, **self.more(seat)}))
+    def device(self, seat: Seat, entry: Mapping[str, Any], place: str) -> DeviceFact:
+        """Return a device without its readings, and without what the file says of any. `place`: of `entry`, for errors.
+        Raises CheckError."""
+        return DeviceFact(
+            id=seat.bus_id,
+            index=seat.index,
+            type=self.type,
+            vendor=self.vendor,
+            product_name=self.product_name,
+            brand=self.brand,
+            architecture=self.architecture,
+            firmware=self.firmware,
+            pci_bus_id=seat.bus_id,
+            extra=attributes({**self.extra, **self.more(seat)}),
+        )
 
 
 def identity(node: str, *what: int | str) -> uuid.UUID:
@@ -117,11 +116,11 @@ class AmdBoard(Board):
     parts: int = 1
     compute_units: int
 
-    def details(self, seat: Seat, entry: Mapping[str, Any], place: str) -> Details:
+    def device(self, seat: Seat, entry: Mapping[str, Any], place: str) -> DeviceFact:
         amounts = {"memory": f"{self.memory_mib // self.parts}Mi"} | _units(self.compute_units // self.parts)
         profile = str(self.extra[amd.PROFILE])
         return replace(
-            Board.details(self, seat, entry, place),
+            Board.device(self, seat, entry, place),
             uuid=f"{identity(seat.node, seat.index).int >> 64:016x}",
             partitions=tuple(
                 Partition(id=f"{seat.bus_id}-xcp-{number}", profile=profile, index=number, capacity=amounts)

@@ -216,13 +216,13 @@ def _device(entry: _Entry, seat: Seat, *, supported: bool) -> DeviceFact:
                 raise CheckError(
                     f"{entry.place}.{key}: only NVIDIA's GPUs have this; the device is one of {board.vendor}"
                 )
-    own = board.details(seat, said, entry.place)
+    own = board.device(seat, said, entry.place)
     vendor, kind = said.get("vendor", board.vendor), said.get("type", board.type)
     conditions, counters = said.get("conditions", ()), said.get("counters", ())
     check_words(entry.place, vendor, kind, conditions=conditions, counters=counters)
     memory = said.get("memoryBytes", board.memory_mib * MEBIBYTE)
-    texts = {name: said.get(camel(name), getattr(board, name, "")) for name in TEXTS}
-    texts["pcie_root"] = said.get("pcieRoot", _pcie_root(planned, seat) if planned.model else "")
+    texts = {name: said[camel(name)] for name in TEXTS if camel(name) in said}
+    root = _pcie_root(planned, seat) if planned.model else ""
     half = 0 if planned.first_half else 1  # of the devices at each of two CPUs
     numa = said.get("numaNode", half if planned.model else None)
     written = {name: _reading(said[key]) for key, name in READINGS.items() if key in said}
@@ -234,20 +234,16 @@ def _device(entry: _Entry, seat: Seat, *, supported: bool) -> DeviceFact:
     if len(extra) + len(capacity) > MAX_OWN:
         over = f"{len(extra)} attributes and {len(capacity)} amounts are too many"
         raise CheckError(f"{entry.place}.extra: {over}; give at most {MAX_OWN} together")
-    return DeviceFact(
+    return replace(
+        own,
         id=said.get("id", own.id),
-        index=entry.index,
         minor=said.get("minor", own.minor),
         type=kind,
         vendor=vendor,
-        uuid=own.uuid,
-        **texts,
-        pci_bus_id=seat.bus_id,
+        **{"pcie_root": root, **texts},
         numa_node=numa if numa is not None and numa >= 0 else None,
         extra=extra,
         capacity=capacity,
-        partitions=own.partitions,
-        links=own.links,
         device_nodes=tuple(said.get("deviceNodes", own.device_nodes)),
         readings=Readings(**readings),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nodedevices_common.quantity import MEBIBYTE, from_bytes
@@ -20,8 +20,8 @@ from nodedevices_common.quantity import MEBIBYTE, from_bytes
 from nodedevices_probe import nvidia
 from nodedevices_probe.files import CheckError, shown
 from nodedevices_probe.node.sysfs import mig_device_nodes
-from nodedevices_probe.protocol import SWITCH, Driver, Link, Partition
-from nodedevices_probe.simulated.boards import Board, Details, Seat, identity, loaded
+from nodedevices_probe.protocol import SWITCH, DeviceFact, Driver, Link, Partition
+from nodedevices_probe.simulated.boards import Board, Seat, identity, loaded
 
 PROFILE = re.compile(r"(?:(?P<c>[1-7])c\.)?(?P<g>[1-7])g\.(?P<gb>[0-9]{1,3})gb(?:[+-][a-z0-9.]{1,12}){0,3}")
 COMPUTE_SLICES = 7
@@ -169,10 +169,11 @@ class NvidiaBoard(Board):
     mig_multiprocessors: int | None = None  # of one compute slice
     nvlinks_to_switch: int = 0
 
-    def details(self, seat: Seat, entry: Mapping[str, Any], place: str) -> Details:
+    def device(self, seat: Seat, entry: Mapping[str, Any], place: str) -> DeviceFact:
         minor, mig = entry.get("minor", seat.index), entry.get("mig", [])
         to_switch = entry.get("nvlinksToSwitch", self.nvlinks_to_switch)
-        return Details(
+        return replace(
+            Board.device(self, seat, entry, place),
             id=f"GPU-{identity(seat.node, seat.index)}",
             minor=minor,
             extra=nvidia.attributes(
