@@ -20,9 +20,7 @@ def holds(pod: str, id_: str, resource: str = GPU) -> dict[str, object]:
     ({GPU: ["B::0"]}, [holds("one", "A::3"), holds("two", "A::0")]),
     ids=["whole", "shares", "withheld", "withheld shares"],
 )
-def test_devices_of_one_plan_and_what_is_withheld_are_right(
-    offered: dict[str, list[str]], holders: list[object]
-) -> None:
+def test_devices_of_one_plan_and_withheld_ones_are_right(offered: dict[str, list[str]], holders: list[object]) -> None:
     assert doubled(Sample.of(offered, holders)) == []  # type: ignore[arg-type]
 
 

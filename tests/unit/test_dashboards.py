@@ -66,9 +66,7 @@ def test_every_panel_has_a_title_a_description_a_unit_and_the_chosen_data_source
         assert len({*letters}) == len(letters)
 
 
-def test_a_board_is_found_by_the_others_and_changed_in_its_description_alone(
-    made: dict[str, Any], board: Board
-) -> None:
+def test_a_board_is_found_by_others_and_changed_in_its_description_alone(made: dict[str, Any], board: Board) -> None:
     assert (made["uid"], made["tags"], made["editable"]) == (board.uid, ["nodedevices"], False)
     assert [link["tags"] for link in made["links"]] == [["nodedevices"]]
     assert [each["name"] for each in made["templating"]["list"]] == [

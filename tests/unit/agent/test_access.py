@@ -91,9 +91,7 @@ def test_before_the_first_line_it_is_not_known_for_which_devices_to_query() -> N
     assert not assessed(made(), BY_CDI).with_cdi({"nvidia": NOTHING}).program_requests()
 
 
-def test_while_cdi_is_refused_the_way_in_effect_goes_on_and_other_names_take_effect_with_the_last_good_libraries() -> (
-    None
-):
+def test_while_cdi_is_refused_the_way_in_effect_goes_on_and_other_names_come_with_the_last_good_libraries() -> None:
     node = using(using(made(), PLAIN, NOTHING), BY_CDI, NOTHING)
     assert node.config == "ConfigInvalid"
     assert not first_gpu(node).cdi_devices

@@ -126,7 +126,7 @@ def test_the_nearest_gpus_are_preferred_as_by_amds_weights(tmp_path: Path) -> No
     ({"numa_node": 0}, {"numa_node": 1}, 50),
     ({"numa_node": None}, {"numa_node": None}, 50),
 )
-def test_a_pair_with_a_link_of_its_own_scores_by_amds_weights(
+def test_a_pair_with_a_link_of_its_own_scores_as_amd_says(
     one: dict[str, Any], other: dict[str, Any], score: int
 ) -> None:
     """100 less 20 for two GPUs, 10 for XGMI, 10 or 20 for NUMA nodes: allocator/device.go of AMD's plugin."""
@@ -221,9 +221,7 @@ def test_the_best_partitions_are_found_on_more_gpus_than_all_sets_are_tried_of(t
         ("hwmon/hwmon0/temp1_input", "100000\n", "ThermalSlowdown", True),
     ],
 )
-def test_what_the_kernel_reports_is_a_health_reason(
-    tmp_path: Path, file: str, content: str, reason: str, offered: bool
-) -> None:
+def test_what_the_kernel_says_is_a_reason(tmp_path: Path, file: str, content: str, reason: str, offered: bool) -> None:
     node = machine(tmp_path, gpus=2).now()
     (tmp_path / "sys/bus/pci/devices" / amd_bus_id(0) / file).write_text(content)
     node.devices = devices(tmp_path)

@@ -177,9 +177,7 @@ async def test_before_a_container_starts_its_own_share_is_written_into_its_folde
     assert (path.stat().st_mode & 0o777, (path / "allocation.json").stat().st_mode & 0o777) == (0o755, 0o644)
 
 
-async def test_one_that_could_need_more_than_is_booked_does_not_start_while_nobody_knows_whose_it_is(
-    agent: Gated,
-) -> None:
+async def test_one_that_could_need_more_than_is_booked_does_not_start_before_its_pod_is_known(agent: Gated) -> None:
     agent.pods(a="30", b="60")
     agent.granted()
     with pytest.raises(AllocationError, match="not known which pod these shares are for"):
@@ -231,9 +229,7 @@ async def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(age
             await gate.before_start(MEMORY, IDS)
 
 
-async def test_a_folder_that_cannot_be_written_keeps_the_container_from_a_start_with_anothers_share(
-    agent: Gated,
-) -> None:
+async def test_a_folder_that_cannot_be_written_keeps_a_container_from_a_start_with_anothers_share(agent: Gated) -> None:
     agent.folder.write_text("in the way")
     agent.pods(a="30")
     agent.granted()
@@ -287,7 +283,7 @@ async def test_what_is_read_at_a_start_is_what_was_written(agent: Gated) -> None
 
 
 @pytest.mark.parametrize("before", ["listed", "removed"])
-async def test_a_container_that_starts_while_a_folder_of_its_ids_is_swept_keeps_what_is_written_for_it(
+async def test_what_is_written_for_a_container_stays_while_a_folder_of_its_ids_is_swept(
     agent: Gated, before: str
 ) -> None:
     """An earlier container had the same ids. `before`: what the sweep does next when the new one comes."""

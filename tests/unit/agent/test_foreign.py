@@ -306,9 +306,7 @@ OTHERS = {
 
 
 @cases(("resource", "id_"), *OTHERS.values(), ids=OTHERS)
-def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_its_ids_whatever_these_look_like(
-    resource: str, id_: str
-) -> None:
+def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_any_of_its_ids(resource: str, id_: str) -> None:
     ours = Plan(resources=(OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0)),)),))
     alive = take_over(ours, offered((resource, (id_,))), names())
     assert not alive.apply

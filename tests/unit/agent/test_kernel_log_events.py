@@ -107,9 +107,7 @@ def test_a_recovery_is_no_evidence_about_what_comes_after_it() -> None:
     (kinds.NVIDIA_PROBE_FAILED, "DriverProbeFailed"),
     (kinds.NVIDIA_INIT_FAILED, "DriverInitFailed"),
 )
-def test_a_gpu_that_never_came_up_is_logged_by_its_address_and_one_that_is_listed_shows_it(
-    kind: str, reason: str
-) -> None:
+def test_a_gpu_that_never_came_up_is_logged_by_its_address_and_a_listed_one_shows_it(kind: str, reason: str) -> None:
     node = Logged().log(kind, "0000:b3:00.0", text="why")
     [logged] = node.last.logged
     assert (logged.pci_bus_id, logged.reason, logged.message.split(", ")[1]) == ("0000:b3:00.0", reason, "why")
@@ -168,9 +166,7 @@ def test_a_rule_that_counts_counts_lines_of_the_log_of_one_device() -> None:
     ({"register1": "0x40", "register4": "0x40000000"}, "NvlinkOther"),
     ({"register1": "0x100010"}, "NvlinkEcc"),  # with a secondary error beside it
 )
-def test_the_registers_of_an_xid_74_say_what_kind_of_nvlink_error_it_was(
-    registers: dict[str, str], reason: str
-) -> None:
+def test_the_registers_of_an_xid_74_say_which_nvlink_error_it_was(registers: dict[str, str], reason: str) -> None:
     """Bits: WORKFLOW_NVLINK_ERR, in NVSentinel's docs/designs/019-workflow-nvlink-err.md."""
     node = Logged().log(kinds.XID_DETAIL, "0000:1b:00.0", 74, 1, link="14", **registers)
     [(code, _, message)] = node.notices(gpu_id(0))
@@ -248,9 +244,7 @@ SAID: dict[str, Any] = {"events": (STALLED,), "driver": Driver(state=DriverState
 
 @cases("seconds", 1, 20, 120)
 @cases("restarted", False, True, ids=["new", "restarted"])
-def test_what_the_log_says_before_a_probes_first_line_is_judged_by_it_however_late_it_is(
-    seconds: int, restarted: bool
-) -> None:
+def test_what_the_log_said_before_a_probes_first_line_is_judged_however_late(seconds: int, restarted: bool) -> None:
     node = Logged().restarts() if restarted else Node(FILE)
     node.line("kmsg", **SAID).line("nvml", *GPUS)
     node.wait(seconds, kmsg=(), nvml=GPUS)

@@ -177,9 +177,7 @@ def test_a_gpu_that_is_gone_and_was_in_mig_mode_leaves_the_others_in_service(res
     ("config", "offered"),
     [(sharing("memory", memoryUnit="20Gi"), {MEMORY: 4}), (sharing("mps", replicas=40), {GPU: 40})],
 )
-def test_a_policy_is_in_effect_though_a_gpu_that_is_gone_does_not_fit_it(
-    config: dict[str, Any], offered: dict[str, int]
-) -> None:
+def test_a_policy_is_in_effect_though_a_gone_gpu_does_not_fit(config: dict[str, Any], offered: dict[str, int]) -> None:
     node = with_mps(SMALL).now({})
     node.devices = BIG[:1]
     node.now({}).now(config).now(config)

@@ -25,9 +25,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("word", "complaint"), WORDS)
-async def test_a_word_that_its_yaml_tag_does_not_take_is_a_refused_file(
-    tmp_path: Path, word: str, complaint: str
-) -> None:
+async def test_a_word_that_its_yaml_tag_refuses_is_a_refused_file(tmp_path: Path, word: str, complaint: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"version: v1\nflags: {{failOnInitError: {word}}}\n")
     outcomes: list[FileOutcome] = []

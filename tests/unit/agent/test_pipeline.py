@@ -273,9 +273,7 @@ def test_at_a_first_start_no_daemon_is_requested_while_another_plugin_offers_its
 
 
 @pytest.mark.parametrize("before", [{}, MPS_BY_TWO], ids=["whole GPUs", "other shares by MPS"])
-def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_the_state_file(
-    before: dict[str, Any],
-) -> None:
+def test_a_daemon_stays_wanted_while_its_change_waits_for_the_state_file(before: dict[str, Any]) -> None:
     """Or it would be ended, and started again for the same change a moment later."""
     taken = frozenset({gpu_id(0), gpu_id(1)})  # as nodedevices-mps announces them
     daemons = replace(facts({(GPU, 50): ""}), taken=taken)
@@ -540,9 +538,7 @@ def test_a_bad_configuration_at_the_start_keeps_what_was_in_effect_before_it() -
 
 
 @cases("bad", {"seen": seen(TOO_MANY)}, {"seen": seen({"nothing": {}})}, {"file": FileOutcome(error="not YAML")})
-def test_before_the_first_good_configuration_nothing_is_offered_and_a_restart_does_not_change_that(
-    bad: dict[str, Any],
-) -> None:
+def test_before_the_first_good_configuration_nothing_is_offered_also_after_a_restart(bad: dict[str, Any]) -> None:
     node = Node(*THREE).given(**bad).line()
     assert (node.config, node.world.plan) == ("ConfigInvalid", None)
     assert "nothing is offered until there is a valid configuration" in node.world.config.message

@@ -173,9 +173,7 @@ def test_a_device_that_the_next_probe_reports_too_is_offered_all_the_time_and_he
     ("old", "new"),
     [({}, {}), ({"pci_bus_id": "", "device_nodes": ("/dev/u0", "/dev/cm")}, {"device_nodes": ("/dev/u0",)})],
 )
-def test_the_same_hardware_under_another_id_goes_to_no_pod_while_one_holds_it(
-    old: dict[str, Any], new: dict[str, Any]
-) -> None:
+def test_hardware_under_another_id_goes_to_no_pod_while_one_holds_it(old: dict[str, Any], new: dict[str, Any]) -> None:
     renamed, beside = nic(0, id="mlx5_0", **new), nic(1, id="mlx5_1")
     node = Node().line("nvml", gpu(0)).line("nics", nic(0, **old)).held(RDMA, "NIC-0")
     node.uses(said("nvml", OTHER_NICS)).line("nics", renamed, beside)

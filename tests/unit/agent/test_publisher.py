@@ -301,9 +301,7 @@ async def test_a_node_recreated_gets_its_object_as_soon_as_the_token_names_it(de
     await desk.until(lambda: desk.counts.works)
 
 
-async def test_an_object_that_its_old_owner_still_holds_is_taken_over_when_the_token_names_the_new_node(
-    desk: Desk,
-) -> None:
+async def test_an_object_of_its_old_owner_is_taken_over_when_the_token_names_the_new_node(desk: Desk) -> None:
     await desk.writes()
     desk.store.uid = "new-uid"  # the garbage collector has not come by yet
     desk.want(7)

@@ -355,9 +355,7 @@ def test_allocated_counts_ids_and_held_counts_devices() -> None:
     (holding(holder(gpu_id(1))), 0, ""),
     (holding(), 1, ""),
 )
-def test_a_gpu_that_is_free_and_that_the_scheduler_does_not_see_is_said(
-    holdings: Holdings, free: int, sees: str
-) -> None:
+def test_a_free_gpu_that_the_scheduler_does_not_see_is_said(holdings: Holdings, free: int, sees: str) -> None:
     """kubernetes/kubernetes#92592: a pod holds a GPU that failed, and another is Pending beside a healthy free GPU."""
     lost = SchedulableId(id=gpu_id(0), device_id=gpu_id(0), blocked=Blocked(reason="Unhealthy", message="Xid79"))
     ids = (lost, SchedulableId(id=gpu_id(1), device_id=gpu_id(1)))

@@ -65,9 +65,7 @@ def test_a_counter_that_rises_in_the_file_takes_its_nic_alone_out_of_service() -
     (13, "conditions: [firewallTripped]", "FirewallTripped", U250, 0),
     (13, "error: the card is being reset", "ProbeError", U250, 0),
 )
-def test_a_fault_takes_its_device_alone_out_of_service(
-    index: int, fault: str, reason: str, resource: str, left: int
-) -> None:
+def test_a_fault_takes_out_its_device_alone(index: int, fault: str, reason: str, resource: str, left: int) -> None:
     node = Node(*machine()).now(dict(RULES))
     before = counts(node)
     node.devices = machine(f"devices: [{{index: {index}, {fault}}}]")

@@ -219,9 +219,7 @@ def test_of_a_newer_versions_file_all_that_is_understood_is_used_and_the_rest_na
         (("retired", "nvidia.com/gpu.shared"), "retired.nvidia.com/gpu.shared"),
     ],
 )
-def test_a_time_without_a_zone_is_refused_by_its_place(
-    file: StateFile, place: tuple[str | int, ...], where: str
-) -> None:
+def test_a_time_without_a_zone_is_refused_there(file: StateFile, place: tuple[str | int, ...], where: str) -> None:
     file.save(FULL)
     document: Any = json.loads(file.path.read_bytes())
     inner = document

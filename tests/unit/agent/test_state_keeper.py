@@ -15,9 +15,7 @@ from nodedevices_plugin.status.metrics import AgentMetrics
 from support.patience import PATIENCE_SECONDS
 
 
-async def test_a_configuration_of_another_version_is_written_back_and_is_not_taken_for_one_that_is_saved(
-    tmp_path: Path,
-) -> None:
+async def test_a_configuration_of_another_version_is_written_back_and_not_taken_for_saved(tmp_path: Path) -> None:
     """An agent starts after a downgrade: it has not decided yet what to offer, and saves a new verdict."""
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))

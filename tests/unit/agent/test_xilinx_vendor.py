@@ -99,9 +99,7 @@ def test_and_nothing_else_that_calls_itself_one(tmp_path: Path, lie: str) -> Non
         ),
     ],
 )
-def test_older_names_and_another_domain_are_a_choice(
-    tmp_path: Path, arguments: list[str], prefix: str, name: str
-) -> None:
+def test_older_names_or_another_domain_are_chosen(tmp_path: Path, arguments: list[str], prefix: str, name: str) -> None:
     alveo(tmp_path)
     made = node(tmp_path, *arguments, NODEDEVICES_FPGA_RESOURCE_PREFIX=prefix)
     assert list(made.now().offers) == [name]

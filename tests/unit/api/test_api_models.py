@@ -204,9 +204,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
         False,
     ),
 )
-def test_a_selector_selects_as_kubernetes_does(
-    selector: dict[str, Any], labels: dict[str, str], selected: bool
-) -> None:
+def test_a_selector_is_one_of_kubernetes(selector: dict[str, Any], labels: dict[str, str], selected: bool) -> None:
     assert parse(LabelSelector, selector).matches(labels) is selected
 
 

@@ -199,9 +199,7 @@ EXTRA: JsonObject = {"as": "jane", "as-user-extra": {"scopes": ["view"]}}
         ),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_refused_with_what_is_wrong(
-    tmp_path: Path, content: JsonObject, said: str
-) -> None:
+def test_a_kubeconfig_that_is_no_use_is_refused_with_the_reason(tmp_path: Path, content: JsonObject, said: str) -> None:
     file = write(tmp_path / "config", **content)
     with pytest.raises(KubeconfigError) as caught:
         kubeconfig.Kubeconfig([file]).context("")

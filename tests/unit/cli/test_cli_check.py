@@ -84,9 +84,7 @@ def test_a_probe_without_which_the_node_is_ready_is_a_warning(well: RecordedApi,
 
 
 @pytest.mark.parametrize(("link", "item"), BREAKS, ids=lambda it: it if isinstance(it, str) else "")
-def test_the_chain_is_shown_to_break_where_it_does(
-    well: RecordedApi, kubectl: CommandLine, link: str, item: JsonObject
-) -> None:
+def test_the_chain_breaks_where_it_does(well: RecordedApi, kubectl: CommandLine, link: str, item: JsonObject) -> None:
     well.objects[NODE_DEVICES] = [item]
     assert kubectl("check", "n1", "-o", "json") == 3
     broken = [where for (_, where), each in found(kubectl).items() if each["status"] == "broken"]
@@ -105,9 +103,7 @@ def test_what_will_be_well_by_itself_is_a_warning_and_passes(well: RecordedApi, 
     assert kubectl.err == "1 node: nothing is broken; warnings: 1.\n"
 
 
-def test_what_the_cloud_and_other_monitors_say_on_the_node_is_a_warning(
-    well: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_what_cloud_and_other_monitors_say_on_the_node_is_a_warning(well: RecordedApi, kubectl: CommandLine) -> None:
     said = [
         condition("MaintenanceScheduled", "True", "Due", "Google Cloud: label L=1"),
         condition("ProblemReported", "True", "NVSentinel", "NVSentinel: GpuMemWatch=True"),
@@ -160,9 +156,7 @@ def test_what_the_kubelet_has_not_written_yet_is_pending_for_a_minute(
 @pytest.mark.parametrize(
     "entry", [SPEC | {"time": "2026-11-23T11:58:30Z"}, SPEC | {"subresource": "status"}, SPEC | {"time": "soon"}]
 )
-def test_after_a_minute_and_by_a_heartbeat_it_is_broken(
-    well: RecordedApi, kubectl: CommandLine, entry: JsonObject
-) -> None:
+def test_after_a_minute_or_a_heartbeat_it_is_broken(well: RecordedApi, kubectl: CommandLine, entry: JsonObject) -> None:
     well.objects[NODES] = [plain_node("n1", 0)]
     well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1)) | {"metadata": {"name": "n1", "managedFields": [entry]}}]
     assert kubectl("check") == 3
@@ -189,9 +183,7 @@ def test_a_pod_that_holds_a_device_at_fault_is_named(well: RecordedApi, kubectl:
     assert found(kubectl)["n1", "pods"]["detail"] == "ml/train-0 has gpu-0 (Xid79)"
 
 
-def test_a_pod_is_hurt_by_what_happened_to_it_alone_and_not_by_what_did_not(
-    well: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_a_pod_is_hurt_by_what_happened_to_it_alone_and_no_other_is(well: RecordedApi, kubectl: CommandLine) -> None:
     device = gpu(0, "ml/train-0", "ml/train-1")
     device["holders"][0]["health"] = {"state": "Unhealthy", "reason": "MpsDaemonRestarted"}
     well.objects[NODE_DEVICES] = [node("n1", device, gpu(1))]
@@ -271,9 +263,7 @@ def test_policies_and_the_operator_are_links_of_the_cluster(well: RecordedApi, k
 
 
 @pytest.mark.parametrize("minutes", [-16, 2, 16])
-def test_what_is_overdue_is_so_by_the_clock_of_the_api_server(
-    well: RecordedApi, kubectl: CommandLine, minutes: int
-) -> None:
+def test_what_is_overdue_is_so_by_the_api_servers_clock(well: RecordedApi, kubectl: CommandLine, minutes: int) -> None:
     """Lease and heartbeats are as fresh as always; the person's clock is wrong."""
     well.date = NOW - timedelta(minutes=minutes)
     at = rfc3339(well.date)
@@ -291,9 +281,7 @@ def test_a_roll_out_that_somebody_has_paused_is_no_fault(well: RecordedApi, kube
     assert (policy["status"], policy["next"]) == ("warning", "kubectl describe dp share")
 
 
-def test_of_a_stopped_roll_out_the_advice_is_to_correct_first_and_then_to_resume(
-    well: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_a_stopped_roll_out_is_to_be_corrected_first_and_then_resumed(well: RecordedApi, kubectl: CommandLine) -> None:
     well.objects[POLICIES][0]["status"]["conditions"] = [condition("RolledOut", "False", "Stopped", "n2: no mps")]
     assert kubectl("check") == 3
     assert kubectl.err.endswith(
@@ -302,9 +290,7 @@ def test_of_a_stopped_roll_out_the_advice_is_to_correct_first_and_then_to_resume
     )
 
 
-def test_what_a_budget_refuses_is_said_of_the_node_and_of_the_pods_it_leaves(
-    well: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_what_a_budget_refuses_is_said_of_node_and_pods_that_it_leaves(well: RecordedApi, kubectl: CommandLine) -> None:
     refused = action("evictions", "Refused", "the budget is used up: 6 of 6 in an hour")
     held = gpu(0, "ml/train-0", **failed())
     well.objects[NODE_DEVICES] = [node("n1", held, gpu(1), gpu(2), actions=[refused])]
@@ -416,9 +402,7 @@ def test_what_breaks_an_installation_is_named(
     assert (code, list(shown.values())) == (3, [("broken", detail)])
 
 
-def test_an_installation_whose_reports_no_operator_has_seen_is_broken(
-    installed: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_an_installation_that_no_operator_has_seen_is_broken(installed: RecordedApi, kubectl: CommandLine) -> None:
     conditions = installed.objects[NODE_DEVICES][0]["status"]["conditions"]
     conditions[:] = [each for each in conditions if each["type"] != "Stale"]
     assert installation(kubectl) == (3, {("n1", "agent"): ("broken", "it reports, but no operator has seen it")})
@@ -432,9 +416,7 @@ def test_an_installation_without_a_leader_is_broken(installed: RecordedApi, kube
     assert kubectl("check", "--no-lease") == 2
 
 
-def test_it_is_looked_at_again_until_nothing_is_broken_or_the_time_is_over(
-    installed: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_it_is_looked_at_until_nothing_is_broken_or_time_is_up(installed: RecordedApi, kubectl: CommandLine) -> None:
     pod = installed.objects[PODS].pop()
     slept: list[float] = []
 
@@ -451,9 +433,7 @@ def test_it_is_looked_at_again_until_nothing_is_broken_or_the_time_is_over(
     assert slept == [3] * 6
 
 
-def test_an_installation_is_of_all_nodes_and_takes_the_rights_to_read_them(
-    installed: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_an_installation_is_of_all_nodes_and_takes_their_rights(installed: RecordedApi, kubectl: CommandLine) -> None:
     assert kubectl("check", "n1", "--installation") == 2
     assert kubectl("check", "-l", "a=b", "--installation") == 2
     installed.refusals[PODS] = [403]
@@ -489,9 +469,7 @@ n1     sharing   share    10         3            applied   base        {"strate
 """
 
 
-def test_each_section_is_shown_with_its_policy_and_what_it_overrides(
-    policies: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_each_section_is_shown_with_its_policy_and_overrides(policies: RecordedApi, kubectl: CommandLine) -> None:
     policies.add(NODE_DEVICES, resolved())
     assert kubectl("policy", "explain", "n1") == 0
     assert kubectl.out == EXPLAINED
@@ -516,9 +494,7 @@ def test_what_is_not_in_effect_says_why(policies: RecordedApi, kubectl: CommandL
     assert "n1: sharing.resources[0].name a.b/c has no effect on it: there is nvidia.com/gpu" in kubectl.err
 
 
-def test_what_has_no_effect_while_another_plugin_serves_is_not_called_applied(
-    policies: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_what_has_no_effect_while_another_serves_is_not_applied(policies: RecordedApi, kubectl: CommandLine) -> None:
     policies.add(NODE_DEVICES, resolved(serving="Observe"))
     kubectl("policy", "explain", "n1", "-o", "json")
     assert {each["section"]: each["state"] for each in json.loads(kubectl.out)["items"]} == {
@@ -586,9 +562,7 @@ def test_versions_of_the_plugin_the_agents_and_kubernetes(api: RecordedApi, kube
         (["--context", "gone", "nodes", ""], []),
     ],
 )
-def test_a_shell_is_proposed_what_there_is(
-    api: RecordedApi, kubectl: CommandLine, words: list[str], proposed: list[str]
-) -> None:
+def test_a_shell_is_given_words(api: RecordedApi, kubectl: CommandLine, words: list[str], proposed: list[str]) -> None:
     api.add(NODE_DEVICES, node("n1", gpu(0), gpu(1)), node("n2"))
     api.add(POLICIES, {"metadata": {"name": "share"}})
     found = proposals(words, Machine(kubectl.environment))

@@ -70,9 +70,7 @@ policy share would be created: it selects 2 of 3 nodes.
 """
 
 
-def test_a_new_policy_shows_nodes_ids_and_the_pods_that_hold_them_back(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_a_new_policy_shows_nodes_ids_and_pods_in_the_way(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     path = write(policy(labels={"pool": "x"}, sharing=SHARED))
     assert kubectl("policy", "dry-run", "-f", path) == 3
     assert (kubectl.out, kubectl.err) == (CHANGED, SAID)
@@ -136,9 +134,7 @@ def test_a_policy_that_is_there_keeps_its_age_and_one_that_is_the_same_changes_n
     assert body["metadata"]["resourceVersion"] == "5"
 
 
-def test_a_name_that_no_node_offers_is_said_beside_the_table(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_a_name_that_no_node_offers_is_said_beside_it(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     """A typo changes nothing, and looks like a change that does no harm."""
     typo = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpus", "replicas": 4}]}
     assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=typo))) == 4
@@ -146,9 +142,7 @@ def test_a_name_that_no_node_offers_is_said_beside_the_table(
     assert f"  n2: {said}" in kubectl.err
 
 
-def test_what_the_schema_refuses_is_named_by_field_and_value(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_what_the_schema_refuses_has_field_and_value(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     wrong = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 0}]}
     assert kubectl("policy", "dry-run", "-f", write(policy(sharing=wrong))) == 3
     assert "policy share would be refused: spec.sharing.resources[0].replicas: 0 is not allowed; give" in kubectl.err
@@ -165,9 +159,7 @@ def test_what_the_api_server_refuses_is_refused_and_where_it_may_not_be_asked_th
         assert said in kubectl.err
 
 
-def test_a_configuration_that_the_agent_refuses_is_shown_on_its_node(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_what_the_agent_would_refuse_is_shown_on_its_node(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     fast = {"devices": [{"match": {"ids": [gpu(1)["id"]]}, "name": "example.com/fast"}]}
     shares = {"strategy": "timeSlicing", "resources": [{**SHARED["resources"][0], "rename": "example.com/fast"}]}  # type: ignore[dict-item]
     assert kubectl("policy", "dry-run", "-f", write(policy(resources=fast, sharing=shares)), "-o", "json") == 3
@@ -176,7 +168,7 @@ def test_a_configuration_that_the_agent_refuses_is_shown_on_its_node(
     assert found(kubectl)["n2"]["effect"] == "Changes"
 
 
-def test_an_older_policy_of_the_same_priority_that_wins_is_named(
+def test_an_older_policy_of_its_priority_that_wins_is_named(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     fleet.add(POLICIES, policy("whole", sharing={"strategy": "none"}))
@@ -198,7 +190,7 @@ def test_of_a_node_that_has_not_come_to_the_configuration_of_now_no_number_is_gi
 FAULTS = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 5}}
 
 
-def test_taints_and_evictions_are_shown_with_what_budget_and_breaker_say(
+def test_taints_and_evictions_are_shown_as_limits_allow_them(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0, "ml/train-0", **failed()), gpu(1))
@@ -213,7 +205,7 @@ def test_taints_and_evictions_are_shown_with_what_budget_and_breaker_say(
     assert "30 of 40 nodes failed" in found(kubectl)["n1"]["message"]
 
 
-def test_a_policy_that_gets_more_nodes_counts_those_that_it_has(
+def test_a_policy_that_gets_more_nodes_counts_those_it_has(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     """`n2`, which has the policy already, is out of service: the one node that maxUnavailable allows."""
@@ -300,7 +292,7 @@ def test_devices_that_a_node_would_be_expected_to_have_and_has_not_are_said(
     assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, expect=expect))) == 4
 
 
-def test_an_extended_resource_of_the_operator_is_counted_or_refused(
+def test_an_extended_resource_of_ours_is_counted_or_refused(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     entries = [{"name": "example.com/slot", "perNode": 8}, {"name": "nvidia.com/gpu", "perNode": 1}]
@@ -311,9 +303,7 @@ def test_an_extended_resource_of_the_operator_is_counted_or_refused(
     assert "nvidia.com/gpu is served by the device plugin" in found(kubectl)["n1"]["message"]
 
 
-def test_a_policy_that_only_reports_is_shown_as_if_it_were_enforced(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_a_policy_that_only_reports_is_shown_as_enforced(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     assert kubectl("policy", "dry-run", "-f", write(policy(mode="DryRun", sharing=SHARED))) == 3
     assert "its mode is DryRun: this shows what Enforce would do" in kubectl.err
     assert "nvidia.com/gpu:1->2" in kubectl.out
@@ -350,9 +340,7 @@ def test_a_file_that_is_no_policy_is_refused_with_its_place(
     assert not fleet.requests
 
 
-def test_wrong_use_says_what_would_be_right(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any, tmp_path: Path
-) -> None:
+def test_wrong_use_says_what_is_right(fleet: RecordedApi, kubectl: CommandLine, write: Any, tmp_path: Path) -> None:
     path = write(policy(sharing=SHARED))
     assert kubectl("policy", "dry-run") == 2
     assert "give a policy with -f FILE, or --delete NAME" in kubectl.err
@@ -386,9 +374,7 @@ def test_shares_that_another_plugin_will_not_make_are_not_foretold(kubectl: Comm
     ]
 
 
-def test_evictions_that_would_go_in_a_circle_are_not_foretold(
-    observing: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_evictions_in_a_circle_are_not_foretold(observing: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     there = node("n1", gpu(0, "ml/train-0", **failed()))
     there["status"]["configuration"] = {"serving": "Observe"}
     observing.objects[NODE_DEVICES][0] = there

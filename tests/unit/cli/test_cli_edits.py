@@ -122,18 +122,14 @@ def test_of_two_who_write_at_once_nobodys_entry_is_lost(n1: JsonObject, api: Rec
     assert [method for method, target in api.requests if target.startswith(path)] == ["GET", "PATCH", "GET", "PATCH"]
 
 
-def test_nothing_is_written_when_one_of_several_is_wrong(
-    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_nothing_is_written_where_one_of_several_is_bad(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
     assert kubectl("cordon", "n1/0", "n2/0") == 1
     assert kubectl.err == "error: node n2: there is no NodeDevices with this name; known: n1\n"
     assert kubectl("cordon", "n1/0", "n1/gpu-9") == 1
     assert not n1["spec"]
 
 
-def test_a_dry_run_asks_the_api_server_and_changes_nothing(
-    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_a_dry_run_asks_the_server_and_changes_nothing(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
     assert kubectl("cordon", "n1/0", "--dry-run") == 0
     assert kubectl.err.startswith("(dry run) n1/gpu-0 is out of service")
     assert "dryRun=All" in api.changes[-1][0]
@@ -196,9 +192,7 @@ def test_a_node_may_be_called_as_something_else_is(api: RecordedApi, kubectl: Co
     assert "(dry run) actions is accepted as it is" in kubectl.err
 
 
-def test_a_confirmation_names_the_id_and_the_time_and_keeps_those_of_others(
-    n1: JsonObject, kubectl: CommandLine
-) -> None:
+def test_a_confirmation_names_id_and_time_and_keeps_those_of_others(n1: JsonObject, kubectl: CommandLine) -> None:
     """Agent and operator act once on each entry, and may not have seen the earlier ones yet."""
     others = "config=accepted@ab,GPU-of-before=removed@2026-11-22T12:00:00Z"
     n1["metadata"]["annotations"] = {CONFIRM: f"{GPU_1}=recovered,{others}"}
@@ -210,9 +204,7 @@ def test_a_confirmation_names_the_id_and_the_time_and_keeps_those_of_others(
     assert "it stays as it is" in kubectl.err
 
 
-def test_nobodys_confirmation_is_lost_when_two_people_confirm_at_once(
-    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_no_confirmation_of_two_at_once_is_lost(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
     def somebody() -> None:
         n1["metadata"] |= {"resourceVersion": "99", "annotations": {CONFIRM: f"{GPU_2}=removed"}}
 
@@ -221,18 +213,14 @@ def test_nobodys_confirmation_is_lost_when_two_people_confirm_at_once(
     assert n1["metadata"]["annotations"][CONFIRM].split(",")[1:] == [f"{GPU_2}=removed"]
 
 
-def test_only_a_missing_devices_removal_can_be_confirmed(
-    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_only_a_missing_device_can_be_removed(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
     assert kubectl("confirm", "n1/1", "removed") == 1
     assert "n1/gpu-1 is Unhealthy (Xid79): its removal can be confirmed once" in kubectl.err
     assert "kubectl nodedevices cordon n1/gpu-1" in kubectl.err
     assert not api.changes
 
 
-def test_all_that_is_not_there_is_confirmed_as_removed_at_once(
-    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_all_that_is_not_there_is_removed_at_once(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
     assert kubectl("confirm", "n1/*", "recovered") == 1
     assert "can only be confirmed as removed (all that is missing); name each device" in kubectl.err
     assert not api.changes
@@ -289,9 +277,7 @@ def test_a_request_on_which_the_operator_does_not_act_is_an_error(record: JsonOb
     assert "Taints and evictions are resumed" not in kubectl.err
 
 
-def test_a_breaker_whose_record_is_gone_or_not_known_or_not_allowed_is_an_error(
-    api: RecordedApi, kubectl: CommandLine
-) -> None:
+def test_a_breaker_whose_record_is_gone_unknown_or_refused_is_an_error(api: RecordedApi, kubectl: CommandLine) -> None:
     api.add(RECORDS)
     api.add(POLICIES, policy("evict", STOPPED, resumeRecord=RECORD))
     assert kubectl("confirm", "actions", "resumed") == 1

@@ -266,7 +266,7 @@ def test_what_is_not_there_is_an_error_that_says_what_is(
 
 
 @pytest.mark.parametrize("device", ["gpu-2", "2", "GPU-00000002-0000-4000-8000-000000000000", "GPU-00000002"])
-def test_a_device_is_known_by_name_index_id_and_the_beginning_of_its_id(
+def test_a_device_is_known_by_name_index_or_start_of_its_id(
     fleet: RecordedApi, kubectl: CommandLine, device: str
 ) -> None:
     assert kubectl("describe", f"n1/{device}") == 0

@@ -119,9 +119,7 @@ def test_help_is_the_pages_text_without_its_marks(capsys: pytest.CaptureFixture[
     )
 
 
-def test_an_alias_of_one_letter_has_one_dash_and_what_has_no_variable_names_none(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_alias_of_one_letter_has_one_dash_and_no_variable_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
     output = Option(name="output", help="form", variables=(), aliases=("o",), choices=("table", "json"))
     parser = Parser(prog="program", description="", epilog="")
     parser.add_options([output])

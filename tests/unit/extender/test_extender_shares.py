@@ -115,9 +115,7 @@ def test_a_device_that_is_not_shared_by_memory_hides_none_after_it(lacks: str) -
     ({"excluded": "index 3"}, False),
     ({"unschedulable": "RMA 4711"}, False),
 )
-def test_shares_that_are_given_back_are_free_again_where_the_device_is_in_service(
-    more: dict[str, Any], offered: bool
-) -> None:
+def test_shares_given_back_are_free_again_where_the_device_is_in_service(more: dict[str, Any], offered: bool) -> None:
     assert device(**more).offered is offered
 
 

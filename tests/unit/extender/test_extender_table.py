@@ -285,7 +285,7 @@ def test_of_several_chosen_gpus_the_score_is_the_middle(packing: str, score: int
 
 @cases(("total", "free"), (24, 30), (0, 30), (0, 5))
 @cases(("packing", "score"), ("binpack", 0), ("spread", 10))
-def test_a_gpu_that_says_more_is_free_than_there_is_scores_as_an_empty_one(
+def test_a_gpu_with_more_free_than_there_is_scores_as_an_empty_one(
     total: int, free: int, packing: str, score: int
 ) -> None:
     known = cache(node_devices("n1", gpu(0, total, free=free, held=0), packing=packing))

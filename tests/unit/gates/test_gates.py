@@ -151,7 +151,7 @@ def test_shares_of_a_gpu_that_a_pod_holds_whole_wait_for_that_pod() -> None:
 
 
 @pytest.mark.parametrize(("shown", "listed"), [(frozenset({GPU}), 4), (frozenset(), 0)])
-def test_shares_whose_daemon_is_not_ready_stay_listed_only_where_the_kubelet_knows_them(
+def test_shares_without_their_daemon_stay_listed_only_where_the_kubelet_knows_them(
     shown: frozenset[str], listed: int
 ) -> None:
     plan = gated(shares(0, 1, sharing=mps.Mps()), BOTH, WELL, shown=shown)

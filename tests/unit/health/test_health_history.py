@@ -361,9 +361,7 @@ def _sound(each: Occurrences) -> None:
 
 
 @given(EVENTS, st.integers(-400 * DAY, 400 * DAY))
-def test_a_clock_that_is_set_changes_no_distance_and_loses_nothing(
-    events: list[tuple[int, int, int]], seconds: int
-) -> None:
+def test_a_clock_that_is_set_changes_no_distance_nor_number(events: list[tuple[int, int, int]], seconds: int) -> None:
     found: History = {}
     clock = 0.0
     for number, count, gap in events:
@@ -380,9 +378,7 @@ def test_a_clock_that_is_set_changes_no_distance_and_loses_nothing(
 
 
 @given(st.lists(st.integers(0, 3 * DAY), min_size=1, max_size=20), st.integers(2, 5), st.integers(60, 2 * DAY))
-def test_a_rule_is_met_by_the_event_that_completes_its_number_and_by_no_other(
-    gaps: list[int], count: int, window: int
-) -> None:
+def test_a_rule_is_met_by_the_event_that_completes_its_number_alone(gaps: list[int], count: int, window: int) -> None:
     rules = HealthRules(rules=(HealthRule.model_validate(rule("Xid31", count=count, window=window)),))
     found: History = {}
     came: list[float] = []

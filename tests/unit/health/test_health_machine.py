@@ -561,9 +561,7 @@ def test_a_missing_device_is_missing_whatever_a_rule_says() -> None:
     ("kind", "state", "says"),
     [("poison", "Unhealthy", ("Unhealthy", "Poison")), ("gpu-unavailable", "Ignored", ("Healthy", ""))],
 )
-def test_a_rule_says_what_another_event_means(
-    kind: str, state: Literal["Ignored", "Unhealthy"], says: tuple[str, str]
-) -> None:
+def test_a_rule_says_what_events_mean(kind: str, state: Literal["Ignored", "Unhealthy"], says: tuple[str, str]) -> None:
     reason = {"poison": "Poison", "gpu-unavailable": "GpuUnavailable"}[kind]
     event = replace(xid(1), kind=kind, xid=None)
     assert Story(ruled({reason: state})).line(gpu(0), xids=[event]).says() == says

@@ -171,9 +171,7 @@ def test_a_machine_in_good_order_is_silent(model: str) -> None:
     (Readings(hw_slowdown=True, thermal_slowdown=True), False),
     (Readings(hw_slowdown=True, power_brake=True), False),
 )
-def test_a_slowdown_that_the_hardware_gives_a_reason_for_is_reported_by_that_reason_alone(
-    slowed: Readings, unexplained: bool
-) -> None:
+def test_a_slowdown_with_a_reason_of_the_hardware_is_reported_by_it_alone(slowed: Readings, unexplained: bool) -> None:
     assert evident(slowed, "HwSlowdown") is unexplained
 
 
@@ -197,7 +195,7 @@ def test_a_rack_that_boots_slowly_is_no_fault_and_an_nvlink_is_slow_below_its_ge
 
 
 @cases(("generation", "speed"), (3, 1), (None, 1), (6, 1), (4, None))
-def test_the_speed_of_an_nvlink_is_judged_only_where_it_is_known_what_is_right(
+def test_an_nvlinks_speed_is_judged_only_where_what_is_right_is_known(
     generation: int | None, speed: int | None
 ) -> None:
     readings = Readings(nvlink_generation=generation, nvlink_megabytes_per_second=speed)

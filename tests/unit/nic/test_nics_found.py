@@ -102,9 +102,7 @@ def test_a_function_that_goes_into_a_pod_and_comes_back_stays_in_its_resource(tm
     assert machine.changed().offers == before
 
 
-def test_a_function_whose_rdma_device_is_in_a_pods_namespace_stays_that_pods_and_in_its_resource(
-    tmp_path: Path,
-) -> None:
+def test_a_function_whose_rdma_device_is_in_a_pods_namespace_stays_that_pods_and_as_it_was(tmp_path: Path) -> None:
     nics = sriov(tmp_path)
     others = {"resourceName": "rest", "selectors": [{"vendors": ["15b3"]}]}
     machine = Machine(tmp_path, functions=[*SRIOV, others]).now()

@@ -73,7 +73,7 @@ def test_every_key_of_the_plugin_is_read() -> None:
     ({"deviceIDs": ["1017"], "drivers": ["mlx5_core"]}, [0, 1]),
     ({"vendors": [], "ifNames": ["p0"]}, [0]),
 )
-def test_elements_of_a_selector_are_alternatives_and_all_selectors_must_fit(
+def test_elements_of_a_selector_are_alternatives_and_all_must_fit(
     selectors: dict[str, Any], selected: list[int]
 ) -> None:
     config = read(entry(selectors=selectors))

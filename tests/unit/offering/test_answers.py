@@ -136,9 +136,7 @@ def in_shares(*devices: str) -> OfferedResource:
 
 
 @cases(("packed", "preferred"), ({}, "GPU-1::0"), ({"packed": False}, "GPU-1::0"), ({"packed": True}, "GPU-0::1"))
-def test_shares_are_preferred_of_the_least_shared_device_unless_the_node_packs_them(
-    packed: dict[str, bool], preferred: str
-) -> None:
+def test_shares_come_from_the_least_shared_device_unless_packed(packed: dict[str, bool], preferred: str) -> None:
     some = Answers()
     offered = in_shares("GPU-0", "GPU-1", "GPU-2")
     some.use(Plan(resources=(offered,)), inventory_of(gpu(0)), NodeContainers(), **packed)

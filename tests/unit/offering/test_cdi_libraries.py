@@ -112,7 +112,7 @@ def test_without_libraries_it_says_what_was_searched_for_and_three_ways() -> Non
     (CdiEnvironment(kept=True), False, True),
     (CdiEnvironment(kept=True), True, False),
 )
-def test_the_last_good_one_counts_for_what_is_in_effect_and_for_nothing_new(
+def test_the_last_good_one_counts_only_for_what_is_in_effect(
     here: CdiEnvironment, active: bool, is_missing: bool
 ) -> None:
     assert bool(missing((SPEC,), here, active=active)) is is_missing

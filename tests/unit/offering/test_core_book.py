@@ -157,7 +157,7 @@ NEW = pod("web-0", "30", uid="new", seen=105.0)
 
 
 @pytest.mark.parametrize("order", [(GONE, NEW), (NEW, GONE)])
-def test_of_two_pods_of_one_name_the_one_that_has_not_finished_has_the_shares(
+def test_of_two_pods_of_one_name_the_unfinished_one_has_the_shares(
     books: Books, order: tuple[NodePod, NodePod]
 ) -> None:
     books.pods(*order)

@@ -237,7 +237,7 @@ def test_a_list_that_is_not_younger_than_the_allocate_shows_who_had_the_ids_befo
 
 
 @cases(("taken", "booked"), (9.0, False), (10.0, False), (10.1, True))
-def test_a_holder_that_is_not_booked_counts_by_a_list_younger_than_what_the_kubelet_called_free(
+def test_a_holder_that_is_not_booked_counts_by_a_list_younger_than_the_kubelets_answer(
     taken: float, booked: bool
 ) -> None:
     ledger = freed(Ledger(), SHARES, [*ids(A, *range(2, 8))], frozenset(), at=10.0)
@@ -298,9 +298,7 @@ def test_a_container_with_all_the_shares_of_a_node_is_booked_like_any_other() ->
 
 
 @cases(("seen", "known"), (9.0, False), (10.0, False), (10.1, True))
-def test_one_that_was_no_candidate_is_known_by_its_name_only_if_it_was_seen_after_the_allocate(
-    seen: float, known: bool
-) -> None:
+def test_who_was_no_candidate_is_known_by_its_name_only_if_seen_after_the_allocate(seen: float, known: bool) -> None:
     """One that was seen before is an earlier one with the same name."""
     booked = after(NOTHING_HELD, ids(A, 0, 1), at=10.0)
     late = pod("late", "30", seen=seen)

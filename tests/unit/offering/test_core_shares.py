@@ -251,9 +251,7 @@ def test_ids_that_the_kubelet_leaves_out_by_numa_node_are_held_by_nobody(here: S
     assert here.node.book.held().devices == {gpu_id(0): 30, gpu_id(1): 30}
 
 
-def test_one_that_was_allocated_too_little_before_a_start_of_the_agent_does_not_start_beside_others(
-    here: Setting,
-) -> None:
+def test_one_that_was_allocated_too_little_before_the_agents_start_does_not_start_beside_others(here: Setting) -> None:
     """All of the GPU is booked for it, as nobody knows it yet; but that was never free."""
     here.node = Node(offered(8))
     here.comes(pod("a", container(2, "30")), pod("seen", container(3, "50")))

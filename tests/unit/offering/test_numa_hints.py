@@ -38,7 +38,7 @@ def hints(*devices: DeviceFact, **sections: Any) -> dict[str, list[int]]:
 
 @cases("model", *MODELS)
 @cases(("numa_node", "said"), (0, [0]), (1, [1]), (None, []))
-def test_every_kind_of_device_has_the_numa_node_of_its_probe_or_none(
+def test_every_kind_of_device_has_its_probes_numa_node_or_none(
     model: str, numa_node: int | None, said: list[int]
 ) -> None:
     found = hints(*machine(model, numa_node=numa_node))

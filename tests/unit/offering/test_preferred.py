@@ -164,9 +164,7 @@ def test_what_is_known_of_a_pair_is_from_links_of_either_end_or_numa_and_not_thr
     ((0, 1, 2), (7,), 2),
     (ALL, (), -1),
 )
-def test_an_impossible_request_for_whole_gpus_gets_an_empty_list(
-    available: tuple[int, ...], must: tuple[int, ...], size: int
-) -> None:
+def test_an_impossible_request_gets_an_empty_list(available: tuple[int, ...], must: tuple[int, ...], size: int) -> None:
     scores = preferred.build(inventory_of(*A100X8))
     assert prefer(whole(A100X8), ids(available), ids(must), size, scores) == ()
 
@@ -295,7 +293,7 @@ def test_shares_come_from_the_least_shared_gpu_first_and_packed_from_the_most() 
     ([share(0, 0), share(0, 1), share(0, 2), share(1, 0)], [], 2, [1, 1]),
     ([share(0, 0), share(0, 1), share(1, 0)], [], 1, [1]),
 )
-def test_packed_shares_are_as_nvidias_plugin_packs_them(
+def test_packed_shares_are_as_nvidia_packs(
     available: list[str], must: list[str], size: int, recorded: list[int]
 ) -> None:
     chosen = prefer(shares(2, 4), available, must, size, Topology(), packed=True)

@@ -231,9 +231,7 @@ def test_an_excluded_id_that_no_device_has_is_named_and_a_name_or_index_answered
     ("nvidia3/gi8", mig_id(0, 1)),
     ("nvidia3/gi8/vgpu0", mig_id(0, 1)),
 )
-def test_googles_ids_in_exclude_and_cordons_are_answered_with_the_id_that_outlives_a_reboot(
-    name: str, meant: str
-) -> None:
+def test_googles_ids_in_exclude_and_cordons_are_answered_with_the_id_that_lasts(name: str, meant: str) -> None:
     cut = gpu(0, minor=3, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
     says = f"no device on this node has such an id; did you mean {meant}?"
     assert notes(cut, resources={"exclude": [name]}) == [f"resources.exclude[0] {name}: {says}"]

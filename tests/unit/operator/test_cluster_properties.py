@@ -52,9 +52,7 @@ def test_devices_count_by_a_product_that_kubernetes_takes_by_type_or_as_other() 
 
 
 @cases(("served", "found"), (("v1beta1", "v1alpha1"), "v1beta1"), (("v1alpha1",), "v1alpha1"), ((), ""))
-async def test_the_newest_version_of_the_api_that_the_cluster_serves_is_used(
-    served: tuple[str, ...], found: str
-) -> None:
+async def test_the_newest_version_of_the_api_that_is_served_is_used(served: tuple[str, ...], found: str) -> None:
     kube = FakeKube()
     paths = {f"/apis/about.k8s.io/{version}/clusterproperties" for version in served}
     kube.fails = lambda _verb, path: None if path in paths else KubeError(f"LIST {path}: 404", status=404)

@@ -150,9 +150,7 @@ def test_lowering_needs_to_know_what_pods_request_and_goes_no_lower() -> None:
     requested=st.integers(0, 10 * ONE),
     scope=st.sampled_from(["healthy", "all"]),
 )
-def test_it_never_falls_below_what_pods_request(
-    healthy: list[bool], shown: int | None, requested: int, scope: Any
-) -> None:
+def test_it_stays_above_what_pods_request(healthy: list[bool], shown: int | None, requested: int, scope: Any) -> None:
     item = record(*(device(index, "Healthy" if well else "Unhealthy") for index, well in enumerate(healthy)))
     entry = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope=scope)
     here = node({} if shown is None else {MEMORY: shown}, owned=() if shown is None else (MEMORY,))

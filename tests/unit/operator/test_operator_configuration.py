@@ -120,18 +120,14 @@ def fleets(draw: st.DrawFn) -> list[PolicyRecord]:
 
 
 @given(fleets(), st.randoms(use_true_random=False))
-def test_the_order_in_which_policies_are_known_does_not_matter(
-    policies: list[PolicyRecord], source: random.Random
-) -> None:
+def test_the_order_in_which_policies_come_does_not_matter(policies: list[PolicyRecord], source: random.Random) -> None:
     shuffled = list(policies)
     source.shuffle(shuffled)
     assert resolve({}, policies, NONE) == resolve({}, shuffled, NONE)
 
 
 @given(fleets())
-def test_every_section_is_exactly_that_of_the_strongest_accepted_policy_that_sets_it(
-    policies: list[PolicyRecord],
-) -> None:
+def test_every_section_is_that_of_the_strongest_accepted_policy_that_sets_it(policies: list[PolicyRecord]) -> None:
     found = resolve({}, policies, NONE)
     ranked = sorted((it for it in policies if it.spec is not None), key=lambda it: (-it.priority, it.created, it.name))
     expected: dict[str, Any] = {}

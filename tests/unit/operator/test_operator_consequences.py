@@ -203,9 +203,7 @@ def test_a_taint_stays_while_health_is_unknown_and_none_is_put(state: str, reaso
 
 
 @cases(("acted_on", "stays"), ({"GPU-0"}, False), ({"GPU-0", "GPU-1"}, True), ((), False), (None, True))
-def test_a_taint_stays_for_a_device_that_it_is_for_and_for_no_other(
-    acted_on: Collection[str] | None, stays: bool
-) -> None:
+def test_a_taint_stays_for_its_own_device_and_for_no_other(acted_on: Collection[str] | None, stays: bool) -> None:
     faults, shown = section(**NO_SCHEDULE), (TaintRecord("NoSchedule", "Xid79"),)
     for reported in (
         [device(0), device(1, "Unknown", "ProbeSilent")],
@@ -259,9 +257,7 @@ def test_only_the_taint_of_our_key_is_changed_and_only_on_the_node_that_was_read
 
 
 @cases(("before", "wish"), ([OTHER], None), ([OURS], TaintRecord("NoSchedule", "Xid79")), ([], None))
-def test_a_node_that_has_the_taint_already_is_not_written(
-    before: list[dict[str, Any]], wish: TaintRecord | None
-) -> None:
+def test_a_node_with_the_taint_is_not_written(before: list[dict[str, Any]], wish: TaintRecord | None) -> None:
     assert taint_patch(tainted(*before), TAINT, wish) == []
 
 
@@ -351,7 +347,7 @@ def test_some_pods_are_never_evicted(metadata: dict[str, Any], why: str) -> None
     (("NoSchedule",), "NoExecute", True),
     (("NoExecute",), "NoSchedule", False),
 )
-def test_a_taint_that_takes_no_more_than_the_one_shown_is_no_new_action(
+def test_a_taint_that_takes_no_more_than_the_shown_is_no_action(
     shown: tuple[str, ...], effect: str, more: bool
 ) -> None:
     taints = [TaintRecord(value="Xid79", effect=each) for each in shown]
@@ -394,7 +390,7 @@ def hit(pod: str, since: str = SINCE, **more: Any) -> dict[str, Any]:
     ([hit("a", reason="Correlating")], {}),
     ([holder("c")], {}),
 )
-def test_what_happened_to_holders_alone_is_a_fault_of_their_device(
+def test_what_hit_holders_alone_is_a_fault_of_their_device(
     holders: list[dict[str, Any]], at_fault: dict[str, str]
 ) -> None:
     shown = device(0, holders=holders)

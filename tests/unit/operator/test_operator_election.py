@@ -92,9 +92,7 @@ async def test_a_lease_that_is_renewed_is_never_taken(server: LeaseServer, time:
         assert a.lost() == ""
 
 
-async def test_a_lease_that_nobody_renews_is_taken_when_its_time_has_passed_and_not_before(
-    server: LeaseServer, time: Time
-) -> None:
+async def test_a_lease_that_nobody_renews_is_taken_when_its_time_is_over(server: LeaseServer, time: Time) -> None:
     _, b = await leader_and_standby(server, time)
     time.seconds += LEASE_SECONDS - 0.1
     assert not await b.attempt()
@@ -104,7 +102,7 @@ async def test_a_lease_that_nobody_renews_is_taken_when_its_time_has_passed_and_
     assert server.spec()["leaseTransitions"] == 1
 
 
-async def test_a_holder_that_was_stopped_and_goes_on_may_not_write_and_learns_who_leads(
+async def test_a_holder_that_goes_on_after_a_stop_may_not_write_and_learns_who_leads(
     server: LeaseServer, time: Time
 ) -> None:
     a, b = await leader_and_standby(server, time)

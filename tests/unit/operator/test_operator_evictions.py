@@ -340,9 +340,7 @@ async def test_where_another_plugin_goes_on_offering_the_device_nobody_is_evicte
     assert (found.reason, one.gate.proposed[EVICT], one.kube.writes) == ("InSync", (), [])
 
 
-async def test_where_another_plugin_serves_a_pod_is_evicted_with_a_taint_or_once_its_device_is_withdrawn(
-    one: One,
-) -> None:
+async def test_where_another_plugin_serves_a_pod_is_evicted_with_a_taint_or_a_withdrawn_device(one: One) -> None:
     one.kube.put(NODE, raw_node({GPU: "8"}, spec={"taints": [{"key": names.TAINT, "effect": "NoSchedule"}]}))
     await one.run(lost_there())
     assert one.evicted

@@ -286,7 +286,7 @@ async def test_a_record_that_could_not_be_read_while_nothing_is_proposed_is_trie
 
 
 @pytest.mark.parametrize("before", [0, 1])
-async def test_killed_between_record_and_grant_the_next_life_grants_it_and_counts_it_once(
+async def test_killed_between_record_and_grant_the_next_life_grants_and_counts_once(
     kube: FakeKube, before: int
 ) -> None:
     operator = Operator(kube)

@@ -399,9 +399,7 @@ GIVE = "give actions=resumed@<RFC 3339 time with a zone>"
     ("2026-11-21T12:00:00Z", GIVE),
     ("rollout=resumed@3", GIVE),
 )
-def test_what_resumes_is_a_time_since_the_breaker_opened_and_a_minute_from_now_at_most(
-    annotation: str, why: str
-) -> None:
+def test_what_resumes_is_a_time_since_the_breaker_opened_up_to_a_minute_from_now(annotation: str, why: str) -> None:
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW)
     said = refusal(fleet, annotation, NOW + timedelta(minutes=10))
     right = "give the time now, as `date -u +%FT%TZ` prints it"

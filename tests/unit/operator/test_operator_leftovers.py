@@ -178,9 +178,7 @@ async def test_a_pod_that_may_not_be_written_does_not_keep_the_node(kube: FakeKu
     assert left(kube) == ["pod False Xid79"]
 
 
-async def test_a_node_that_is_gone_too_goes_out_of_the_record_and_costs_nothing_else(
-    kube: FakeKube, clock: Clock
-) -> None:
+async def test_a_node_that_is_gone_leaves_the_record_and_costs_nothing_else(kube: FakeKube, clock: Clock) -> None:
     manager = await started(kube, clock=clock)
     manager.arrived(Kind.NODE, True, read(Kind.NODE, kube.objects[NODE]))
     end(manager, kube, ITEM)

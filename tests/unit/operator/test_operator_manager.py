@@ -120,7 +120,7 @@ async def test_while_the_api_server_is_away_no_agent_is_late(manager: Manager, k
     assert stale(kube) == "Fresh"
 
 
-async def test_an_agent_that_stays_silent_after_the_api_servers_return_is_late(
+async def test_who_stays_silent_after_the_api_servers_return_is_late(
     manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     kube.fails = lambda _verb, path: KubeError(f"{path}: no answer")
@@ -194,9 +194,7 @@ async def restored(manager: Manager, kube: FakeKube, *devices: dict[str, Any]) -
     await settle(manager)
 
 
-async def test_after_a_restore_the_list_is_trusted_and_not_the_memory(
-    manager: Manager, kube: FakeKube, clock: Clock
-) -> None:
+async def test_after_a_restore_the_list_is_trusted(manager: Manager, kube: FakeKube, clock: Clock) -> None:
     stalled: list[bool] = []
     manager.relister.stalled = lambda: stalled.append(True)
     await restored(manager, kube, FAULTY)

@@ -146,9 +146,7 @@ def conflicting(index: int, *holders: str) -> Raw:
 
 
 @pytest.mark.parametrize(("condition", "mark"), [("OnFault", ("", "")), ("Always", ("True", "Healthy"))])
-async def test_a_conflict_of_two_resources_is_a_notice_on_the_pod_whose_devices_are_well(
-    condition: str, mark: tuple[str, str]
-) -> None:
+async def test_a_conflict_of_two_resources_is_a_notice_on_a_well_pod(condition: str, mark: tuple[str, str]) -> None:
     cluster = Cluster()
     cluster.policy(faults={"podCondition": condition})
     cluster.pod("two", "n1")
@@ -427,7 +425,7 @@ async def never(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("leave", [clean, never])
-async def test_a_readiness_gate_stays_open_when_nobody_watches_any_more(
+async def test_a_readiness_gate_stays_open_when_nobody_watches(
     marked: Cluster, leave: Callable[[Cluster], Any]
 ) -> None:
     await leave(marked)

@@ -101,9 +101,7 @@ def test_a_maintenance_has_its_time_or_none_and_a_label_that_says_none_is_none()
     (DAY, None, None),
     (DAY * 700, None, None),
 )
-def test_maintenance_is_due_for_a_day_after_its_time_and_forgotten_then(
-    seconds: int, reason: str | None, change: float | None
-) -> None:
+def test_maintenance_is_due_for_a_day_after_its_time(seconds: int, reason: str | None, change: float | None) -> None:
     found = maintenance(labels={TIME: str(AT)}, now=after(seconds))
     assert (None if found is None else found[1]) == reason
     assert next_change(node(labels={TIME: str(AT)}).reports, after(seconds)) == change

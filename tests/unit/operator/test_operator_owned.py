@@ -131,9 +131,7 @@ async def test_a_write_that_is_refused_is_shown(bench: Bench, status: int, reaso
 
 
 @pytest.mark.parametrize("fails", ["apply_fails", "pods_fail"])
-async def test_a_name_that_a_plugin_registers_while_our_first_write_fails_is_the_plugins(
-    bench: Bench, fails: str
-) -> None:
+async def test_a_name_that_a_plugin_registers_while_our_write_fails_is_the_plugins(bench: Bench, fails: str) -> None:
     setattr(bench.world, fails, 500)
     shown = (await bench.sync(BOTH, node())).shown
     assert isinstance(shown, tuple)

@@ -185,9 +185,7 @@ def test_the_message_names_device_and_action_and_the_time_moves_only_with_the_st
         ({"reason": "no, word"}, "", "2026-11-21T09:00:00Z"),
     ],
 )
-def test_a_pod_marked_for_a_device_that_is_gone_is_remembered_with_what_it_shows(
-    shown: dict[str, str], reason: str, since: str
-) -> None:
+def test_a_pod_marked_for_a_gone_device_is_remembered_as_shown(shown: dict[str, str], reason: str, since: str) -> None:
     marked = pod(status={"conditions": [{"type": POD_DEVICE_HEALTHY, "status": "False", **shown}]})
     marked["metadata"]["creationTimestamp"] = "2026-11-21T09:00:00Z"
     assert pods.left_behind([marked]) == [Affected("ml", "trainer", "pod-uid", NO_DEVICE, reason, since)]

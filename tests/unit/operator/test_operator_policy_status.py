@@ -290,9 +290,7 @@ def test_a_capacity_that_is_refused_fails_its_policy_and_one_that_waits_is_not_i
     ("labels", "Forbidden", "labels", False),
     ("taint", "Forbidden", "faults", False),
 )
-def test_the_actions_of_a_node_say_which_sections_are_not_in_effect(
-    name: str, reason: str, section: str, passing: bool
-) -> None:
+def test_a_nodes_actions_say_which_sections_have_no_effect(name: str, reason: str, section: str, passing: bool) -> None:
     expected = {section: Hindrance(f"{reason}: why", passing=passing)}
     sections = {"capacity": "capacity", "labels": "labels", "taint": "faults"}
     assert hindrances(record(), {name: ("False", reason, "why")}, sections) == expected

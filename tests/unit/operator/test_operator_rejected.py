@@ -144,9 +144,7 @@ async def test_a_pod_stays(one: Bench, pod: dict[str, Any]) -> None:
         pytest.param(record(device(0), resources=[]), id="not offered"),
     ],
 )
-async def test_a_pod_stays_whose_resource_the_node_does_not_offer_by_memory(
-    one: Bench, shown: NodeDevicesRecord
-) -> None:
+async def test_a_pod_of_a_resource_that_is_not_by_memory_stays(one: Bench, shown: NodeDevicesRecord) -> None:
     one.put(rejected_pod())
     await one.run(shown)
     assert one.left == ["web-1"]

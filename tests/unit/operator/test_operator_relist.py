@@ -89,9 +89,7 @@ async def test_a_collection_that_is_gone_is_no_news_of_its_objects(manager: Mana
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_the_garbage_collector_rests_during_a_list_and_not_after_it(
-    manager: Manager, shelf: Shelf, fails: bool
-) -> None:
+async def test_the_garbage_collector_rests_during_a_list_alone(manager: Manager, shelf: Shelf, fails: bool) -> None:
     meanwhile: list[bool] = []
 
     def look() -> None:
@@ -250,9 +248,7 @@ def test_kopf_begins_only_when_the_api_server_says_that_it_has_every_kind(shelf:
     virtually(scene())
 
 
-async def test_an_object_deleted_while_a_list_is_under_way_does_not_come_back_by_it(
-    manager: Manager, shelf: Shelf
-) -> None:
+async def test_an_object_deleted_during_a_list_does_not_come_back_by_it(manager: Manager, shelf: Shelf) -> None:
     """The page was made before the deletion, and is read after the watch has delivered it."""
     shelf.items[POLICIES] = [raw_policy("p", health={}), raw_policy("new", health={})]
     gone = read(Kind.POLICY, shelf.items[POLICIES][1])

@@ -87,9 +87,7 @@ def test_the_only_partition_that_kfd_lists_is_no_whole_gpu(tmp_path: Path) -> No
         ("inaccessible", "x", None),
     ],
 )
-def test_errors_of_a_block_that_does_not_say_are_not_none(
-    tmp_path: Path, umc: str, other: str | None, errors: int | None
-) -> None:
+def test_errors_of_a_silent_block_are_not_none(tmp_path: Path, umc: str, other: str | None, errors: int | None) -> None:
     mi300x(tmp_path, gpus=1)
     ras = folder(tmp_path, 0) / "ras"
     shutil.rmtree(ras, ignore_errors=True)

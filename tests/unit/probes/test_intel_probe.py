@@ -50,9 +50,7 @@ def test_a_gpu_is_what_its_driver_says_of_it(tmp_path: Path, driver: str) -> Non
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "pci-stub", "xen-pciback", ""])
-def test_gpus_of_virtual_machines_and_an_integrated_one_without_a_driver_do_not_count(
-    tmp_path: Path, driver: str
-) -> None:
+def test_gpus_of_virtual_machines_and_an_integrated_one_without_driver_are_none(tmp_path: Path, driver: str) -> None:
     flex(tmp_path, gpus=1)
     display(tmp_path, INTEGRATED, driver)
     if driver:

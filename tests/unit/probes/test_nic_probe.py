@@ -92,9 +92,7 @@ def test_both_ports_of_a_card_are_devices_with_what_the_kernel_says_of_them(tmp_
     assert [(each.to, each.path) for each in infiniband.pcie] == [(ethernet.id, PciePath.INTERNAL)]
 
 
-def test_a_card_of_which_it_is_not_known_whether_it_has_virtual_functions_is_not_one_without_them(
-    tmp_path: Path,
-) -> None:
+def test_a_card_that_may_have_virtual_functions_is_not_one_without_them(tmp_path: Path) -> None:
     connectx_7_pair(tmp_path)
     (tmp_path / "sys/bus/pci/devices/0000:17:00.0").resolve().joinpath("sriov_numvfs").mkdir()
     silent, other = poll(tmp_path).devices
@@ -121,9 +119,7 @@ def test_virtual_functions_say_which_they_are_of_and_what_their_driver_opens(tmp
 
 @pytest.mark.parametrize("port_name", ["pf0hpf", "c1pf0", "c1pf0vf2", "pf0sf88"])
 @pytest.mark.parametrize("uplink", ["p0", "enp3s0f0np0"])
-def test_a_representor_of_the_host_on_a_dpu_hides_no_uplink_that_lost_its_link(
-    tmp_path: Path, uplink: str, port_name: str
-) -> None:
+def test_a_representor_on_a_dpu_hides_no_uplink_without_a_link(tmp_path: Path, uplink: str, port_name: str) -> None:
     nics = Nics(tmp_path)
     card = nics.card("0000:03:00.0", vendor=MELLANOX, device="0xa2dc", driver="mlx5_core")
     nics.interface(uplink, card, phys_switch_id="b8ce", phys_port_name="p0", carrier=False)
@@ -161,9 +157,7 @@ def test_functions_that_share_an_iommu_group_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("classes", [("net",), ("net", "infiniband")])
-def test_a_function_whose_interface_is_in_a_pod_stays_and_has_no_fault(
-    tmp_path: Path, classes: tuple[str, ...]
-) -> None:
+def test_a_function_whose_interface_is_in_a_pod_stays_well(tmp_path: Path, classes: tuple[str, ...]) -> None:
     nics = sriov(tmp_path)
     nics.forget(str(next((tmp_path / "sys/devices").glob("*/*/0000:31:00.5")).relative_to(tmp_path)), *classes)
     device = by_id(poll(tmp_path))["0000:31:00.5"]
@@ -190,9 +184,7 @@ def test_a_card_with_rdma_stays_while_a_pods_namespace_has_all_of_it(tmp_path: P
 @pytest.mark.parametrize(
     ("kind", "name", "nodes"), [("rxe", "rxe0", ("uverbs0", "umad0")), ("siw", "siw0", ("uverbs0",))]
 )
-def test_rdma_that_the_kernel_makes_of_an_interface_is_a_device(
-    tmp_path: Path, kind: str, name: str, nodes: tuple[str, ...]
-) -> None:
+def test_rdma_made_of_an_interface_is_a_device(tmp_path: Path, kind: str, name: str, nodes: tuple[str, ...]) -> None:
     soft_roce(tmp_path, kind=kind)
     (device,) = poll(tmp_path).devices
     assert (device.id, device.type, device.vendor, device.pci_bus_id) == (name, "nic", "linux", "")

@@ -107,9 +107,7 @@ async def test_of_equal_events_in_lines_that_no_step_has_taken_every_count_is_ha
     assert counts == [1, 2, 3, 4, 5, 6]
 
 
-async def test_what_a_flood_brings_while_no_step_takes_it_is_bounded_and_the_latest_line_is_whole(
-    tmp_path: Path,
-) -> None:
+async def test_a_flood_that_no_step_takes_is_bounded_and_its_latest_line_is_whole(tmp_path: Path) -> None:
     events = [tuple(xid(code, sequence=100 * number + code) for code in range(100)) for number in range(20)]
     async with connected(tmp_path) as (probes, say):
         for number, some in enumerate(events):

@@ -51,9 +51,7 @@ def test_what_a_killed_build_left_is_swept_and_archives_and_logs_stay(tmp_path: 
 
 
 @pytest.mark.parametrize("tool", binaries.TOOLS, ids=lambda tool: tool.name)
-def test_a_tool_that_was_built_once_is_not_built_again(
-    tool: binaries.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_is_not_built_twice(tool: binaries.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODEDEVICES_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", "")  # no go
     tool.path.parent.mkdir(parents=True)
@@ -62,9 +60,7 @@ def test_a_tool_that_was_built_once_is_not_built_again(
     assert tool.version in tool.path.parent.name, "another version has another folder"
 
 
-def test_a_busybox_image_is_the_same_each_time_and_holds_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busybox_image_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "busybox"
     program.write_bytes(b"\x7fELF")
     program.chmod(0o755)
