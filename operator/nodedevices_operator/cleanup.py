@@ -15,10 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
-from nodedevices_api.conditions import (
-    AGENT_STOPPED,
-    READY,
-)
+from nodedevices_api.conditions import AGENT_STOPPED, READY
 
 from nodedevices_operator.kube.apply import utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
@@ -27,13 +24,12 @@ from nodedevices_operator.reconcile.leftovers import PLACES, take_back
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
 
-log = structlog.get_logger()
-
-
 AGENTS = "nodedevices-agent"  # the agents' field manager
 GONE = (
     "NodeDevices was removed from the cluster; this status is from that time, and pods keep the devices that they hold"
 )
+
+log = structlog.get_logger()
 
 
 async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = False, agents_gone: bool = False) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
 from typing import get_args
 
@@ -172,10 +172,8 @@ class Manager:
 
     def watching(self) -> list[asyncio.Task[None]]:
         """Start what only reads: every replica does. None of the tasks ever ends by itself."""
-        return [
-            asyncio.create_task(self.relister.run(), name="relist"),
-            *([] if self._rejected is None else [asyncio.create_task(self._rejected.run(), name="rejected-pods")]),
-        ]
+        rejected = [] if self._rejected is None else _tasks("rejected-pods", self._rejected.run)
+        return [*_tasks("relist", self.relister.run), *rejected]
 
     def lead(self) -> list[asyncio.Task[None]]:
         """Start what writes: the leader alone does, for as long as it lives. A standby begins with everything that is
@@ -186,21 +184,12 @@ class Manager:
             self.relister.soon()
         nodes, policies, fleet = Workers(self.nodes), Workers(self.policies), Workers(self.fleet)
         return [
-            *(
-                asyncio.create_task(nodes.run_ahead(self.mark_node), name=f"mark-{index}")
-                for index in range(MARK_WORKERS)
-            ),
-            *(
-                asyncio.create_task(nodes.run(self.reconcile_node, failure=self._failed), name=f"node-{index}")
-                for index in range(NODE_WORKERS)
-            ),
-            *(
-                asyncio.create_task(policies.run(self.reconcile_policy, failure=self._failed), name=f"policy-{index}")
-                for index in range(POLICY_WORKERS)
-            ),
-            asyncio.create_task(fleet.run(self.reconcile_fleet, failure=self._failed), name="fleet"),
-            *([] if self._watch is None else [asyncio.create_task(self._watch.run(), name="record")]),
-            *([] if (kept := self._properties) is None else [asyncio.create_task(kept.run(), name="properties")]),
+            *_tasks("mark", lambda: nodes.run_ahead(self.mark_node), MARK_WORKERS),
+            *_tasks("node", lambda: nodes.run(self.reconcile_node, failure=self._failed), NODE_WORKERS),
+            *_tasks("policy", lambda: policies.run(self.reconcile_policy, failure=self._failed), POLICY_WORKERS),
+            *_tasks("fleet", lambda: fleet.run(self.reconcile_fleet, failure=self._failed)),
+            *([] if self._watch is None else _tasks("record", self._watch.run)),
+            *([] if self._properties is None else _tasks("properties", self._properties.run)),
         ]
 
     async def mark_node(self, name: str) -> None:
@@ -317,3 +306,11 @@ class Manager:
             for state in POLICY_COUNTS:
                 if isinstance(count := (policy.counts or {}).get(state), int):
                     metrics.policy_nodes.labels(policy.name, state).set(count)
+
+
+def _tasks(
+    name: str, work: Callable[[], Coroutine[None, None, None]], count: int | None = None
+) -> list[asyncio.Task[None]]:
+    """Return tasks that do this work; where `count` is given, so many, with numbers in their names."""
+    names = [name] if count is None else [f"{name}-{index}" for index in range(count)]
+    return [asyncio.create_task(work(), name=each) for each in names]

@@ -13,11 +13,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-import orjson
 import structlog
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_operator.kube.port import JsonObject, KubeError, Watching
+from nodedevices_operator.kube.port import JsonObject, KubeError, Watching, watch_event
 from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.pods import FAILED, RejectedPod, rejected_pod
 
@@ -67,7 +66,7 @@ class RejectedPods:
             "allowWatchBookmarks": "true",
         }
         async for line in self._events.watch(PODS, query):
-            self._take(*_event(line))
+            self._take(*watch_event(PODS, line))
 
     def _take(self, kind: str, raw: JsonObject) -> None:
         metadata, node = raw.get("metadata") or {}, str((raw.get("spec") or {}).get("nodeName", ""))
@@ -84,18 +83,6 @@ class RejectedPods:
             self._count -= 1
             if not pods:
                 del self._nodes[node]
-
-
-def _event(line: bytes) -> tuple[str, JsonObject]:
-    """Return the type of a watch event, and the pod."""
-    try:
-        event = orjson.loads(line)
-        kind, raw = event["type"], event["object"]
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise KubeError(f"watch {PODS}: not an event: {line[:100]!r}") from error
-    if kind == "ERROR":
-        raise KubeError(f"watch {PODS}: {raw.get('message', raw)}", status=int(raw.get("code") or 0))
-    return kind, raw
 
 
 async def again_and_again(once: Callable[[], Awaitable[None]], failed: str, backoff: Backoff = BACKOFF) -> None:

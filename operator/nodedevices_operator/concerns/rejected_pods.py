@@ -17,8 +17,6 @@ than anybody can place them costs the API server little.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import structlog
 from msgspec import Struct, field
 
@@ -54,7 +52,7 @@ class RejectedPodsConcern(Concern):
         found = self._pods.on_node(view.record.name) if self._pods is not None and view.reported else ()
         if not found:
             return Outcome()
-        now, waits, left = datetime.fromtimestamp(self._tools.wall(), UTC), [], MAX_AT_ONCE
+        now, waits, left = self._tools.wall(), [], MAX_AT_ONCE
         resources = rejected.shares_by_memory(view.record)
         for pod in found:
             resource = rejected.named(pod.message, resources) if pod.owner else None

@@ -12,11 +12,15 @@ import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
+import orjson
 from msgspec import Struct
+from nodedevices_api.errors import parse
 from nodedevices_api.sections import Evict, EvictMode, Faults
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
+from nodedevices_common.errors import InputError
 from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.desired import pods
@@ -54,6 +58,19 @@ class Due(Struct, frozen=True):
 
     holding: Holding
     grace: timedelta
+
+
+def read_faults(section: object) -> Faults | None:
+    """Return a section `faults` in wire form; None: it cannot be read."""
+    return _parsed(orjson.dumps(section))
+
+
+@lru_cache(maxsize=1024)  # a fleet has few different ones, and each decision about it reads them all
+def _parsed(section: bytes) -> Faults | None:
+    try:
+        return parse(Faults, orjson.loads(section), "faults")
+    except InputError:
+        return None
 
 
 def consequences(section: Faults, health: HealthRecord, device: DeviceRecord) -> tuple[str, EvictMode]:

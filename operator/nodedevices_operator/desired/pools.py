@@ -11,19 +11,14 @@ acted upon.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from heapq import merge
 from operator import attrgetter
 
-import orjson
 from msgspec import Struct, field
 from nodedevices_api import conditions as names
-from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
-from nodedevices_api.sections import Faults
-from nodedevices_common.errors import InputError
 
-from nodedevices_operator.desired.consequences import evicts, faulty, taints, unclear
+from nodedevices_operator.desired.consequences import evicts, faulty, read_faults, taints, unclear
 from nodedevices_operator.desired.fleet import Claims, PolicyLimits, Pool, Survey
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
@@ -196,21 +191,8 @@ def claims(policies: Iterable[PolicyRecord], where: str) -> Claims:
 
 def _acts(section: object) -> bool:
     """True when it taints Nodes or evicts pods for any fault."""
-    faults = _read(section)
+    faults = read_faults(section)
     return faults is not None and (taints(faults) or evicts(faults))
-
-
-def _read(section: object) -> Faults | None:
-    """Return the section; None: it cannot be read."""
-    return _parsed(orjson.dumps(section))
-
-
-@lru_cache(maxsize=1024)  # a fleet has few different ones, and each decision about it reads them all
-def _parsed(section: bytes) -> Faults | None:
-    try:
-        return parse(Faults, orjson.loads(section), SECTION)
-    except InputError:
-        return None
 
 
 def _stored(record: NodeDevicesRecord) -> _Source | None:
@@ -221,7 +203,7 @@ def _stored(record: NodeDevicesRecord) -> _Source | None:
 
 def limits(section: object, nodes: int) -> PolicyLimits:
     """Return the limits of the section's budget and breaker for so many nodes; a percentage is rounded down."""
-    faults = _read(section)
+    faults = read_faults(section)
     if faults is None:
         return PolicyLimits(per_hour=0, max_unavailable=0)
     usual, budget, breaker = PolicyLimits(), faults.budget, faults.breaker

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
 
 from nodedevices_api import conditions as names
 from nodedevices_common.text import clip, some
@@ -23,7 +22,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, ResourceReco
 from nodedevices_operator.records.pods import RejectedPod
 
 BY_MEMORY = "memory"  # status.resources[].sharing
-GRACE = timedelta(seconds=30)
+GRACE_SECONDS = 30.0
 
 
 def shares_by_memory(record: NodeDevicesRecord) -> tuple[str, ...]:
@@ -36,10 +35,10 @@ def named(message: str, resources: Sequence[str]) -> str | None:
     return next((resource for resource in resources if _whole(resource).search(message)), None)
 
 
-def remaining(pod: RejectedPod, now: datetime) -> float:
+def remaining(pod: RejectedPod, now: float) -> float:
     """Seconds until it may be deleted; 0: now. A time that cannot be read is long ago."""
-    since = zoned_time(pod.since)
-    return 0.0 if since is None else max(0.0, (since + GRACE - now).total_seconds())
+    seconds = age(pod, now)
+    return 0.0 if seconds is None else max(0.0, GRACE_SECONDS - seconds)
 
 
 def _whole(name: str) -> re.Pattern[str]:

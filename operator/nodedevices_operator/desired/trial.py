@@ -11,20 +11,17 @@ or got the device after its fault was known, is not checked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-import orjson
 from msgspec import Struct
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.defaults import Resolved
-from nodedevices_api.errors import parse
-from nodedevices_api.sections import Faults, SharedResource, Sharing
+from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.configuration import Trial, understood
-from nodedevices_operator.desired.consequences import ON_OFFER, evictions, on_offer, stronger, tainting
+from nodedevices_operator.desired.consequences import ON_OFFER, evictions, on_offer, read_faults, stronger, tainting
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
 from nodedevices_operator.desired.selection import lacking
 from nodedevices_operator.records.names import is_pod
@@ -97,9 +94,8 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
         details += [text for section, text in without_effect(trial.then) if section in trial.changes]
     if said := "; ".join(filter(None, details)):
         changes += f" ({said})"
-    if trial.faults is None:
+    if trial.faults is None or (section := read_faults(trial.faults)) is None:
         return Preview(changes)
-    section = _section(orjson.dumps(trial.faults))
     wanted, taint = tainting(record, section, taints), None
     if wanted is not None and stronger(wanted.taint, taints):
         taint = Action(wanted.since, record.name, TAINT, wanted.taint.effect, wanted.reason)
@@ -116,11 +112,6 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
 def _refusal(answers: Mapping[Action, ActionAnswer], action: Action) -> str:
     answer = answers.get(action)
     return "" if answer is None or answer.granted else answer.reason
-
-
-@lru_cache(64)
-def _section(text: bytes) -> Faults:
-    return parse(Faults, orjson.loads(text))
 
 
 class IdChanges(Struct, frozen=True):

@@ -27,7 +27,7 @@ from nodedevices_operator.extender.reflector import Reflector
 from nodedevices_operator.extender.server import Server
 from nodedevices_operator.extender.settings import ExtenderSettings
 from nodedevices_operator.extender.table import BoundPod
-from nodedevices_operator.extender.verbs import Verbs
+from nodedevices_operator.extender.verbs import Verbs, name_of
 from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import WatchingKube
@@ -56,14 +56,14 @@ class NodeStore:
     def page(self, items: Sequence[Raw]) -> None:
         for item in items:
             self._cache.observe_node(item, self._clock())
-            self._listed.add(_name(item))
+            self._listed.add(name_of(item))
 
     def complete(self) -> None:
         self._cache.keep_nodes(self._listed)
 
     def event(self, deleted: bool, item: Raw) -> None:
         if deleted:
-            self._cache.remove_node(_name(item))
+            self._cache.remove_node(name_of(item))
         else:
             self._cache.observe_node(item, self._clock())
 
@@ -209,8 +209,3 @@ async def run(settings: ExtenderSettings) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await kube.close()
-
-
-def _name(raw: Raw) -> str:
-    metadata = raw.get("metadata")
-    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""

@@ -13,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import orjson
 import structlog
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.errors import OperationError
-from nodedevices_common.raw import Raw
+from nodedevices_common.raw import Raw, mapping
 
-from nodedevices_operator.kube.port import KubeError, WatchingKube
+from nodedevices_operator.kube.port import KubeError, WatchingKube, watch_event
 
 PAGE_SIZE = 500
 WATCH_SECONDS = 300  # until the API server ends a watch by itself
@@ -158,14 +157,10 @@ class Reflector:
         async for line in self._kube.watch(self._path, query):
             self._heard, self.problem = self._clock(), ""
             try:
-                event: Any = orjson.loads(line)
-                kind, item = event["type"], event["object"]
-                reached = item.get("metadata", {}).get("resourceVersion")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise _Expired(f"an event cannot be read: {line[:100]!r}") from error
-            if kind == "ERROR":
-                raise _Expired(str(item.get("message", ""))[:300])
-            self._version = str(reached or self._version)
+                kind, item = watch_event(self._path, line)
+            except KubeError as error:
+                raise _Expired(str(error)) from error
+            self._version = str(mapping(item.get("metadata")).get("resourceVersion") or self._version)
             if kind != "BOOKMARK":
                 self._store.event(kind == "DELETED", item)
         self._heard = self._clock()

@@ -59,7 +59,7 @@ class Filtered(Struct):
         nodes = None
         if arguments.nodes is not None:
             passed = set(self.passed)
-            kept = [node for node in arguments.nodes["items"] if _name(node) in passed]
+            kept = [node for node in arguments.nodes["items"] if name_of(node) in passed]
             nodes = {**arguments.nodes, "items": kept}
         result = {
             "Nodes": nodes,
@@ -99,7 +99,7 @@ def read_arguments(body: bytes) -> Arguments:
         raise InputError("NodeNames and Nodes are both absent; send one of them")
     if names is not None:
         return Arguments(pod, tuple(names), nodes)
-    return Arguments(pod, tuple(_name(item) for item in items), nodes, by_name=False)
+    return Arguments(pod, tuple(name_of(item) for item in items), nodes, by_name=False)
 
 
 class Verbs:
@@ -192,7 +192,7 @@ class Verbs:
                 self._unbound.pop(other, None)
 
 
-def _name(node: Raw) -> str:
+def name_of(node: Raw) -> str:
     return str(mapping(node.get("metadata")).get("name", ""))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
+import orjson
 from nodedevices_common.errors import RequestError
 
 JsonObject = Mapping[str, Any]
@@ -75,6 +76,20 @@ class Watching(Protocol):
     def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
         ...
+
+
+def watch_event(path: str, line: bytes) -> tuple[str, JsonObject]:
+    """Return the type of a watch's event, and the object. KubeError where it is an error, or cannot be read."""
+    try:
+        event = orjson.loads(line)
+        kind, item = event["type"], event["object"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise KubeError(f"watch {path}: not an event: {line[:100]!r}") from error
+    if not isinstance(item, dict):
+        raise KubeError(f"watch {path}: not an event: {line[:100]!r}")
+    if kind == "ERROR":
+        raise KubeError(f"watch {path}: {str(item.get('message', item))[:300]}", status=int(item.get("code") or 0))
+    return kind, item
 
 
 class WatchingKube(Watching, Protocol):
