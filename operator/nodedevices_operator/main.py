@@ -231,7 +231,7 @@ class Replica:
         ended = [task.get_name() for task in self._tasks if task.done()]
         if ended:
             return f"ended: {', '.join(ended)}"
-        return "" if not self._watch.started or self._watch.alive else "the watch thread has ended"
+        return "the watch thread has ended" if self._watch.dead else ""
 
     def _ready(self) -> str:
         relister = self._manager.relister

@@ -17,6 +17,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.options import (
     PREFIX,
     Given,
+    Option,
     Parser,
     defaults,
     from_environment,
@@ -54,11 +55,14 @@ def _namespace(name: str) -> str:
     return name
 
 
-def check_together(given: Mapping[str, Given]) -> None:
-    """InputError for flags that only go with another one that is not given."""
+def given_by(options: Sequence[Option], flags: Mapping[str, Given], environment: Mapping[str, str]) -> dict[str, Given]:
+    """Flags over environment over defaults. InputError, also for flags that only go with another one that is not
+    given."""
+    given = {**defaults(options), **from_environment(options, environment, prefix=PREFIX), **flags}
     alone = [name for name, other in guard.ONLY_WITH.items() if given[name].value and not given[other].value]
     if alone:
         raise InputError([f"{given[name].place}: only valid with --{guard.ONLY_WITH[name]}" for name in alone])
+    return given
 
 
 def _level(text: str) -> logs.Level:
@@ -137,7 +141,6 @@ OPTIONS = (*COMMON, *OWN)
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:
     """Flags over environment over defaults. InputError; `--help` prints and raises SystemExit(0)."""
-    variables = from_environment(OPTIONS, environment, prefix=PREFIX)
     parsed, flags = _parser().read(arguments, rest="unknown argument; see nodedevices-operator --help")
     if parsed.command not in ("run", "cleanup"):
         raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup, or extender before all flags")
@@ -145,8 +148,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSe
         raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
     if parsed.agents_gone and parsed.command != "cleanup":
         raise InputError("--agents-gone: only valid with cleanup")
-    given = defaults(OPTIONS) | variables | flags
-    check_together(given)
+    given = given_by(OPTIONS, flags, environment)
     return OperatorSettings(
         **settings_of(OperatorSettings, given),
         command=parsed.command,

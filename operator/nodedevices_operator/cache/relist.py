@@ -32,7 +32,7 @@ from nodedevices_api import GROUP, VERSION
 from nodedevices_common.backoff import Backoff
 
 from nodedevices_operator.cache.store import Cache, Dirty, compared
-from nodedevices_operator.kube.port import Kube, KubeError
+from nodedevices_operator.kube.port import Kube, KubeError, find
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, Record, read
 from nodedevices_operator.records.names import POLICIES, named
@@ -190,13 +190,8 @@ class Relister:
 
     async def _look_for_kinds(self) -> None:
         """MissingCRDs where the API server does not say that it has our kinds."""
-        try:
-            resources = (await self._kube.get(OFFERED)).get("resources") or ()
-        except KubeError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            resources = ()
-        offered = {f"{OFFERED}/{resource.get('name')}" for resource in resources}
+        found = await find(self._kube, OFFERED) or {}
+        offered = {f"{OFFERED}/{resource.get('name')}" for resource in found.get("resources") or ()}
         if missing := [name for kind, name in CRDS.items() if kind.value not in offered]:
             raise MissingCRDs(missing)
 

@@ -68,20 +68,16 @@ class Rollouts:
         self._entries: dict[str, _Entry] = {}
         self._nodes: dict[str, _Nodes] = {}
         self._waiting: dict[PolicyGroup, _Waiting] = {}
-        self._begun = False
-
-    @property
-    def begun(self) -> bool:
-        return self._begun
+        self.begun = False  # every node has been seen
 
     def hold(self) -> None:
         """No node has its turn until `begin`: not every node has been seen."""
-        self._begun = False
+        self.begun = False
 
     def begin(self) -> None:
         """Begin: every node has been seen."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             self._call(self._nodes)
 
     def ask(self, node: str, standing: Standing) -> frozenset[str]:
@@ -149,7 +145,7 @@ class Rollouts:
     # --- the turns --------------------------------------------------------------------------------------------------
     def _admits(self, policy: str, node: str, *, free: bool) -> bool:
         """One that is watched already is none more, and what it waits for may mend it."""
-        if not self._begun:
+        if not self.begun:
             return False
         if node in self._nodes[policy].under_way:
             return True
@@ -167,7 +163,7 @@ class Rollouts:
     def _call(self, policies: Iterable[str]) -> None:
         """Queue those whose turn has come, and those that take no place. One that asks and has to wait is called again
         when a place is free."""
-        if not self._begun:
+        if not self.begun:
             return
         wanted = frozenset(policies)
         for group, waiting in list(self._waiting.items()):

@@ -15,7 +15,7 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import structlog
 from msgspec import Struct, field
@@ -25,9 +25,8 @@ from nodedevices_api import conditions as names
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
 from nodedevices_operator.concerns.port import SETTLED_SECONDS, Info, Outcome, Remembering, Shown, View, failed_to
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
-from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.kube.port import KubeError, node_pods
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, Retirement
 from nodedevices_operator.records.shared import shared
 
@@ -58,9 +57,10 @@ class CapacityConcern(Remembering[_Memory]):
         plan = plan_capacity(entries, view.record, node, ours=ours)
         if plan.needs_requests or (recheck and entries):
             try:
-                requested = await self._requests(node.name, [entry.name for entry in entries])
+                there = [pod async for pod in node_pods(self._writer.kube, node.name)]
             except KubeError as error:
                 return failed_to("list the node's pods", error)
+            requested = requests(there, [entry.name for entry in entries])
             memory.recheck = False
             plan = plan_capacity(entries, view.record, node, ours=ours, requested=requested)
         return await self._write(view, node, memory, plan)
@@ -87,13 +87,6 @@ class CapacityConcern(Remembering[_Memory]):
             memory.recheck = True
             return replace(outcome, requeue_after=min(outcome.requeue_after or RECHECK_SECONDS, RECHECK_SECONDS))
         return outcome
-
-    async def _requests(self, node: str, wanted: Sequence[str]) -> dict[str, int]:
-        sums = dict.fromkeys(wanted, 0)
-        async for page in self._writer.kube.pages(PODS, fieldSelector=f"spec.nodeName={node}"):
-            for name, count in requests(page, wanted).items():
-                sums[name] += count
-        return sums
 
     @staticmethod
     def _lowers(memory: _Memory, node: NodeRecord, name: str, value: int) -> bool:

@@ -18,13 +18,13 @@ from nodedevices_operator.concerns.port import (
     Outcome,
     Remembering,
     View,
-    read_pod,
 )
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.device_news import Reported, news, noticed
 from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.pods import HolderMatch
-from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.kube.port import KubeError, find
+from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import HolderRecord
 
 
@@ -80,7 +80,7 @@ class NoticeEventsConcern(Remembering[NoticeMemory]):
                 again = READS_WAIT_SECONDS
                 break
             try:
-                pod = await read_pod(self._writer.kube, holding.holder.namespace, holding.holder.pod)
+                pod = await find(self._writer.kube, pod_path(holding.holder.namespace, holding.holder.pod))
             except KubeError as error:
                 problems.append(error)
                 continue

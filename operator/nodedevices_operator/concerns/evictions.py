@@ -34,7 +34,6 @@ from nodedevices_operator.concerns.port import (
     View,
     failure,
     not_granted,
-    read_pod,
 )
 from nodedevices_operator.desired import consequences, pods
 from nodedevices_operator.desired.conditions import ConditionVerdict
@@ -42,7 +41,8 @@ from nodedevices_operator.desired.consequences import Due, HeldFault
 from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.fleet import EVICT, HOUR, Action
 from nodedevices_operator.desired.pods import HolderMatch
-from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.kube.port import KubeError, find
+from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord
 
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
@@ -197,7 +197,7 @@ class EvictionsConcern(Remembering[dict[EvictionKey, Subject]]):
         """Read the pod. None: it does not say enough about itself so far."""
         holder = due.holding.holder
         not_ours = Subject(again=self._tools.clock() + ASK_AGAIN_SECONDS)
-        pod = await read_pod(self._writer.kube, holder.namespace, holder.pod)
+        pod = await find(self._writer.kube, pod_path(holder.namespace, holder.pod))
         answer = pods.match_holder(pod, due.holding, view.scope)
         if pod is None or answer is not HolderMatch.YES:
             return not_ours if answer is HolderMatch.NO else None

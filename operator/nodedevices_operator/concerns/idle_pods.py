@@ -33,7 +33,6 @@ from nodedevices_operator.concerns.port import (
     View,
     failed_to,
     pods_at_first,
-    read_pod,
 )
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.conditions import Staleness
@@ -50,8 +49,8 @@ from nodedevices_operator.desired.idle import (
     own_condition,
 )
 from nodedevices_operator.desired.pods import HolderMatch
-from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records.names import PODS, pod_path
+from nodedevices_operator.kube.port import KubeError, find, node_pods
+from nodedevices_operator.records.names import pod_path
 
 SOON_SECONDS = 0.1  # until the pods are marked, once the NodeDevices says that they are to be
 READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
@@ -128,7 +127,8 @@ class IdlePodsConcern(Remembering[_Memory]):
             memory.carrying = None
         elif memory.carrying is None:
             try:
-                memory.carrying = {idle_pod.uid: idle_pod for idle_pod in await self._listed(record.name)}
+                there = marked([pod async for pod in node_pods(self._writer.kube, record.name)])
+                memory.carrying = {idle_pod.uid: idle_pod for idle_pod in there}
             except KubeError as error:
                 return failed_to("list the node's pods", error)
             memory.settled = {}
@@ -144,19 +144,13 @@ class IdlePodsConcern(Remembering[_Memory]):
             seen.unsure.update((idle_pod.namespace, idle_pod.name) for idle_pod in (memory.carrying or {}).values())
         return seen
 
-    async def _listed(self, node: str) -> list[IdlePod]:
-        found: list[IdlePod] = []
-        async for page in self._writer.kube.pages(PODS, fieldSelector=f"spec.nodeName={node}"):
-            found += marked(page)
-        return found
-
     async def _find(self, seen: _Looking, at: tuple[str, str], held: Sequence[IdleHolding], scope: pods.Scope) -> None:
         seen.unsure.add(at)
         if not seen.memory.reads.take():
             seen.requeue_after = READS_WAIT_SECONDS
             return
         try:
-            pod = await read_pod(self._writer.kube, *at)
+            pod = await find(self._writer.kube, pod_path(*at))
         except KubeError as error:
             seen.problems.append(error)
             return

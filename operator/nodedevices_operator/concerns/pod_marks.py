@@ -32,13 +32,13 @@ from nodedevices_operator.concerns.port import (
     View,
     hindered,
     pods_at_first,
-    read_pod,
     write_status,
 )
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
 from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope
-from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.kube.port import KubeError, find
+from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord
 
 RECHECK_SECONDS = 60.0  # about a holder entry whose pod is another one
@@ -281,7 +281,7 @@ class PodMarksConcern(Remembering[_Memory]):
             seen.exhausted = KubeError(text, status=429, retry_after=READS_WAIT_SECONDS)
         if seen.exhausted is not None:
             raise seen.exhausted
-        found = await read_pod(self._writer.kube, namespace, name)
+        found = await find(self._writer.kube, pod_path(namespace, name))
         if found is not None:
             seen.found[str(found["metadata"]["uid"])] = found
         return found

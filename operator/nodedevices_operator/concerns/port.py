@@ -31,10 +31,9 @@ from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.pods import Scope, scope
 from nodedevices_operator.desired.policy_status import Hindrance
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, node_pods
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
-from nodedevices_operator.records.names import PODS, pod_path
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord, NodeRecord
 
 SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status
@@ -287,19 +286,8 @@ async def pods_at_first(view: View, kube: Kube) -> Sequence[JsonObject]:
     if not view.first:
         return ()
     if view.pods_at_first is None:
-        pages = kube.pages(PODS, fieldSelector=f"spec.nodeName={view.record.name}")
-        view.pods_at_first = [pod async for page in pages for pod in page]
+        view.pods_at_first = [pod async for pod in node_pods(kube, view.record.name)]
     return view.pods_at_first
-
-
-async def read_pod(kube: Kube, namespace: str, name: str) -> JsonObject | None:
-    """Return the pod of that name; None: there is none. May raise KubeError."""
-    try:
-        return await kube.get(pod_path(namespace, name))
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        return None
 
 
 def forbidden(error: Exception) -> bool:

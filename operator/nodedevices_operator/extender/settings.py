@@ -17,15 +17,13 @@ from nodedevices_common.guard import CERT, CLIENT_CA, KEY, RELOADED, Certificate
 from nodedevices_common.options import (
     PREFIX,
     Parser,
-    defaults,
-    from_environment,
     options_of,
     setting,
     settings_of,
 )
 
 from nodedevices_operator.extender.server import WHOLE_NODES, ServerLimits
-from nodedevices_operator.settings import COMMON, Common, check_together
+from nodedevices_operator.settings import COMMON, Common, given_by
 
 COMMAND = "extender"
 ADDRESS = "127.0.0.1:9739"
@@ -84,10 +82,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
         epilog=f"Every flag can be given as a variable: {PREFIX}ADDRESS for --address.",
     )
     parser.add_options(OPTIONS, title="settings")
-    variables = from_environment(OPTIONS, environment, prefix=PREFIX)
     _, flags = parser.read(arguments, rest=f"unknown argument; see nodedevices-operator {COMMAND} --help")
-    given = defaults(OPTIONS) | variables | flags
-    check_together(given)
+    given = given_by(OPTIONS, flags, environment)
     found = ExtenderSettings(**settings_of(ExtenderSettings, given))
     if found.certificate is not None:
         absent = [str(file) for file in found.certificate.files() if not file.is_file()]

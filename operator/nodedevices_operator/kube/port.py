@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import orjson
 from nodedevices_common.errors import RequestError
 
+from nodedevices_operator.records.names import PODS
+
 JsonObject = Mapping[str, Any]
 
 
@@ -76,6 +78,23 @@ class Watching(Protocol):
     def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
         ...
+
+
+async def find(kube: Kube, path: str) -> JsonObject | None:
+    """Return one object; None: there is none. May raise KubeError."""
+    try:
+        return await kube.get(path)
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+async def node_pods(kube: Kube, node: str) -> AsyncIterator[dict[str, Any]]:
+    """All pods that are bound to the node. May raise KubeError."""
+    async for page in kube.pages(PODS, fieldSelector=f"spec.nodeName={node}"):
+        for pod in page:
+            yield pod
 
 
 def watch_event(path: str, line: bytes) -> tuple[str, JsonObject]:

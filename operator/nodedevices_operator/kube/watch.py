@@ -195,7 +195,7 @@ class Watch:
     def start(self) -> None:
         """Begin, if they are not running; every kind is there."""
         self._wanted.set()
-        if not self.started:
+        if self._thread.ident is None:
             self._thread.start()
 
     def restart(self, why: str) -> None:
@@ -216,12 +216,9 @@ class Watch:
             await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
 
     @property
-    def started(self) -> bool:
-        return self._thread.ident is not None
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
+    def dead(self) -> bool:
+        """True when the thread has ended, which it never does by itself."""
+        return self._thread.ident is not None and not self._thread.is_alive()
 
     def _begun(self) -> None:
         self.running = True

@@ -51,7 +51,7 @@ from nodedevices_operator.desired.fleet import (
     to_data,
     why_stopped,
 )
-from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, Watching
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, Watching, find
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import FLEET, config_map_path, config_maps, identified
 
@@ -191,7 +191,7 @@ class FleetGate:
             self._answers = {action: answer for action, answer in self._answers.items() if not answer.granted}
         elif not wanted and expected == self._last and self.stop is None:
             return None
-        record = await self._read()
+        record = await find(self._kube, self._path)
         known = self._last or Fleet(place=self._where)
         claims = self._claims(self._where)
         fleet, shown, refused = known, None, ""
@@ -258,14 +258,6 @@ class FleetGate:
         elif now.breaker != OPEN and before.breaker == OPEN:
             log.warning("actions resumed", by=now.resumed or "time")
         self._metrics.breaker_open.set(now.breaker == OPEN)
-
-    async def _read(self) -> JsonObject | None:
-        try:
-            return await self._kube.get(self._path)
-        except KubeError as error:
-            if error.status != 404:
-                raise
-            return None
 
     async def _write(self, record: JsonObject | None, fleet: Fleet) -> None:
         data = to_data(fleet)

@@ -29,7 +29,7 @@ from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.consequences import taint_patch
 from nodedevices_operator.kube.apply import utc_now
-from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, node_pods
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import identified, named, pod_path
@@ -177,14 +177,13 @@ class Leftovers:
         wait = self._gone.setdefault(name, now) + RETURN_SECONDS - now
         if wait > 0:
             return wait
-        async for page in self._kube.pages(names.PODS, fieldSelector=f"spec.nodeName={name}"):
-            for pod in page:
-                try:
-                    await take_back(self._kube, POD, pod)
-                except KubeError as error:
-                    if not error.forbidden:
-                        raise
-                    log.warning("failed to remove the pod's condition", pod=pod["metadata"]["name"], error=str(error))
+        async for pod in node_pods(self._kube, name):
+            try:
+                await take_back(self._kube, POD, pod)
+            except KubeError as error:
+                if not error.forbidden:
+                    raise
+                log.warning("failed to remove the pod's condition", pod=pod["metadata"]["name"], error=str(error))
         if node.marked and (left := await take_back(self._kube, NODE, await self._kube.get(named(names.NODES, name)))):
             self._dirty(self._cache.observe(Kind.NODE, read(Kind.NODE, left)))
         self._done.add(name)
