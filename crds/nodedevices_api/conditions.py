@@ -1,18 +1,10 @@
-"""Condition types and reasons of both kinds, and how a condition moves on.
-
-`condition` keeps lastTransitionTime while the status stays the same, so that an equal condition is an equal value and
-costs no write.
+"""Condition types and reasons of both kinds, of Nodes and pods, and reasons of Events. Loads nothing, so that the
+command line may use it.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final, Literal
-
-from pydantic import Field
-
-from nodedevices_api.base import Loose
-from nodedevices_api.fields import ConditionMessage, Generation, Time, Word, optional
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -220,41 +212,3 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
 }
 """Which reasons a condition of ours can have, by its status. The first eleven are a NodeDevices'; the last five a
 DevicePolicy's."""
-
-
-class Condition(Loose):
-    """A standard Kubernetes condition."""
-
-    type: Word = Field(description="What the condition is about, such as Ready.")
-    status: Status = Field(description="True, False or Unknown.")
-    reason: Word = Field(description="Machine-readable reason, in CamelCase.")
-    message: ConditionMessage = Field(description="Human-readable message; may be empty.")
-    last_transition_time: Time = Field(description="When the status last changed.")
-    observed_generation: Generation | None = optional("metadata.generation that the condition is based on.")
-
-
-def condition(
-    type: str,  # noqa: A002  Kubernetes calls it so
-    status: Status,
-    reason: str,
-    message: str = "",
-    *,
-    previous: Condition | None,
-    now: datetime,
-    generation: int | None = None,
-) -> Condition:
-    """The next value of a condition: a new transition time only when the status is another than in `previous`."""
-    unchanged = previous is not None and previous.type == type and previous.status == status
-    return Condition(
-        type=type,
-        status=status,
-        reason=reason,
-        message=message,
-        last_transition_time=previous.last_transition_time if previous is not None and unchanged else now,
-        observed_generation=generation,
-    )
-
-
-def find(conditions: tuple[Condition, ...], type: str) -> Condition | None:  # noqa: A002
-    """Return the condition of that type, if there is one."""
-    return next((item for item in conditions if item.type == type), None)

@@ -12,9 +12,8 @@ from pydantic import Field
 
 from nodedevices_api import API_VERSION
 from nodedevices_api.base import Loose, Root, Rule, Strict
-from nodedevices_api.conditions import Condition
 from nodedevices_api.fields import Atomic, Count, Flag, Generation, ListType, Whole, in_schema, optional
-from nodedevices_api.meta import LabelSelector, ObjectMeta
+from nodedevices_api.meta import Condition, LabelSelector, ObjectMeta
 from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, NodesOrPercent, Sections, nodes_or_percent
 
 MAX_RECORD = 63 + 1 + 253  # a namespace and a name

@@ -1,14 +1,33 @@
-"""The parts of Kubernetes' object metadata and label selectors that we read. The API server checks metadata itself."""
+"""The parts of Kubernetes' objects that ours have: metadata, label selectors, conditions. The API server checks
+metadata itself.
+
+`condition` keeps lastTransitionTime while the status stays the same, so that an equal condition is an equal value and
+costs no write.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from nodedevices_api.base import Loose, Rule, Strict
-from nodedevices_api.fields import AtomicList, Flag, Generation, LabelKey, LabelValue, ListType, Time, listed, optional
+from nodedevices_api.conditions import Status
+from nodedevices_api.fields import (
+    AtomicList,
+    ConditionMessage,
+    Flag,
+    Generation,
+    LabelKey,
+    LabelValue,
+    ListType,
+    Time,
+    Word,
+    listed,
+    optional,
+)
 
 
 class OwnerReference(Loose):
@@ -78,3 +97,41 @@ def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> 
             return value is not None
         case "DoesNotExist":
             return value is None
+
+
+class Condition(Loose):
+    """A standard Kubernetes condition."""
+
+    type: Word = Field(description="What the condition is about, such as Ready.")
+    status: Status = Field(description="True, False or Unknown.")
+    reason: Word = Field(description="Machine-readable reason, in CamelCase.")
+    message: ConditionMessage = Field(description="Human-readable message; may be empty.")
+    last_transition_time: Time = Field(description="When the status last changed.")
+    observed_generation: Generation | None = optional("metadata.generation that the condition is based on.")
+
+
+def condition(
+    type: str,  # noqa: A002  Kubernetes calls it so
+    status: Status,
+    reason: str,
+    message: str = "",
+    *,
+    previous: Condition | None,
+    now: datetime,
+    generation: int | None = None,
+) -> Condition:
+    """The next value of a condition: a new transition time only when the status is another than in `previous`."""
+    unchanged = previous is not None and previous.type == type and previous.status == status
+    return Condition(
+        type=type,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=previous.last_transition_time if previous is not None and unchanged else now,
+        observed_generation=generation,
+    )
+
+
+def find(conditions: tuple[Condition, ...], type: str) -> Condition | None:  # noqa: A002
+    """Return the condition of that type, if there is one."""
+    return next((item for item in conditions if item.type == type), None)

@@ -30,7 +30,6 @@ from nodedevices_api.bounds import (
     PROBE_NAME_PATTERN,
     SEMANTIC_VERSION_PATTERN,
 )
-from nodedevices_api.conditions import Condition
 from nodedevices_api.fields import (
     INTEGER_MAX,
     Atomic,
@@ -59,7 +58,7 @@ from nodedevices_api.fields import (
     listed,
     optional,
 )
-from nodedevices_api.meta import ObjectMeta
+from nodedevices_api.meta import Condition, ObjectMeta
 from nodedevices_api.sections import Sections
 
 HealthState = Literal["Healthy", "Degraded", "Unhealthy", "Unknown"]

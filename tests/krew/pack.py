@@ -29,6 +29,7 @@ OURS = (
     ("crds", "nodedevices_common/*.py"),
     ("crds", "nodedevices_kube/*.py"),
     ("crds", "nodedevices_api/__init__.py"),
+    ("crds", "nodedevices_api/conditions.py"),
 )
 THEIRS = ("click", "pyyaml")
 SHEBANG = b"#!/usr/bin/env python3\n"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from nodedevices_api import conditions as names
 from nodedevices_common.quantity import whole_units
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import Column, Kind, Row
@@ -38,7 +39,7 @@ _WAITS = {
     *("Pending", "Refused", "Blocked", "Progressing", "Paused", "NoNodes", "SamePriority"),  # the operator's
 }
 # Conditions of a node that say whether what policies set is in effect there, beside its actions.
-_OF_POLICIES = (facts.POLICY_RESOLVED, facts.CONFIG_APPLIED)
+_OF_POLICIES = (names.POLICY_RESOLVED, names.CONFIG_APPLIED)
 # A DevicePolicy's conditions, each with its status where all is well.
 _POLICY_WELL = {
     "Accepted": "True",
@@ -117,7 +118,7 @@ def judge_installation(seen: Seen, now: datetime, *, elected: bool = True) -> li
     at fault above all, was not installed. `seen.agents`: all pods of agents. `elected`: operators agree by a Lease."""
     nodes, items = seen.nodes or {}, {facts.name_of(item): item for item in seen.items}
     pods = {_node_of(pod): pod for pod in seen.agents if not mapping(pod.get("metadata")).get("deletionTimestamp")}
-    ready = {name for name, node in nodes.items() if facts.condition(node, facts.READY).get("status") == "True"}
+    ready = {name for name, node in nodes.items() if facts.condition(node, names.READY).get("status") == "True"}
     if not pods.keys() & ready:
         return rows(CLUSTER, [Finding("agents", BROKEN, "no Ready Node has an agent pod", _AGENTS)])
     found = rows(CLUSTER, [operator(seen.lease, now)]) if elected else []
@@ -145,10 +146,10 @@ def _installed(item: Raw, pod: Raw, name: str, now: datetime) -> Finding:
     """Return whether the agent of this node runs, is ready, and was seen by the operator."""
     if waits := _waits(pod):
         return Finding("agent", BROKEN, f"its pod does not run ({waits})", _agent_pods(name))
-    agent, ready = _agent(item, name, now), facts.condition(item, facts.READY)
+    agent, ready = _agent(item, name, now), facts.condition(item, names.READY)
     if agent.status == OK and ready.get("status") != "True":
         return Finding("agent", BROKEN, _about(ready) or "it is not ready", "docs/troubleshooting.md")
-    if agent.status == OK and not facts.condition(item, facts.STALE):
+    if agent.status == OK and not facts.condition(item, names.STALE):
         return Finding("agent", BROKEN, "it reports, but no operator has seen it", _OPERATORS)
     return agent
 
@@ -230,11 +231,11 @@ def _node(name: str, node: Raw | None, item: Raw) -> Finding:
     """With what others say on it, as its NodeDevices shows that: the cloud, and monitors of its health."""
     if node is not None and not node:
         return Finding("node", BROKEN, "there is no Node with this name", f"kubectl delete nodedevices {name}")
-    ready = facts.condition(node or {}, facts.READY)
+    ready = facts.condition(node or {}, names.READY)
     if node is None or ready.get("status") == "True":
         said = [
             f"{kind}: {_about(found)}"
-            for kind in (facts.MAINTENANCE_SCHEDULED, facts.PROBLEM_REPORTED)
+            for kind in (names.MAINTENANCE_SCHEDULED, names.PROBLEM_REPORTED)
             if (found := facts.condition(item, kind)).get("status") == "True"
         ]
         if said:
@@ -244,7 +245,7 @@ def _node(name: str, node: Raw | None, item: Raw) -> Finding:
 
 
 def _agent(item: Raw, name: str, now: datetime) -> Finding:
-    stale, agent = facts.condition(item, facts.STALE), mapping(facts.status_of(item).get("agent"))
+    stale, agent = facts.condition(item, names.STALE), mapping(facts.status_of(item).get("agent"))
     if not agent:
         made = mapping(item.get("metadata")).get("creationTimestamp")
         return Finding("agent", PENDING if _lately(made, now) else BROKEN, "it has not reported yet", _agent_pods(name))
@@ -260,7 +261,7 @@ def _agent(item: Raw, name: str, now: datetime) -> Finding:
 def _driver(item: Raw, name: str) -> Finding:
     status = facts.status_of(item)
     bad = [probe for probe in mappings(status.get("probes")) if probe.get("state") != "Ready"]
-    ready = facts.condition(item, facts.READY)
+    ready = facts.condition(item, names.READY)
     if text(ready.get("reason")) in {"DriverNotLoaded", "ProbeUnavailable"}:
         return Finding("driver", BROKEN, _about(ready), "docs/troubleshooting.md; on the node: lsmod, nvidia-smi")
     if bad:
@@ -277,10 +278,10 @@ def _driver(item: Raw, name: str) -> Finding:
 
 
 def _devices(item: Raw, name: str) -> Finding:
-    ready = facts.condition(item, facts.READY)
+    ready = facts.condition(item, names.READY)
     if ready.get("reason") == "DevicesLost":
         return Finding("devices", BROKEN, _about(ready), "docs/operations.md#roll-out-of-the-agents")
-    expected = facts.condition(item, facts.EXPECTED_DEVICES)
+    expected = facts.condition(item, names.EXPECTED_DEVICES)
     if expected.get("status") == "False":
         return Finding("devices", BROKEN, _about(expected), "docs/troubleshooting.md#conditions-of-nodedevices")
     count = facts.number(mapping(facts.status_of(item).get("summary")).get("devices"))
@@ -295,7 +296,7 @@ def _devices(item: Raw, name: str) -> Finding:
 
 
 def _health(item: Raw, name: str) -> Finding:
-    found = facts.condition(item, facts.DEVICES_HEALTHY)
+    found = facts.condition(item, names.DEVICES_HEALTHY)
     if found.get("status") == "True":
         out = facts.number(mapping(facts.status_of(item).get("summary")).get("unschedulable")) or 0
         return Finding("health", OK, "all healthy" + (f", {out} out of service" if out else ""))
@@ -312,7 +313,7 @@ def _configuration(item: Raw, name: str) -> Finding:
         waits = all(text(found.get("reason")) in _WAITS | {"Stopped"} for found in bad.values())
         said = "; ".join(f"{what}: {_about(found)}" for what, found in bad.items())
         return Finding("configuration", WARNING if waits else BROKEN, said, explain)
-    if not facts.condition(item, facts.CONFIG_APPLIED):
+    if not facts.condition(item, names.CONFIG_APPLIED):
         return Finding("configuration", WARNING, "not known yet", explain)
     if unmatched := mappings(mapping(facts.status_of(item).get("configuration")).get("unmatched")):
         return Finding("configuration", WARNING, f"entries without effect on this node: {len(unmatched)}", explain)
@@ -320,10 +321,10 @@ def _configuration(item: Raw, name: str) -> Finding:
 
 
 def _kubelet(item: Raw, name: str) -> Finding:
-    ready = facts.condition(item, facts.READY)
+    ready = facts.condition(item, names.READY)
     if ready.get("status") == "True":
-        names = [text(resource.get("name")) for resource in mappings(facts.status_of(item).get("resources"))]
-        return Finding("kubelet", OK, f"registered: {', '.join(names)}" if names else "nothing is offered")
+        offered = [text(resource.get("name")) for resource in mappings(facts.status_of(item).get("resources"))]
+        return Finding("kubelet", OK, f"registered: {', '.join(offered)}" if offered else "nothing is offered")
     if text(ready.get("reason")) in _OF_THE_KUBELET:
         return Finding("kubelet", BROKEN, _about(ready), "docs/troubleshooting.md")
     status = WARNING if ready.get("status") == "Unknown" else BROKEN
@@ -338,7 +339,7 @@ def changed_lately(item: Raw, now: datetime) -> bool:
     times = [
         metadata.get("creationTimestamp"),
         mapping(status.get("agent")).get("startTime"),
-        *(facts.condition(item, kind).get("lastTransitionTime") for kind in (facts.READY, facts.CONFIG_APPLIED)),
+        *(facts.condition(item, kind).get("lastTransitionTime") for kind in (names.READY, names.CONFIG_APPLIED)),
         *(fields.get("time") for fields in spec),
         *(unit.health.get("since") for unit in facts.units(item)),
     ]
@@ -379,7 +380,7 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
 
 
 def _holders(item: Raw) -> Finding:
-    once, known = facts.condition(item, facts.ALLOCATED_ONCE), facts.condition(item, facts.HOLDERS_KNOWN)
+    once, known = facts.condition(item, names.ALLOCATED_ONCE), facts.condition(item, names.HOLDERS_KNOWN)
     if once.get("status") == "False":
         return Finding("holders", BROKEN, _about(once), "docs/runbooks/NodeDevicesDoubleAllocation.md")
     if known.get("status") != "True":
@@ -396,7 +397,7 @@ def _pods(item: Raw) -> Finding:
         if (health := facts.health_for(holder, unit)).get("state") == facts.UNHEALTHY
     ]
     if hurt:
-        evictions = facts.not_in_sync(item).get(facts.ACTION_EVICTIONS)
+        evictions = facts.not_in_sync(item).get(names.ACTION_EVICTIONS)
         policy = "" if evictions is None else f"; the policy does not evict them: {_about(evictions)}"
         advice = f"delete these pods{policy or ', or let a policy evict them: docs/faults.md'}"
         return Finding("pods", BROKEN, some(list(dict.fromkeys(hurt)), MOST_HURT), advice)

@@ -6,22 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nodedevices_api.conditions import IN_SYNC
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import Tone
-
-# As nodedevices_api.conditions has them, which loads pydantic; a test compares.
-READY = "Ready"
-DEVICES_HEALTHY = "DevicesHealthy"
-CONFIG_APPLIED = "ConfigApplied"
-HOLDERS_KNOWN = "HoldersKnown"
-ALLOCATED_ONCE = "AllocatedOnce"
-EXPECTED_DEVICES = "ExpectedDevices"
-POLICY_RESOLVED = "PolicyResolved"
-STALE = "Stale"
-PROBLEM_REPORTED = "ProblemReported"
-MAINTENANCE_SCHEDULED = "MaintenanceScheduled"
-IN_SYNC = "InSync"
-ACTION_EVICTIONS = "evictions"
 
 AGENTS = "app.kubernetes.io/name=nodedevices,app.kubernetes.io/component=agent"  # labels of their pods
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from nodedevices_api import conditions as names
 from nodedevices_common.quantity import from_bytes, to_bytes
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import NONE, Column, Kind, Row
@@ -45,7 +46,7 @@ KIND = Kind(
 
 def _state(item: Raw) -> tuple[str, list[str]]:
     """Whether what the object says can be trusted and the node offers devices, and the reasons why not."""
-    stale, ready = facts.condition(item, facts.STALE), facts.condition(item, facts.READY)
+    stale, ready = facts.condition(item, names.STALE), facts.condition(item, names.READY)
     reasons = [text(stale.get("reason"))] if stale.get("status") == "True" else []
     if ready.get("status") != "True":
         reasons.append(text(ready.get("reason")))
@@ -87,7 +88,7 @@ def row(item: Raw) -> Row:
             "reason": ",".join(dict.fromkeys(reasons)),
             "message": text(summary.get("message")),
             "recoveryAction": facts.action_of(summary),
-            "config": text(facts.condition(item, facts.CONFIG_APPLIED).get("reason")),
+            "config": text(facts.condition(item, names.CONFIG_APPLIED).get("reason")),
             "withheld": text(summary.get("withheld")),
             "resources": [
                 {

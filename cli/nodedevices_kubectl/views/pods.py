@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nodedevices_api.conditions import POD_DEVICE_HEALTHY
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import Column, Kind, Row, first_of
 
@@ -11,7 +12,6 @@ from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.ages import age
 
 MOST_SHOWN = 4
-MARK = "nodedevices.io/DeviceHealthy"  # as nodedevices_api.conditions has it; a test compares
 _ENDED = frozenset({"Succeeded", "Failed"})
 _MARKED = {"True": facts.HEALTHY, "False": facts.UNHEALTHY}
 
@@ -97,7 +97,7 @@ def rows_of_pod(pod: Raw) -> Iterator[Row]:
         for resource in mappings(container.get("allocatedResourcesStatus"))
         for device in mappings(resource.get("resources"))
     ]
-    mark = facts.condition(pod, MARK)
+    mark = facts.condition(pod, POD_DEVICE_HEALTHY)
     healths = [text(device.get("health")) for _, _, device in allocated]
     health = _MARKED.get(text(mark.get("status")), facts.UNKNOWN)
     if not mark:

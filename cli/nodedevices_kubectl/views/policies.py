@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from nodedevices_api import conditions as names
 from nodedevices_common.observing import SERVED, observes, without_effect
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import NONE, Column, Kind, Row, Tone, first_of
@@ -22,7 +23,7 @@ APPLIED = "applied"
 _OPERATOR: Mapping[str, tuple[str, ...]] = {
     "capacity": ("capacity",),
     "labels": ("labels",),
-    "faults": ("taint", facts.ACTION_EVICTIONS),
+    "faults": ("taint", names.ACTION_EVICTIONS),
     "idle": ("idlePods",),
 }
 
@@ -89,7 +90,7 @@ def _state(item: Raw, section: str) -> str:
         wrong = facts.not_in_sync(item)
         found = next((wrong[action] for action in _OPERATOR[section] if action in wrong), {})
     else:
-        applied = facts.condition(item, facts.CONFIG_APPLIED)
+        applied = facts.condition(item, names.CONFIG_APPLIED)
         found = applied if applied.get("status") != "True" else {}
     if found:
         return text(found.get("reason")) or facts.UNKNOWN
@@ -108,7 +109,7 @@ def explained_in_words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
         yield f"{node}: no policy sets anything." if resolved else f"{node}: the operator has not resolved it yet."
     sources = [source for source in map(str, _list(configuration.get("sources"))) if source != "policy"]
     yield f"{node}: settings that no policy sets come from: {', '.join([*sources, 'defaults'])}."
-    for kind in (facts.POLICY_RESOLVED, facts.CONFIG_APPLIED):
+    for kind in (names.POLICY_RESOLVED, names.CONFIG_APPLIED):
         found = facts.condition(item, kind)
         if found.get("status") != "True" and found:
             yield f"{node}: {kind} is {found.get('status')} ({text(found.get('reason'))}): {text(found.get('message'))}"

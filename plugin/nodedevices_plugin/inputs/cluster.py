@@ -19,7 +19,7 @@ from functools import partial
 
 import structlog
 from msgspec.structs import replace
-from nodedevices_api.conditions import Condition
+from nodedevices_api.meta import Condition
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.pod_requests import pod_containers
 from nodedevices_common.raw import mapping, mappings

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
-from nodedevices_api.conditions import Condition, Status, condition, find
+from nodedevices_api.conditions import Status
+from nodedevices_api.meta import Condition, condition, find
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.text import NAMED, listing, some
 from nodedevices_probe.protocol import DriverState

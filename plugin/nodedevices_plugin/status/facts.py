@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from msgspec import Struct, field
-from nodedevices_api.conditions import Condition
+from nodedevices_api.meta import Condition
 from nodedevices_api.withheld import MEANINGS, SERVED_BY_ANOTHER
 from nodedevices_probe.protocol import Driver, DriverState
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec.structs import replace
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
+from nodedevices_api.conditions import CONFIG_APPLIED
+from nodedevices_api.meta import Condition, find
 
 from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
 from nodedevices_plugin.pipeline.step import Step

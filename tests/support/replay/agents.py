@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import DEVICES_HEALTHY, NODE_DEVICES_HEALTHY, Condition
+from nodedevices_api.conditions import DEVICES_HEALTHY, NODE_DEVICES_HEALTHY
 from nodedevices_api.defaults import Resolved, with_defaults
+from nodedevices_api.meta import Condition
 from nodedevices_api.sections import Sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.conditions import read as read_condition

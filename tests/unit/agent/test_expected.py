@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from nodedevices_api.conditions import find
 from nodedevices_api.errors import parse
+from nodedevices_api.meta import find
 from nodedevices_api.sections import Sections
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Registration, RegistrationState

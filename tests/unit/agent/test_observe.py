@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from nodedevices_api import nodedevices as api
-from nodedevices_api.conditions import find
+from nodedevices_api.meta import find
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.settings.flags import Local

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import Condition, find
+from nodedevices_api.meta import Condition, find
 from nodedevices_api.nodedevices import MAX_HOLDERS
 from nodedevices_plugin.granting.conflicts import DoubleAllocation
 from nodedevices_plugin.model import (

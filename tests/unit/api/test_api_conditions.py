@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from nodedevices_api import conditions
-from nodedevices_api.conditions import REASONS, Condition, condition, find
+from nodedevices_api.conditions import REASONS
+from nodedevices_api.meta import Condition, condition, find
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from nodedevices_api import API_VERSION, GROUP, VERSION
 from nodedevices_api.base import Model, to_dict
-from nodedevices_api.conditions import Condition
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.devicepolicy import DevicePolicy, DevicePolicySpec, DevicePolicyStatus, NodeCounts
 from nodedevices_api.errors import parse
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, HEALTH_MESSAGE_LIMIT
-from nodedevices_api.meta import LabelSelector
+from nodedevices_api.meta import Condition, LabelSelector
 from nodedevices_api.nodedevices import DeviceAttributes, DeviceHealth, Holder, NodeDevices, NodeDevicesSpec, Summary
 from nodedevices_api.sections import Health, Sections, SharedResource, Sharing
 from nodedevices_common.errors import InputError

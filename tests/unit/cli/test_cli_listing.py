@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_api import conditions as names
-from nodedevices_kubectl.views import facts, policies
+from nodedevices_kubectl.views import policies
 from support.command_line import CommandLine, action, condition, failed, gpu, node
 from support.recorded_api import EVENTS, NODE_DEVICES, RecordedApi
 
@@ -358,10 +358,5 @@ def test_a_description_ends_with_the_events(api: RecordedApi, kubectl: CommandLi
     assert "Events" not in kubectl.out
 
 
-def test_conditions_are_called_as_the_contract_calls_them() -> None:
-    """The views may not load it: it takes longer than all of them."""
-    ours = {key: value for key, value in vars(facts).items() if key.isupper() and value == getattr(names, key, None)}
-    wanted = "READY DEVICES_HEALTHY CONFIG_APPLIED HOLDERS_KNOWN ALLOCATED_ONCE POLICY_RESOLVED STALE"
-    wanted += " EXPECTED_DEVICES PROBLEM_REPORTED MAINTENANCE_SCHEDULED IN_SYNC ACTION_EVICTIONS"
-    assert set(ours) == set(wanted.split())
+def test_what_the_operator_does_by_itself_is_called_as_the_contract_calls_it() -> None:
     assert {action for actions in policies._OPERATOR.values() for action in actions} == set(names.ACTIONS)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from nodedevices_api.conditions import POD_DEVICE_HEALTHY
-from nodedevices_kubectl.views.pods import MARK
 from support.command_line import CommandLine, JsonObject
 from support.recorded_api import NODE_DEVICES, RecordedApi
 
@@ -85,7 +84,3 @@ def test_who_may_not_even_read_pods_is_told_so(tenant: RecordedApi, kubectl: Com
     tenant.refusals[PODS] = [403]
     assert kubectl("pods", "-n", "ml") == 1
     assert f"{PODS} is refused" in kubectl.err
-
-
-def test_the_condition_is_the_operators() -> None:
-    assert MARK == POD_DEVICE_HEALTHY
