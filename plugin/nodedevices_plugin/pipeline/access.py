@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 
 from msgspec import Struct, field
-from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.gates.base import MissingLibraries
 from nodedevices_plugin.granting.containers import NodeContainers, node_containers
@@ -60,17 +59,14 @@ def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> 
     """Return the access for a configuration that is in effect, or may be. `plan`: what is offered."""
     containers = node_containers(
         devices.inventory,
-        effective.sections.injection or Injection(),
+        effective.sections.injection,
         existing=devices.existing,
         values=effective.values,
         cdi=devices.cdi,
         modes=mode_settings(effective, devices),
     )
     files = _files(effective, devices, plan) if plan is not None else ()
-    if not uses_cdi(effective):
-        return Access(containers=containers, files=files)
-    cdi = {name: _needs(name, effective, devices) for name in effective.vendors.cdi_vendors()}
-    return Access(containers=containers, cdi=cdi, files=files)
+    return Access(containers=containers, cdi=_needs(effective, devices), files=files)
 
 
 def mode_settings(effective: Effective, devices: Devices) -> Settings:
@@ -111,14 +107,14 @@ def uses_cdi(effective: Effective | None) -> bool:
     """True when containers get their devices by CDI name, from us."""
     if effective is None or effective.observing:
         return False
-    listed = (effective.sections.injection or Injection()).device_list_strategies
+    listed = effective.sections.injection.device_list_strategies
     return not STRATEGIES.isdisjoint(listed)
 
 
 def by_cdi_alone(effective: Effective, inventory: Inventory) -> str:
     """Return why claims cannot get devices as this configuration has it; empty: they can. Variables of two requests of
     one container would replace each other, so what a vendor's runtime reads of variables is no way for DRA."""
-    listed = (effective.sections.injection or Injection()).device_list_strategies
+    listed = effective.sections.injection.device_list_strategies
     if "cdi-cri" in listed and "cdi-annotations" not in listed and "envvar" not in listed:
         return ""
     vendors = effective.vendors.cdi_vendors()
@@ -138,59 +134,45 @@ def refusal(active: Effective | None, requested: Effective, devices: Devices) ->
 
     active: the configuration in effect; None: there is none yet.
     """
-    if not uses_cdi(requested):
-        return None
-    vendors = requested.vendors.cdi_vendors()
-    why = next((why for name in vendors if (why := _refused(name, active, requested, devices))), "")
-    listed = (requested.sections.injection or Injection()).device_list_strategies
+    before = _needs(active, devices)
+    needs = _needs(requested, devices).items()
+    why = next((why for name, need in needs if (why := _refused(need, before.get(name), devices.found(name)))), "")
+    listed = requested.sections.injection.device_list_strategies
     strategies = ", ".join(strategy for strategy in listed if strategy in STRATEGIES)
     return PlanError("injection.deviceListStrategies", strategies, why) if why else None
 
 
-def _refused(vendor: str, active: Effective | None, requested: Effective, devices: Devices) -> str:
-    needs, found = _needs(vendor, requested, devices), devices.found(vendor)
-    in_effect = active if uses_cdi(active) else None
-    if in_effect is None and found.unwritable and (needs.specs or not needs.present):
+def _refused(needs: CdiNeeds, before: CdiNeeds | None, found: CdiEnvironment) -> str:
+    """`before`: of the configuration in effect; None: in it containers get no device by CDI name."""
+    if before is None and found.unwritable and (needs.specs or not needs.present):
         return f"cannot write {found.unwritable}; install the component cdi (manifests/components/cdi), or use envvar"
-    if needs.nodes_will_do or (in_effect is not None and not _needs(vendor, in_effect, devices).nodes_will_do):
+    if needs.nodes_will_do or (before is not None and not before.nodes_will_do):
         return ""
-    return cdi.missing(needs.specs, found, active=in_effect is not None)
-
-
-def _lacking(active: Effective | None, devices: Devices) -> Mapping[str, str]:
-    """Return by vendor why devices of the configuration in effect would come without the driver's libraries."""
-    if active is None or not uses_cdi(active):
-        return {}
-    return {name: why for name in active.vendors.cdi_vendors() if (why := _missing(name, active, devices))}
-
-
-def _missing(vendor: str, active: Effective, devices: Devices) -> str:
-    needs = _needs(vendor, active, devices)
-    return "" if needs.nodes_will_do else cdi.missing(needs.specs, devices.found(vendor), active=True)
+    return cdi.missing(needs.specs, found, active=before is not None)
 
 
 def stale(active: Effective, devices: Devices) -> str:
     """Return what is wrong with the source of the libraries while the last good one is used. Empty: nothing."""
-    if not uses_cdi(active):
-        return ""
-    needs = {name: _needs(name, active, devices) for name in active.vendors.cdi_vendors()}
-    found = (cdi.stale(need.specs, devices.found(name)) for name, need in needs.items() if not need.nodes_will_do)
-    return "; ".join(problem for problem in found if problem)
+    needs = _needs(active, devices).items()
+    found = (cdi.stale(need.specs, devices.found(name)) for name, need in needs if not need.nodes_will_do)
+    return "; ".join(filter(None, found))
 
 
-def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibraries, ...]:
-    """Return by vendor the devices that would come without the driver's libraries (gates.libraries)."""
+def without_libraries(active: Effective | None, devices: Devices) -> tuple[MissingLibraries, ...]:
+    """Return by vendor why devices of the configuration in effect would come without the driver's libraries, and which
+    these are (gates.libraries)."""
     return tuple(
         MissingLibraries(
             why=why,
             devices=frozenset(
                 device.fact.id
                 for device in devices.inventory.devices
-                if active.vendors.vendor_of(device.fact).name == vendor
+                if active is not None and active.vendors.vendor_of(device.fact).name == name
             ),
-            elsewhere=frozenset(_needs(vendor, active, devices).elsewhere),
+            elsewhere=frozenset(need.elsewhere),
         )
-        for vendor, why in _lacking(active, devices).items()
+        for name, need in _needs(active, devices).items()
+        if not need.nodes_will_do and (why := cdi.missing(need.specs, devices.found(name), active=True))
     )
 
 
@@ -200,18 +182,15 @@ def program_requests(
     """Return what vendors' programs have to make before a decision: for a configuration that would be refused, or
     devices that would be withheld, without it."""
     lacking = requested if requested is not None and refusal(active, requested, devices) is not None else None
-    if lacking is None and _lacking(active, devices):
+    if lacking is None and without_libraries(active, devices):
         lacking = active
-    if lacking is None:
-        return {}
-    needs = access(lacking, devices).cdi
-    return {name: need.request for name, need in needs.items() if need.request is not None}
+    return {name: need.request for name, need in _needs(lacking, devices).items() if need.request is not None}
 
 
 def _view(vendor: str, effective: Effective, devices: Devices) -> NodeView:
     return NodeView(
         inventory=devices.inventory,
-        injection=effective.sections.injection or Injection(),
+        injection=effective.sections.injection,
         existing=devices.existing,
         local=effective.node.vendors.get(vendor),
         files=effective.node.files,
@@ -219,8 +198,12 @@ def _view(vendor: str, effective: Effective, devices: Devices) -> NodeView:
     )
 
 
-def _needs(vendor: str, effective: Effective, devices: Devices) -> CdiNeeds:
-    return effective.vendors.cdi_vendors()[vendor].cdi(_view(vendor, effective, devices))
+def _needs(effective: Effective | None, devices: Devices) -> dict[str, CdiNeeds]:
+    """Return by vendor what is needed for CDI; nothing where containers get no device by CDI name from us."""
+    if effective is None or not uses_cdi(effective):
+        return {}
+    vendors = effective.vendors.cdi_vendors()
+    return {name: vendor.cdi(_view(name, effective, devices)) for name, vendor in vendors.items()}
 
 
 # --- MPS daemons that a plan awaits ----------------------------------------------------------------------------------

@@ -161,8 +161,8 @@ class ActiveConfig(Struct, frozen=True, kw_only=True):
     @property
     def excluded(self) -> tuple[str, ...]:
         """`resources.exclude`; nothing is kept back from what other plugins offer."""
-        resources = self.effective.sections.resources
-        return tuple(resources.exclude) if self.applied_once and not self.effective.observing and resources else ()
+        offers = self.applied_once and not self.effective.observing
+        return tuple(self.effective.sections.resources.exclude) if offers else ()
 
 
 def plan_settings(effective: Effective) -> PlanSettings:

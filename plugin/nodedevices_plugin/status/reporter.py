@@ -43,7 +43,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 from nodedevices_api import conditions as names
-from nodedevices_api.sections import Sections
+from nodedevices_api.defaults import Resolved
 
 from nodedevices_plugin.model import Refused, RegistrationState
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
@@ -113,7 +113,7 @@ class Reporter:
         )
         if self._publisher is None or self._made_by is None:
             return
-        if world.inventory.line_monotonic is None and not outcome.probe_silent:
+        if world.inventory.line_monotonic is None and not outcome.silent:
             return
         report, out_of_service = self._made_by
         status = report(facts)
@@ -166,7 +166,7 @@ def with_kubelet(
     taken: Taken,
     plan: Plan | None,
     registrations: Sequence[Registration],
-    sections: Sections,
+    sections: Resolved,
     *,
     was_applied: bool,
 ) -> ConfigStatus:
@@ -211,12 +211,12 @@ def _missing(plan: Plan, registrations: Sequence[Registration]) -> dict[str, str
     }
 
 
-def _named_by(name: str, sections: Sections) -> tuple[str, str]:
+def _named_by(name: str, sections: Resolved) -> tuple[str, str]:
     """Return the section and field that give the name; empty where it is a usual one."""
-    for number, shared in enumerate(sections.sharing.resources if sections.sharing is not None else ()):
+    for number, shared in enumerate(sections.sharing.resources):
         if shared.rename == name:
             return "sharing", f"sharing.resources[{number}].rename"
-    for number, rule in enumerate(sections.resources.devices if sections.resources is not None else ()):
+    for number, rule in enumerate(sections.resources.devices):
         if rule.name == name:
             return "resources", f"resources.devices[{number}].name"
     return "", ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import OfferedResource, Plan, Refused, Registration, RegistrationState, SchedulableId
@@ -12,9 +13,8 @@ from nodedevices_plugin.status.reporter import Taken, follow_kubelet, with_kubel
 from support.cases import cases
 
 GPU, BAD = "nvidia.com/gpu", "example.com/bad"
-SECTIONS = parse(
-    Sections, {"resources": {"devices": [{"match": {"type": "nic"}, "name": GPU}, {"match": {}, "name": BAD}]}}
-)
+RULES = [{"match": {"type": "nic"}, "name": GPU}, {"match": {}, "name": BAD}]
+SECTIONS = with_defaults(parse(Sections, {"resources": {"devices": RULES}}))
 BEFORE = Taken(config_hash="aa", done=True, shown="aa")
 NEW = ConfigStatus(applied_hash="bb")
 REGISTERED, PENDING = RegistrationState.REGISTERED, RegistrationState.PENDING
