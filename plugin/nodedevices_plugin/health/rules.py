@@ -54,7 +54,8 @@ class HealthRules(Struct, frozen=True, kw_only=True):
         some devices concerns."""
         if all(rule.match is None and rule.after is None for rule in self.rules):
             return self
-        return replace(self, rules=tuple(rule for rule in self.rules if self._applies(rule, fact)))
+        applies = (rule for rule in self.rules if self._concerns(rule, fact) and self._is_met(rule, fact))
+        return replace(self, rules=tuple(applies))
 
     @property
     def counting(self) -> bool:
@@ -67,19 +68,16 @@ class HealthRules(Struct, frozen=True, kw_only=True):
             rule.after is not None and self._concerns(rule, fact) and _names(rule, reason) for rule in self.rules
         )
 
-    def _applies(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
-        return self._concerns(rule, fact) and (rule.after is None or (fact is not None and self._is_met(rule, fact)))
-
     def _concerns(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
         if rule.match is None or fact is None:
             return rule.match is None
         return selects(rule.match, fact)
 
-    def _is_met(self, rule: HealthRule, fact: DeviceFact) -> bool:
+    def _is_met(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
         """True when the reasons of the rule came so often, within the window that ends with the newest of them."""
         after = rule.after
-        if after is None:
-            return True
+        if after is None or fact is None:
+            return after is None
         known = self.occurrences.get(fact.id, ())
         times = sorted(when for occurrences in known if _names(rule, occurrences.reason) for when in occurrences.times)
         if len(times) < after.count:

@@ -102,6 +102,11 @@ class Holdings(Struct, frozen=True, kw_only=True):
         return self.state is HoldersState.SYNCED and not self.unread_because
 
     @property
+    def were_known(self) -> bool:
+        """True when the holders were known at least once: before that, everything would seem to be free."""
+        return self.state is HoldersState.SYNCED or self.taken > 0.0
+
+    @property
     def held(self) -> tuple[tuple[str | None, tuple[str, ...]], ...]:
         """Resource and ids of each container that has, or may have, a device."""
         return (

@@ -17,7 +17,7 @@ import re
 
 from nodedevices_api.bounds import MAX_DEVICE_NAME
 from nodedevices_api.fields import MAX_RESOURCE_NAME, NOT_EXTENDED, reserved_by_kubernetes
-from nodedevices_probe.protocol import DeviceFact, Partition
+from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory, PlanError
 
@@ -86,7 +86,7 @@ def device_names(inventory: Inventory) -> dict[str, str]:
         give(device.fact.id, device.fact.name or usual_name(device.fact))
     for device in inventory.devices:
         for part in device.fact.partitions:
-            give(part.id, part.name or _part_name(names[device.fact.id], part))
+            give(part.id, part.name or f"{names[device.fact.id]}-{plain(part.profile)}-{part.index}")
     return names
 
 
@@ -98,10 +98,6 @@ def usual_name(fact: DeviceFact) -> str:
 def plain(profile: str) -> str:
     """`1g.10gb+me` as it may stand in a name, where only letters, digits and dashes may."""
     return "".join(char for char in profile.lower() if char.isalnum())
-
-
-def _part_name(device: str, part: Partition) -> str:
-    return f"{device}-{plain(part.profile)}-{part.index}"
 
 
 def _hash(id_: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
-from nodedevices_probe.protocol import ProbeEvent, Problem
+from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.gates import GateFacts
 from nodedevices_plugin.health import history as stage_history
@@ -169,7 +169,9 @@ def assess(
     probed = _probed(start)
     probes, probe_set, owned = probed.probes, probed.probe_set, _owned(start, probed.probes)
     inventory = together(owned, probe_set, complete=world.plan is not None or not probe_set.waits(probes, monotonic))
-    pending = (*of_this_boot(world.state.waiting, probes), *_new_events(probed))
+    boot_id = probes[probed.source].boot_id
+    new_events = (WaitingEvent(event=event, boot_id=boot_id) for event in probed.events)
+    pending = (*of_this_boot(world.state.waiting, probes), *new_events)
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
     used = in_use(inventory, world.plan, (start.applied, requested.effective))
     removals = start.confirmed & _gone(probes, probe_set)
@@ -181,8 +183,9 @@ def assess(
     judged = _judged(start, parts, by_probe, inventory, in_use=used, given_up=given_up)
     removed_probes = probe_sets.withheld(probe_set, probes)
     given_now, given, places = _places(start, owned, inventory, used=used)
-    removed = probe_sets.problems(probe_set, removed_probes.keys(), inventory)
-    inventory = _with_problems(inventory, (*removed, *places.problems(inventory)))
+    problems = (*probe_sets.problems(probe_set, removed_probes.keys(), inventory), *places.problems(inventory))
+    if problems:
+        inventory = replace(inventory, problems=(*inventory.problems, *problems))
     known = Known(
         inventory=inventory,
         index=DeviceIndex(inventory, vendors=local.vendors),
@@ -245,14 +248,6 @@ def assess(
             pods=inputs.pods,
         ),
     )
-
-
-def _new_events(probed: _Probed) -> Iterator[WaitingEvent]:
-    return (WaitingEvent(event=event, boot_id=probed.probes[probed.source].boot_id) for event in probed.events)
-
-
-def _with_problems(inventory: Inventory, problems: tuple[Problem, ...]) -> Inventory:
-    return replace(inventory, problems=(*inventory.problems, *problems)) if problems else inventory
 
 
 # --- how the devices are ---------------------------------------------------------------------------------------------

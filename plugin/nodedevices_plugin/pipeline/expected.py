@@ -145,14 +145,11 @@ def _changed(earlier: Inventory, now: Inventory, removed: Set[str]) -> set[_Key]
     for device in earlier.devices:
         id_, key = device.fact.id, _key(device)
         is_removed = id_ in removed and id_ not in current
-        is_renamed = current.get(id_) not in {None, key} and device.fact.vendor == _vendor(current[id_])
+        other = current.get(id_)
+        is_renamed = other is not None and other != key and device.fact.vendor == other[1]
         if key is not None and (is_removed or is_renamed):
             found.add(key)
     return found
-
-
-def _vendor(key: _Key | None) -> str:
-    return "" if key is None else key[1]
 
 
 def _key(device: InventoryDevice) -> _Key | None:

@@ -9,17 +9,17 @@ possible with these devices offers nothing, and does not count: a mistake in a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 
 from msgspec import Struct
 
-from nodedevices_plugin.model import Given, HoldersState, Inventory, Plan, RecentAllocate, held_key
+from nodedevices_plugin.model import Inventory, Plan, RecentAllocate, held_key
 from nodedevices_plugin.offering.changes import not_listed
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.offering.shape import fitting, named_units
 from nodedevices_plugin.pipeline.configuration import plan_settings
-from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
+from nodedevices_plugin.pipeline.foreign import held
 from nodedevices_plugin.pipeline.world import Inputs, World
 from nodedevices_plugin.settings.effective import Effective
 
@@ -45,20 +45,11 @@ def holding_of(world: World, inputs: Inputs) -> Holding:
     listed = _listed(world.known.listed, inputs)
     unconfirmed = not_listed(inputs.recent, listed, inputs.holdings)
     index = world.known.index.under(world.active.effective.index_prefix)
-    held_now = _held(inputs, unconfirmed, index, world.known.given)
+    # Not known before the first List. An Allocate that no List has shown yet counts.
+    known = inputs.holdings.were_known
+    held_now = held(inputs.holdings, unconfirmed, index, world.known.given, inputs.dra) if known else None
     devices, parts = _held_ids(held_now, world.inventory)
     return Holding(held=held_now, devices=devices, parts=parts, listed=listed, unconfirmed=unconfirmed)
-
-
-def _held(
-    inputs: Inputs, unconfirmed: Sequence[RecentAllocate], index: DeviceIndex, given: Mapping[str, Given]
-) -> tuple[HeldId, ...] | None:
-    """Return what is held, or may be: an Allocate that no List has shown yet counts. None: not known before the first
-    List."""
-    holdings = inputs.holdings
-    if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
-        return None
-    return held(holdings, unconfirmed, index, given, inputs.dra)
 
 
 def granted(world: World, inputs: Inputs) -> frozenset[str]:

@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 from nodedevices_probe.protocol import Readings
 
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice, facts_by_id
+from nodedevices_plugin.model import Holder, Holdings, Inventory, InventoryDevice, facts_by_id
 from nodedevices_plugin.model.holders import (
     IDLE,
     MEMORY_ONLY,
@@ -62,7 +62,7 @@ def follow(
     `before` None: of this step on. `holdings`: by our own ids. `saved`: the tenures of the state file. `lines`: by
     probe when its last line came; time.monotonic().
     """
-    if after_seconds is None or (holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0):
+    if after_seconds is None or not holdings.were_known:
         return None
     held = _holders(inventory, holdings)
     passed = None if before is None else monotonic - before.at

@@ -71,10 +71,6 @@ class Step(Struct, frozen=True, kw_only=True):
     deadline: float | None = None  # time.monotonic() when a step without news could change something
     silent: frozenset[str] = frozenset()  # probes without a good line for 15 s
 
-    @property
-    def probe_silent(self) -> bool:
-        return bool(self.silent)
-
 
 def decide(assessed: Assessment) -> Step:
     """Return what follows from the assessment: configuration, plan, access for containers, state to save, facts to
@@ -364,6 +360,6 @@ def _first_offer_from(assessed: Assessment) -> float:
     where List does not answer. Both are there milliseconds after the start; who cannot read either goes on without.
     """
     world, holdings, active = assessed.world, assessed.inputs.holdings, assessed.world.active
-    known = holdings.state is HoldersState.SYNCED or holdings.taken > 0.0 or holdings.possible is not None
+    known = holdings.were_known or holdings.possible is not None
     first = world.plan is None and active.applied_once and not active.effective.observing
     return world.started + FIRST_LIST_SECONDS if first and not known else world.started

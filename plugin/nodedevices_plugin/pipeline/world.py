@@ -176,7 +176,7 @@ def begin(
 ) -> World:
     """The world after a start, before a probe has reported: what the state file remembers, and which probes run.
     `file`, `files`, `device_files`, `hardware`: as in Inputs."""
-    active = ActiveConfig(effective=_own(local))
+    active = ActiveConfig(effective=resolve(local, None, None))
     if (applied := understood(state.applied, local.modes, local.vendors)) is not None:  # else the wanted one counts
         active = ActiveConfig(effective=applied, applied_hash=state.applied_hash, applied_once=True)
     spec = None if local.standalone else state.spec
@@ -266,7 +266,3 @@ def together(parts: Mapping[str, Inventory], probe_set: ProbeSet, *, complete: b
 def good_files(active: ActiveConfig) -> Mapping[str, object]:
     """The contents of device files that are in effect."""
     return active.effective.node.files if active.applied_once else {}
-
-
-def _own(local: Local) -> Effective:
-    return resolve(local, None, None)

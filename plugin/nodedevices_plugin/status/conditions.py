@@ -34,7 +34,7 @@ from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.mps import RESTARTED
-from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, ProbeFacts, offered, whole_second
+from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, ProbeFacts, whole_second
 
 HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
 SILENT_MESSAGE = "the probe has not reported for 15 s or more"
@@ -319,7 +319,7 @@ def _unlisted(facts: NodeFacts) -> str:
     ]
     if not unknown:
         return ""
-    ours = {resource.name: {schedulable.id for schedulable in resource.ids} for resource in offered(facts).resources}
+    ours = {resource.name: {schedulable.id for schedulable in resource.ids} for resource in facts.offered.resources}
     pods: dict[str, dict[str, None]] = {}
     for holder, id_ in unknown:
         if holder.resource in ours and id_ not in ours[holder.resource]:

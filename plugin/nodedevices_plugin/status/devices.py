@@ -27,7 +27,6 @@ from nodedevices_plugin.sharing.clients import key as client_key
 from nodedevices_plugin.status.facts import (
     NodeFacts,
     ShareCounts,
-    holders_were_known,
     share_counts,
     uses_by_part,
     whole_second,
@@ -305,7 +304,7 @@ def _share_order(id_: str) -> tuple[int, str]:
 
 # --- shares ----------------------------------------------------------------------------------------------------------
 def _shares(facts: NodeFacts) -> dict[str, api.Shares]:
-    return of_parts(share_counts(facts), holders_known=holders_were_known(facts), cores=facts.cores.devices)
+    return of_parts(share_counts(facts), holders_known=facts.world.holdings.were_known, cores=facts.cores.devices)
 
 
 def of_parts(

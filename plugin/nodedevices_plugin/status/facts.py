@@ -25,7 +25,6 @@ from nodedevices_plugin.model import (
     Blocked,
     CoresHeld,
     DeviceUse,
-    HoldersState,
     Inventory,
     Occurrences,
     OfferedResource,
@@ -141,15 +140,10 @@ def own_id(schedulable: SchedulableId) -> str:
 def share_counts(facts: NodeFacts) -> tuple[ShareCounts, ...]:
     """Count the shares of every device and partition that is offered in shares. None is free before the holders were
     known once."""
-    resources = offered(facts).resources[:MAX_RESOURCES]
-    known = holders_were_known(facts)
+    resources = facts.offered.resources[:MAX_RESOURCES]
+    known = facts.world.holdings.were_known
     not_free = served_by_others(facts.registrations) if known else {resource.name for resource in resources}
     return count(resources, held_ids(facts), not_free=not_free)
-
-
-def holders_were_known(facts: NodeFacts) -> bool:
-    """True when the holders were known at least once: before that, everything would seem to be free."""
-    return facts.world.holdings.state is HoldersState.SYNCED or facts.world.holdings.taken > 0.0
 
 
 def held_ids(facts: NodeFacts) -> dict[str, set[str]]:
@@ -171,7 +165,7 @@ def allocated(facts: NodeFacts) -> dict[str, int]:
     """Count by resource the ids that containers hold."""
     held = held_ids(facts)
     return {
-        resource.name: allocated_of(resource, held.get(resource.name, set())) for resource in offered(facts).resources
+        resource.name: allocated_of(resource, held.get(resource.name, set())) for resource in facts.offered.resources
     }
 
 
@@ -276,10 +270,10 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     def inventory(self) -> Inventory:
         return self.world.inventory
 
-
-def offered(facts: NodeFacts) -> Plan:
-    """Return the plan that the kubelet is sent, by this agent or by other plugins."""
-    return facts.world.observed or facts.world.plan or Plan()
+    @property
+    def offered(self) -> Plan:
+        """The plan that the kubelet is sent, by this agent or by other plugins."""
+        return self.world.observed or self.world.plan or Plan()
 
 
 def whole_second(when: datetime) -> datetime:

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from nodedevices_plugin.model.plan import KubeletCall, Method, ProbeCounters, Result
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import samples
-from nodedevices_plugin.status.facts import NodeFacts, offered
+from nodedevices_plugin.status.facts import NodeFacts
 
 MAX_XID_SERIES = 4096
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -148,7 +148,7 @@ class AgentMetrics(Exposition):
 
     def render(self) -> bytes:
         facts = self._facts()
-        for resource in offered(facts).resources if facts is not None else ():
+        for resource in facts.offered.resources if facts is not None else ():
             for calls in self._calls.values():
                 for result in Result:  # shown from 0 on: increase() does not see a series that begins at 1
                     calls.labels(resource.name, result)

@@ -57,9 +57,7 @@ from nodedevices_plugin.status.facts import (
     capacity,
     free_of,
     held_ids,
-    holders_were_known,
     loaded_drivers,
-    offered,
     reported_healthy,
     whole_second,
     withheld,
@@ -145,7 +143,7 @@ def offered_devices(facts: NodeFacts) -> int | None:
         for registration in facts.registrations
         if registration.state is RegistrationState.REJECTED
     }
-    plan = offered(facts)
+    plan = facts.offered
     found = {
         schedulable.device_id
         for it in plan.resources
@@ -184,7 +182,7 @@ def _summary(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...
 
 # --- resources -------------------------------------------------------------------------------------------------------
 def _resources(facts: NodeFacts, names: Mapping[str, str], left_out: LeftOut) -> tuple[api.Resource, ...]:
-    held, known = held_ids(facts), holders_were_known(facts)
+    held, known = held_ids(facts), facts.world.holdings.were_known
     others = served_by_others(facts.registrations)
 
     def made(resource: OfferedResource) -> api.Resource:
@@ -209,7 +207,7 @@ def _resources(facts: NodeFacts, names: Mapping[str, str], left_out: LeftOut) ->
             ),
         )
 
-    every = offered(facts).resources[:MAX_RESOURCES]
+    every = facts.offered.resources[:MAX_RESOURCES]
     return left_out.all("resource", made, ((resource.name, resource) for resource in every))
 
 

@@ -31,7 +31,6 @@ from nodedevices_plugin.status.facts import (
     faults_lately,
     loaded_drivers,
     missing_parts,
-    offered,
     reported_healthy,
     share_counts,
     withheld,
@@ -275,7 +274,7 @@ def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
 
 def _resources(facts: NodeFacts) -> Iterator[Sample]:
     others = served_by_others(facts.registrations)
-    for resource in offered(facts).resources:
+    for resource in facts.offered.resources:
         yield RESOURCE_CAPACITY, [resource.name], capacity(resource)
         yield RESOURCE_HEALTHY, [resource.name], reported_healthy(facts, resource)
         for why in withheld(resource, mine=resource.name not in others):

@@ -397,8 +397,8 @@ def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_s
 def test_silence_is_reported_after_fifteen_seconds_and_the_deadline_says_when_to_look() -> None:
     node = Node(*TWO_GPUS).line()
     assert node.last.deadline == node.clock + 15
-    assert not node.wait(14).last.probe_silent
-    assert node.wait(1).last.probe_silent
+    assert not node.wait(14).last.silent
+    assert node.wait(1).last.silent
     assert node.counts == {GPU: (2, 2)}
 
 
