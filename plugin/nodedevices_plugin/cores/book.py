@@ -250,8 +250,8 @@ class CoreBook:
         if self._pods.pods is None:
             holders = [holder for holder in self._holdings.holders if frozenset(holder.ids) == ids]
             named = {(holder.namespace, holder.pod, holder.container) for holder in holders}
-            return not named or (recorded.namespace, recorded.pod, recorded.container) in named
-        return any(pod.uid == recorded.uid and not pod.finished for pod in self._pods.pods)
+            return not named or recorded.owner[1:] in named
+        return any(pod.uid == recorded.owner.uid and not pod.finished for pod in self._pods.pods)
 
     # --- what is shown ------------------------------------------------------------------------------------------------
     @_alone

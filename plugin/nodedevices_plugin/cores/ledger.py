@@ -128,10 +128,7 @@ class Room(Struct, frozen=True, kw_only=True):
 class Recorded(Struct, frozen=True, kw_only=True):
     """The record from when a container's ids were first known to be its own."""
 
-    uid: str
-    namespace: str
-    pod: str
-    container: str
+    owner: Owner
     demand: Demand
 
 
@@ -309,7 +306,7 @@ def _of_before(claim: Claim | None, recorded: Recorded | None) -> tuple[Owner | 
     the pod that the kubelet admitted, else all of the device."""
     if claim is None:
         return None, ALL
-    if recorded is not None and (recorded.uid, recorded.container) == (claim.owner.uid, claim.owner.container):
+    if recorded is not None and recorded.owner == claim.owner:
         return claim.owner, recorded.demand
     if claim.admitted:
         return claim.owner, ALL if claim.problem else claim.demand

@@ -32,7 +32,7 @@ from nodedevices_common.pod_requests import Demand
 
 from nodedevices_plugin.cores.book import Allocated, CoreBook
 from nodedevices_plugin.cores.ids import FILE, key
-from nodedevices_plugin.cores.ledger import Recorded
+from nodedevices_plugin.cores.ledger import Owner, Recorded
 from nodedevices_plugin.model import AllocationError, Holdings
 from nodedevices_plugin.runtime.threads import Worker
 
@@ -202,9 +202,8 @@ def recorded(content: str) -> tuple[frozenset[str], Recorded] | None:
         found: dict[str, Any] = json.loads(content)
         booked = found["booked"]
         demand = Demand(percent=_whole(booked["percent"]), units=_whole(booked["units"]))
-        uid, namespace, pod, container = (_text(found[name]) for name in ("podUid", "namespace", "pod", "container"))
-        owner = Recorded(uid=uid, namespace=namespace, pod=pod, container=container, demand=demand)
-        return frozenset(map(_text, found["ids"])), owner
+        owner = Owner(*(_text(found[name]) for name in ("podUid", "namespace", "pod", "container")))
+        return frozenset(map(_text, found["ids"])), Recorded(owner=owner, demand=demand)
     return None
 
 

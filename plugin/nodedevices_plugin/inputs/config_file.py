@@ -8,7 +8,6 @@ other: the configuration in effect stays, and the next good content takes effect
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -38,14 +37,28 @@ NOTHING = b"null"  # a device file that says that there is none, on purpose
 T = TypeVar("T")
 
 
-class _FollowedFiles(Periodic, ABC, Generic[T]):
-    """Reads the file or the files of one path, each by its name: at the start, every second, and on request. A file is
-    parsed when its content has changed."""
+class _FollowedFiles(Periodic, Generic[T]):
+    """Reads files, each by its name: at the start, every second, and on request. A file is parsed when its content has
+    changed."""
 
-    def __init__(self, path: Path, *, worker: Worker) -> None:
+    def __init__(
+        self,
+        *,
+        worker: Worker,
+        read: Callable[[], Mapping[str, bytes | str]],
+        outcome: Callable[[str, bytes | str], T],
+        changed: Callable[[Mapping[str, T]], None],
+        report: Callable[[str], None],
+    ) -> None:
+        """`read`: contents by name, or why one cannot be read; raises OSError where the folder cannot be. It and
+        `outcome`, which parses a content, are called on the worker's thread; `changed`, with all outcomes, and
+        `report`, with what keeps the files from being read, on the loop."""
         super().__init__(self._check, seconds=POLL_SECONDS, patience_seconds=FIRST_READ_SECONDS)
-        self._path = path
         self._worker = worker
+        self._read = read
+        self._outcome = outcome
+        self._changed = changed
+        self._report = report
         self._problem: str | None = None
         self._known: dict[str, tuple[bytes | str, T]] | None = None  # digest, or why it cannot be read
 
@@ -86,47 +99,20 @@ class _FollowedFiles(Periodic, ABC, Generic[T]):
             now[name] = before[name] if same else (mark, self._outcome(name, content))
         return now
 
-    @abstractmethod
-    def _report(self, problem: str) -> None: ...
-
-    @abstractmethod
-    def _read(self) -> Mapping[str, bytes | str]:
-        """Return contents by name, or why one cannot be read. Raises OSError where the folder cannot be. On a worker's
-        thread, as `_outcome` is."""
-
-    @abstractmethod
-    def _outcome(self, name: str, content: bytes | str) -> T: ...
-
-    @abstractmethod
-    def _changed(self, files: Mapping[str, T]) -> None: ...
-
 
 class ConfigFile(_FollowedFiles[FileOutcome]):
     """Follows the configuration file. `on_change` is called on the loop with every new outcome."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        worker: Worker,
-        on_change: Callable[[FileOutcome], None],
-        vendors: Vendors = VENDORS,
+        self, path: Path, *, worker: Worker, on_change: Callable[[FileOutcome], None], vendors: Vendors = VENDORS
     ) -> None:
-        super().__init__(path, worker=worker)
-        self._vendors = vendors
-        self._on_change = on_change
-
-    def _read(self) -> Mapping[str, bytes | str]:
-        return {self._path.name: _read(self._path)}
-
-    def _outcome(self, _name: str, content: bytes | str) -> FileOutcome:
-        return _outcome_of(self._vendors, content)
-
-    def _changed(self, files: Mapping[str, FileOutcome]) -> None:
-        self._on_change(files[self._path.name])
-
-    def _report(self, problem: str) -> None:
-        self._on_change(FileOutcome(error=problem))
+        super().__init__(
+            worker=worker,
+            read=lambda: {path.name: _read(path)},
+            outcome=lambda _, content: _outcome_of(vendors, content),
+            changed=lambda files: on_change(files[path.name]),
+            report=lambda problem: on_change(FileOutcome(error=problem)),
+        )
 
 
 class ConfigFolder(_FollowedFiles[FileOutcome]):
@@ -136,28 +122,15 @@ class ConfigFolder(_FollowedFiles[FileOutcome]):
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        worker: Worker,
-        on_change: Callable[[NamedFiles], None],
-        vendors: Vendors = VENDORS,
+        self, path: Path, *, worker: Worker, on_change: Callable[[NamedFiles], None], vendors: Vendors = VENDORS
     ) -> None:
-        super().__init__(path, worker=worker)
-        self._vendors = vendors
-        self._on_change = on_change
-
-    def _read(self) -> Mapping[str, bytes | str]:
-        return _read_folder(self._path)
-
-    def _outcome(self, name: str, content: bytes | str) -> FileOutcome:
-        return _outcome_of(self._vendors, content)
-
-    def _changed(self, files: Mapping[str, FileOutcome]) -> None:
-        self._on_change(NamedFiles(folder=str(self._path), files=files))
-
-    def _report(self, problem: str) -> None:
-        self._on_change(NamedFiles(folder=str(self._path), error=problem))
+        super().__init__(
+            worker=worker,
+            read=lambda: _read_folder(path),
+            outcome=lambda _, content: _outcome_of(vendors, content),
+            changed=lambda files: on_change(NamedFiles(folder=str(path), files=files)),
+            report=lambda problem: on_change(NamedFiles(folder=str(path), error=problem)),
+        )
 
 
 class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
@@ -174,12 +147,18 @@ class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
         on_change: Callable[[DeviceFiles], None],
         vendors: Vendors = VENDORS,
     ) -> None:
-        super().__init__(path, worker=worker)
+        super().__init__(
+            worker=worker,
+            read=self._there,
+            outcome=self._content,
+            changed=lambda files: on_change(self._by_own_name(files)),
+            report=lambda problem: on_change({FOLDER: DeviceFileOutcome(error=problem)}),
+        )
+        self._path = path
         self._node = node
-        self._on_change = on_change
         self._files = {file.name: file for file in vendors.device_files()}
 
-    def _read(self) -> Mapping[str, bytes | str]:
+    def _there(self) -> Mapping[str, bytes | str]:
         there = {child.name for child in self._path.iterdir() if not child.name.startswith(".")}
         own = {f"{self._node}.{name}" for name in self._files}
         found: dict[str, bytes | str] = {}
@@ -199,17 +178,14 @@ class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
         """Return the name without a node's; empty: it is none of ours."""
         return next((name for name in self._files if file == name or file.endswith(f".{name}")), "")
 
-    def _outcome(self, name: str, content: bytes | str) -> DeviceFileOutcome:
+    def _content(self, name: str, content: bytes | str) -> DeviceFileOutcome:
         if isinstance(content, str):
             return DeviceFileOutcome(error=content)
         return _content(self._files[self._name(name)], content)
 
-    def _changed(self, files: Mapping[str, DeviceFileOutcome]) -> None:
+    def _by_own_name(self, files: Mapping[str, DeviceFileOutcome]) -> DeviceFiles:
         own = {file: self._name(file) or file for file in files}
-        self._on_change({name: replace(files[file], file="" if file == name else file) for file, name in own.items()})
-
-    def _report(self, problem: str) -> None:
-        self._on_change({FOLDER: DeviceFileOutcome(error=problem)})
+        return {name: replace(files[file], file="" if file == name else file) for file, name in own.items()}
 
 
 def _outcome_of(vendors: Vendors, content: bytes | str) -> FileOutcome:

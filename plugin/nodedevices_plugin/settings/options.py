@@ -93,17 +93,20 @@ def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     return (*(option for option in own if option.name not in {"kubeconfig", "container-mount-dir"}),)
 
 
+@cache
 def options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return all options, with those of the vendors."""
-    return _all(vendors_flags(vendors))
+    return (*OWN, *(option for flags in vendors_flags(vendors) for option in flags.options))
 
 
+@cache
 def by_name(vendors: Vendors = VENDORS) -> Mapping[str, Option]:
-    return _by_name(options(vendors))
+    return {option.name: option for option in options(vendors)}
 
 
+@cache
 def by_key(vendors: Vendors = VENDORS) -> Mapping[str, Option]:
-    return _by_key(options(vendors))
+    return {option.key: option for option in options(vendors) if option.key}
 
 
 def variables(vendors: Vendors = VENDORS) -> tuple[str, ...]:
@@ -125,21 +128,6 @@ def refused_by_vendors(given: Mapping[str, Value], vendors: Vendors = VENDORS) -
         except PlanError as error:
             problems.append(str(error))
     return problems
-
-
-@cache
-def _all(of_vendors: tuple[VendorFlags, ...]) -> tuple[Option, ...]:
-    return (*OWN, *(option for vendor in of_vendors for option in vendor.options))
-
-
-@cache
-def _by_name(some: tuple[Option, ...]) -> Mapping[str, Option]:
-    return {option.name: option for option in some}
-
-
-@cache
-def _by_key(some: tuple[Option, ...]) -> Mapping[str, Option]:
-    return {option.key: option for option in some if option.key}
 
 
 OPTIONS = options()  # as the agent comes, for pages and tests that list them

@@ -15,7 +15,7 @@ from nodedevices_api.sections import Injection
 from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
-from nodedevices_plugin.cores.ledger import Recorded
+from nodedevices_plugin.cores.ledger import Owner, Recorded
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import node_containers
 from nodedevices_plugin.host.cores import KEPT_SECONDS, AllocationFiles, AllocationFilesError, CoreGate, recorded
@@ -278,7 +278,7 @@ async def test_what_is_read_at_a_start_is_what_was_written(agent: Gated) -> None
     (agent.folder / "more").write_text("")
     await agent.runs()
     agent.starts()
-    of = Recorded(uid="uid-a", namespace="ml", pod="a", container="main", demand=Demand(percent=30))
+    of = Recorded(owner=Owner("uid-a", "ml", "a", "main"), demand=Demand(percent=30))
     assert await agent.files.read() == {frozenset(IDS): of}
 
 

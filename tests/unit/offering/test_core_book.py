@@ -49,7 +49,7 @@ def holder(name: str, of: tuple[str, ...], resource: str = MEMORY) -> Holder:
 
 def record(name: str, **other: str) -> Recorded:
     known = {"uid": f"uid-{name}", "namespace": "ml", "pod": name, "container": "main"} | other
-    return Recorded(**known, demand=Demand(percent=30))
+    return Recorded(owner=Owner(**known), demand=Demand(percent=30))
 
 
 def holdings(

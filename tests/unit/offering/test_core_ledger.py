@@ -337,7 +337,7 @@ def test_what_was_recorded_of_the_same_container_counts_and_of_another_not(
     uid: str, container: str, booked: tuple[Owner | None, Demand]
 ) -> None:
     of = ids(A, 0, 1)
-    written = Recorded(uid=uid, namespace="ml", pod="a", container=container, demand=Demand(percent=30))
+    written = Recorded(owner=Owner(uid, "ml", "a", container), demand=Demand(percent=30))
     edited = pod("a", "90")
     first = shown(Ledger(), ("a", of), pods=[edited], recorded={of: written})
     assert owners(first) == {of: booked}

@@ -124,14 +124,8 @@ class Node:
         if start.refusal:
             return start.refusal
         if start.allocated and start.allocated.owner and start.allocated.demand:
-            owner = start.allocated.owner
-            self.written[start.allocated.ids] = Recorded(
-                uid=owner.uid,
-                namespace=owner.namespace,
-                pod=owner.pod,
-                container=owner.container,
-                demand=start.allocated.demand,
-            )
+            owner, demand = start.allocated.owner, start.allocated.demand
+            self.written[start.allocated.ids] = Recorded(owner=owner, demand=demand)
         self.started.add((name, of))
         self.pods[name] = replace(
             self.pods[name],
