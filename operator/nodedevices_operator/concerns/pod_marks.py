@@ -99,7 +99,6 @@ class _Marking(Struct):
 class _MarkPlan(Struct, frozen=True):
     """What to write. `entries` is affectedPods while marking."""
 
-    seen: _Marking
     marks: Mapping[str, Holding]  # uid -> what its condition shall be about
     leaving: tuple[Affected, ...]  # pods whose mark is to be taken back
     entries: tuple[Affected, ...]
@@ -122,7 +121,7 @@ class PodMarksConcern(Remembering[_Memory]):
             view.affected = None
             return Outcome(problems=(*seen.problems, error))
         view.affected = plan.entries
-        view.affected = await self._write(plan, view.cache.changed_at.get(view.record.name))
+        view.affected = await self._write(seen, plan, view.cache.changed_at.get(view.record.name))
         return Outcome(
             requeue_after=seen.requeue_after, problems=tuple(seen.problems), hindrance=hindered(*seen.problems)
         )
@@ -130,10 +129,12 @@ class PodMarksConcern(Remembering[_Memory]):
     async def _find(self, view: View) -> _Marking | Outcome:
         """Find the pods; reads alone. An Outcome: there is nothing to decide."""
         sections, record = view.sections, view.record
-        left: list[Affected] = []
+        left: tuple[Affected, ...] = ()
         problems: list[KubeError] = []
         try:
-            left = await self._left_behind(view)
+            # Of an earlier NodeDevices of this node, which took its affectedPods with it.
+            if left := pods.bounded(pods.left_behind(await pods_at_first(view, self._writer.kube))):
+                log.info("marks of an earlier NodeDevices found", node=record.name, pods=len(left))
         except KubeError as error:
             if not error.forbidden:
                 return Outcome(problems=(error,))  # nothing says yet that they were searched for
@@ -174,12 +175,11 @@ class PodMarksConcern(Remembering[_Memory]):
         view.restarted = frozenset(memory.restarted)
         return seen
 
-    async def _write(self, plan: _MarkPlan, known_at: float | None) -> tuple[Affected, ...]:
+    async def _write(self, seen: _Marking, plan: _MarkPlan, known_at: float | None) -> tuple[Affected, ...]:
         """Mark the pods, once `plan.entries` is written to affectedPods. Returns what affectedPods shall be afterwards.
 
         `known_at` is when the operator first knew of the newest fault, by its clock.
         """
-        seen = plan.seen
         gone: set[str] = set()
         replaced: dict[str, Affected] = {}
         for uid, holding in plan.marks.items():
@@ -205,14 +205,6 @@ class PodMarksConcern(Remembering[_Memory]):
         return tuple(replaced.get(entry.uid, entry) for entry in plan.entries if entry.uid not in gone)
 
     # --- finding -----------------------------------------------------------------------------------------------------
-    async def _left_behind(self, view: View) -> list[Affected]:
-        """Pods that carry our condition from an earlier NodeDevices of this node, which took its affectedPods with
-        it."""
-        found = pods.left_behind(await pods_at_first(view, self._writer.kube))
-        if found:
-            log.info("marks of an earlier NodeDevices found", node=view.record.name, pods=len(found))
-        return list(pods.bounded(found))
-
     async def _resolve(self, seen: _Marking, holding: Holding) -> str | None:
         """The uid of the pod that the holder entry means; None: none that this NodeDevices may name (now)."""
         memory, holder = seen.memory, holding.holder
@@ -417,4 +409,4 @@ def _plan(seen: _Marking) -> _MarkPlan:
     marks = {
         uid: it for uid, it in seen.marks.items() if uid not in not_marked and (it.severity or uid not in seen.known)
     }
-    return _MarkPlan(seen, marks, leaving, entries, left_out)
+    return _MarkPlan(marks, leaving, entries, left_out)

@@ -368,21 +368,12 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
         shown = own_condition(pod)
         if shown is None or finished(pod) or shown.reason in {"Healthy", names.NOT_MONITORED}:
             continue
-        found.append(entry(pod, shown))
+        metadata = pod["metadata"]
+        namespace, name, uid = (str(metadata.get(key, "")) for key in ("namespace", "name", "uid"))
+        reason = shown.reason if WORD.fullmatch(shown.reason) else ""
+        since = shown.since or str(metadata.get("creationTimestamp", ""))
+        found.append(Affected(namespace, name, uid, NO_DEVICE, reason, since))
     return found
-
-
-def entry(pod: Mapping[str, Any], shown: ConditionRecord) -> Affected:
-    """Return the entry for a pod that shows our condition, because of a device that is no longer known."""
-    metadata = pod["metadata"]
-    return Affected(
-        str(metadata.get("namespace", "")),
-        str(metadata.get("name", "")),
-        str(metadata.get("uid", "")),
-        NO_DEVICE,
-        shown.reason if WORD.fullmatch(shown.reason) else "",
-        shown.since or str(metadata.get("creationTimestamp", "")),
-    )
 
 
 def bounded(entries: Iterable[Affected]) -> tuple[Affected, ...]:

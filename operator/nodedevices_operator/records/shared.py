@@ -165,13 +165,8 @@ def _extra(raw: Raw) -> tuple[tuple[str, AttributeValue], ...]:
 
 
 def _counts(capacity: Raw) -> tuple[tuple[str, int], ...]:
-    found = ((name, _count(capacity, name)) for name in sorted(capacity) if name != "memory")
-    return tuple((name, count) for name, count in found if count is not None)
-
-
-def _count(raw: Raw, key: str) -> int | None:
-    value = raw.get(key)
-    return _whole(value) if isinstance(value, str) else None
+    found = ((name, _whole(value)) for name, value in sorted(capacity.items()) if isinstance(value, str))
+    return tuple((name, count) for name, count in found if name != "memory" and count is not None)
 
 
 def _mebibytes(value: object) -> int | None:
