@@ -114,6 +114,7 @@ def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:
     return frozenset(str(it.get("name")) for it in entries or () if isinstance(it, Mapping))
 
 
+# --- retired zeros ---------------------------------------------------------------------------------------------------
 class RetiredZerosConcern(Remembering[dict[Retirement, float]]):
     info = Info("retired-zeros")
 

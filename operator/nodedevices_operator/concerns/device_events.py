@@ -46,6 +46,7 @@ class DeviceEventsConcern(Remembering[Reported]):
         return Outcome(requeue_after=min(waits, default=None))
 
 
+# --- notices ---------------------------------------------------------------------------------------------------------
 READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
 
 NoticeKey = tuple[HolderRecord, str, str, str]

@@ -68,6 +68,7 @@ def _words(action: ActionRecord) -> str:
     return _WORDS.get(action.name, action.name)
 
 
+# --- for metrics -----------------------------------------------------------------------------------------------------
 OTHER = "Other"
 TOO_FEW_LABEL = "TooFew"  # for Expected8Found7 and all others with numbers
 _TOO_FEW = re.compile(TOO_FEW.format(expected="[0-9]+", found="[0-9]+"))

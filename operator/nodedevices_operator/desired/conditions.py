@@ -57,6 +57,7 @@ LOST_AFTER_SECONDS = 60.0
 OVERDUE_AFTER_SECONDS = 15 * 60.0  # three heartbeats
 
 
+# --- Stale -----------------------------------------------------------------------------------------------------------
 class Staleness(Struct, frozen=True):
     status: str
     reason: str
@@ -126,6 +127,7 @@ def _none_allocatable(record: NodeDevicesRecord, node: NodeRecord) -> bool:
     return bool(served) and all(node.allocatable.get(name, 0) == 0 for name in served)
 
 
+# --- what others report ----------------------------------------------------------------------------------------------
 NAMED = 5  # reports in a message
 FORGOTTEN_SECONDS = 24 * 3600.0  # after its time
 
@@ -164,6 +166,7 @@ def _listed(reports: Iterable[ReportRecord]) -> str:
     return some((f"{report.by}: {report.text}" for report in reports), NAMED)
 
 
+# --- on the Node -----------------------------------------------------------------------------------------------------
 _RESTARTING = frozenset({names.AGENT_STOPPED, names.STARTING})
 
 

@@ -38,6 +38,7 @@ WIRE_SECTIONS = tuple(wire_name(name) for name in SECTION_NAMES)
 MAX_CONFIGS = 256  # remembered; a fleet has few different ones
 
 
+# --- what is understood ----------------------------------------------------------------------------------------------
 class Understood(Struct, frozen=True):
     """`problems`: what was left out, a line each; empty: nothing."""
 
@@ -106,6 +107,7 @@ def _removed(tree: Any, place: tuple[int | str, ...]) -> bool:
     return True
 
 
+# --- the merge rule --------------------------------------------------------------------------------------------------
 CONFIG_NAME_LABEL = "nvidia.com/device-plugin.config"
 HASH_DIGITS = 16
 MAX_POLICIES = 32  # spec.policies

@@ -114,6 +114,7 @@ def _refusal(answers: Mapping[Action, ActionAnswer], action: Action) -> str:
     return "" if answer is None or answer.granted else answer.reason
 
 
+# --- names and their ids ---------------------------------------------------------------------------------------------
 class IdChanges(Struct, frozen=True):
     """What may change on one node."""
 

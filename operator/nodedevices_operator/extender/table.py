@@ -29,7 +29,14 @@ from nodedevices_common.pod_requests import INIT, WHOLE, Demand, choose
 
 from nodedevices_operator.extender.shares import HeldShares, MemoryResource, PodRequest, Steps
 
+ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
+LONG_AGO = -1  # before everything whose order is known
+MAX_OUTCOMES = 16  # that a table remembers: pods of one controller request the same
+MAX_REASONS = 4  # for withholding, of one resource in a refusal
+MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
 
+
+# --- placement -------------------------------------------------------------------------------------------------------
 class Placement(Struct, frozen=True):
     """`devices` has one for each container up to the first for which there is no room."""
 
@@ -97,13 +104,7 @@ def _allowed(only: str, cores: Cores | None, demand: Demand) -> Callable[[str], 
     return lambda device: (not only or device == only) and cores.has(device, demand)
 
 
-ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
-LONG_AGO = -1  # before everything whose order is known
-MAX_OUTCOMES = 16  # that a table remembers: pods of one controller request the same
-MAX_REASONS = 4  # for withholding, of one resource in a refusal
-MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
-
-
+# --- what is free ----------------------------------------------------------------------------------------------------
 class BoundPod(Struct, frozen=True):
     """A pod that is bound to a node and has not ended. Sorts by when it was bound."""
 

@@ -196,6 +196,7 @@ def name_of(node: Raw) -> str:
     return str(mapping(node.get("metadata")).get("name", ""))
 
 
+# --- inspect ---------------------------------------------------------------------------------------------------------
 def inspected(nodes: Iterable[dict[str, Any]], error: str = "") -> dict[str, Any]:
     return {"nodes": list(nodes), "error": error}
 

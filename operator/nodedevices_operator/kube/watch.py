@@ -124,6 +124,7 @@ def connection_info(configuration: Any) -> kopf.ConnectionInfo:
     )
 
 
+# --- the watches -----------------------------------------------------------------------------------------------------
 Arrived = Callable[[Kind, bool, Record], None]
 Known = Callable[[Kind, str], Record | None]  # what is known of an object, also in another thread
 

@@ -47,6 +47,7 @@ T = TypeVar("T")
 Counted = tuple[str, str | int]  # what is counted, and of which policy or generation
 
 
+# --- counts ----------------------------------------------------------------------------------------------------------
 class _Sum(Struct):
     """The nodes of one policy."""
 
@@ -157,6 +158,7 @@ class Tallies:
         return self._sums.get(policy.name, _Sum()).tally(policy.generation, rehearse)
 
 
+# --- the status ------------------------------------------------------------------------------------------------------
 SUM_UP_SECONDS = 1.0
 REHEARSE_SECONDS = 60.0  # until a DryRun policy says again what budget and breaker would allow
 
