@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
 from nodedevices_operator.desired import vendors as labels
 from nodedevices_plugin import vendors
 from support.cases import cases
@@ -36,12 +35,10 @@ def test_the_page_shows_every_contract_as_enforced_and_the_operators_names_each_
     assert operator["exhaustive"] is True
 
 
-@pytest.mark.parametrize(
+@cases(
     ("package", "contracts"),
-    [
-        (vendors, ("The agent knows no vendor but by the registry", "Health knows no vendor")),
-        (labels, ("The operator knows no vendor's labels but by the registry",)),
-    ],
+    (vendors, ("The agent knows no vendor but by the registry", "Health knows no vendor")),
+    (labels, ("The operator knows no vendor's labels but by the registry",)),
 )
 def test_every_vendor_is_known_by_its_registry_alone(package: ModuleType, contracts: tuple[str, ...]) -> None:
     """A new one is forbidden to everybody else, too."""

@@ -10,10 +10,10 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from nodedevices_plugin.settings.file import FEATURE_DISCOVERY
 from nodedevices_plugin.settings.options import OPTIONS, by_key
 from nodedevices_plugin.vendors.nvidia.flags import DISABLE_VARIABLE, ENABLE_VARIABLE, GOOGLE_VARIABLE
+from support.cases import cases
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TAKE_ALONG = DOCS.parent / "manifests" / "from-nvidia" / "take-along.jq"
@@ -52,7 +52,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@cases("page", *PAGES)
 def test_every_flag_in_a_table_exists_or_is_documented_as_not_needed(page: str) -> None:
     for line, not_ours in rows(page):
         named = {word for word in words(line) if re.fullmatch(r"--[a-z-]+", word)}
@@ -62,7 +62,7 @@ def test_every_flag_in_a_table_exists_or_is_documented_as_not_needed(page: str) 
             assert named <= FLAGS, line
 
 
-@pytest.mark.parametrize("page", PAGES)
+@cases("page", *PAGES)
 def test_every_variable_in_a_table_exists(page: str) -> None:
     for line, _ in rows(page):
         named = {word for word in words(line) if re.fullmatch(r"[A-Z]{2,}(_[A-Z]+)*", word)}

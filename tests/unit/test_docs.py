@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-import pytest
 import yaml
 from msgspec.structs import replace
 from nodedevices_api.fields import RecoveryAction
@@ -142,7 +141,7 @@ def test_every_recovery_action_has_its_advice_and_every_reason_of_a_reading_its_
 NAMED_TEST = re.compile(r"\[`(test_\w+)`\]\((?:\.\./)+(tests/[\w/]+\.py)\)")
 
 
-@pytest.mark.parametrize(("page", "least"), [("docs/devices/index.md", 20), ("docs/releases.md", 25)])
+@cases(("page", "least"), ("docs/devices/index.md", 20), ("docs/releases.md", 25))
 def test_every_test_that_a_page_names_is_there(page: str, least: int) -> None:
     text = (ROOT / page).read_text()
     named = NAMED_TEST.findall(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Partitions, Sharing
 from nodedevices_operator.records.objects import node_devices_record
@@ -14,6 +13,7 @@ from nodedevices_plugin.pipeline import inventory
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.simulated.file import parse
+from support.cases import cases
 from support.facts import START, healthy, snapshot
 from support.opfacts import feature_labels
 from support.plans import make_plan
@@ -72,7 +72,7 @@ def test_eight_h100() -> None:
     }
 
 
-@pytest.mark.parametrize("devices", [None, ["0", "1"]])
+@cases("devices", None, ["0", "1"])
 def test_by_memory_a_replica_is_a_unit_and_the_product_keeps_its_name(devices: list[str] | None) -> None:
     rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi"} | ({"devices": devices} if devices else {})
     found = labels_of(EIGHT, sharing=Sharing.model_validate({"strategy": "memory", "resources": [rule]}))
@@ -100,7 +100,7 @@ def test_time_slices() -> None:
     assert (found["nvidia.com/gpu.replicas"], found["nvidia.com/gpu.sharing-strategy"]) == ("4", "time-slicing")
 
 
-@pytest.mark.parametrize(("strategy", "key"), [("mixed", "mig-1g.10gb"), ("single", "gpu")])
+@cases(("strategy", "key"), ("mixed", "mig-1g.10gb"), ("single", "gpu"))
 def test_mig_devices(strategy: Any, key: str) -> None:
     found = labels_of(MIG, partitions=Partitions(strategy=strategy))
     names = ("product", "count", "replicas", "slices.gi", "slices.ci", "multiprocessors", "engines.copy")

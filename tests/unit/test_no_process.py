@@ -7,11 +7,10 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from support.cases import cases
 
 
-@pytest.mark.parametrize(
-    "start", [lambda: subprocess.run(["true"], check=True), lambda: os.system("true")], ids=["subprocess", "shell"]
-)
+@cases("start", lambda: subprocess.run(["true"], check=True), lambda: os.system("true"), ids=["subprocess", "shell"])
 def test_a_test_that_starts_a_process_is_told_where_it_belongs(start: Callable[[], object]) -> None:
     with pytest.raises(pytest.fail.Exception, match="move this test to tests/programs"):
         start()

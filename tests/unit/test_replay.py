@@ -144,9 +144,7 @@ class Anxious(Judged):
         return found if id_ is None else {**found, id_: bad}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "new pods get it"), (900, "(not injured): a fault is shown that it has not")]
-)
+@cases(("seconds", "said"), (0, "new pods get it"), (900, "(not injured): a fault is shown that it has not"))
 def test_a_hold_down_that_is_too_short_or_too_long_is_told(seconds: int, said: str) -> None:
     rules = HealthRules(hold_down_seconds=seconds)
     replay = played("GPU HBM3 memory", "GPU SRAM memory", agents=lambda _: Judged(rules))

@@ -66,7 +66,7 @@ def test_where_nothing_is_found_the_usual_probe_runs_by_flag_as_by_variable() ->
         assert Node(said("intel"), local, None, of("amd")).runs[0] == "amd"
 
 
-@pytest.mark.parametrize("kind", ["generic", "remote"])
+@cases("kind", "generic", "remote")
 def test_a_probe_whose_devices_a_file_describes_runs_where_that_file_is_given(kind: str) -> None:
     files = {f"{kind}.yaml": DeviceFileOutcome(content=object())}
     assert Node(AUTO, FOLDER, None, of("nvml"), files).runs == ("nvml", kind)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from support.cases import cases
 from support.exclusive_window import NAME, ExclusiveWindow
 from support.facts import gpu, gpu_id, old
 from support.offers import allocate
@@ -43,15 +43,13 @@ def test_its_shares_are_offered_and_its_containers_get_its_variable() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("requested", "said"),
-    [
-        (config(9), f"sharing.resources[{GPU}].replicas: 9: a device has 8 windows at most"),
-        (
-            {**config(), "partitions": {"strategy": "mixed"}},
-            f"sharing.strategy: {NAME}: windows are of whole devices; use partitions.strategy none",
-        ),
-    ],
+    (config(9), f"sharing.resources[{GPU}].replicas: 9: a device has 8 windows at most"),
+    (
+        {**config(), "partitions": {"strategy": "mixed"}},
+        f"sharing.strategy: {NAME}: windows are of whole devices; use partitions.strategy none",
+    ),
 )
 def test_what_it_cannot_do_is_refused_in_its_words_and_what_was_good_stays(
     requested: dict[str, Any], said: str

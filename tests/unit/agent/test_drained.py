@@ -7,7 +7,6 @@ import dataclasses
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.configuration import SeenObject
@@ -133,7 +132,7 @@ def test_an_agent_that_was_restarted_knows_what_was_drained_and_waits_for_what_r
     assert drained(made.restarts().line()) == before
 
 
-@pytest.mark.parametrize("ago", [3600, -3600], ids=["before it was seen", "by a clock that is ahead"])
+@cases("ago", 3600, -3600, ids=["before it was seen", "by a clock that is ahead"])
 def test_the_time_that_a_person_wrote_is_not_the_one_since_which_the_probe_is_asked(ago: float) -> None:
     made = node()
     made.sees(unschedulable=(Cordon(id=OLD, reason="RMA", since=made.time - timedelta(seconds=ago)),)).line()

@@ -6,7 +6,6 @@ import dataclasses
 from datetime import timedelta
 from typing import Any, Self
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.routing import routed
@@ -77,16 +76,14 @@ def test_an_mlx5_line_takes_the_nic_of_another_probe_alone_out_of_service_until_
     assert (node.states["NIC-0"], node.offers[RDMA]) == (WELL, ["NIC-0"])
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"), [(kinds.MLX5_FATAL, "FirmwareFatal"), (kinds.MLX5_STALLED, "FirmwareStalled")]
-)
+@cases(("kind", "reason"), (kinds.MLX5_FATAL, "FirmwareFatal"), (kinds.MLX5_STALLED, "FirmwareStalled"))
 def test_a_nic_that_its_driver_has_recovered_is_offered_again_after_the_hold_down(kind: str, reason: str) -> None:
     node = Logged().log(kind, "0000:3b:00.0").log(kinds.MLX5_RECOVERED, "0000:3b:00.0")
     assert (node.states["NIC-0"], node.offers[RDMA]) == (("Unhealthy", reason), [])
     assert (node.passes(HOLD + 10).states["NIC-0"], node.offers[RDMA]) == (WELL, ["NIC-0"])
 
 
-@pytest.mark.parametrize("after", [{}, {"after": {"count": 2, "windowSeconds": 60}}], ids=["each", "counted"])
+@cases("after", {}, {"after": {"count": 2, "windowSeconds": 60}}, ids=["each", "counted"])
 def test_a_rule_with_a_pattern_makes_no_fault_of_a_recovery(after: dict[str, object]) -> None:
     rules = {"health": {"rules": [{"reasons": ["Firmware*"], "state": "Unhealthy", **after}]}}
     node = Logged().given(seen=SeenObject(exists=True, config={**CONFIG, **rules})).step()
@@ -276,7 +273,7 @@ def test_what_waits_is_kept_over_a_restart_of_the_agent_and_over_after_a_reboot(
     assert node.states["NIC-0"] == WELL
 
 
-@pytest.mark.parametrize("state", [DriverState.UNKNOWN, DriverState.VERSION_MISMATCH])
+@cases("state", DriverState.UNKNOWN, DriverState.VERSION_MISMATCH)
 def test_a_driver_that_cannot_be_asked_yet_may_have_the_device(state: DriverState) -> None:
     node = Node(FILE).line("nics", nic()).line("nvml", driver=Driver(state=state))
     event = dataclasses.replace(STALLED, kind=kinds.SXID_FATAL, pci_bus_id=SWITCH_AT, xid=12020)

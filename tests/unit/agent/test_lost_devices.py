@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from nodedevices_plugin.model import Cordon
 from nodedevices_probe.protocol import Driver, DriverState, Problem
+from support.cases import cases
 from support.facts import CONFIRMED, START, gpu
 from support.probed_node import BOTH, NICS, Node, nic, said
 
@@ -75,7 +75,7 @@ def test_neither_a_fault_nor_a_word_of_people_is_a_lost_driver() -> None:
     assert node.line("nvml").line("nvml").world.lost == {}
 
 
-@pytest.mark.parametrize("driver", [UNLOADED, None])
+@cases("driver", UNLOADED, None)
 def test_a_node_that_never_had_a_device_lacks_none(driver: Driver | None) -> None:
     node = Node(NVML).line("nvml", **({"driver": driver} if driver else {}))
     assert node.world.lost == {}

@@ -50,7 +50,7 @@ def test_an_annotation_for_a_container_that_the_pod_has_not_is_kept_as_a_stray()
     assert read(pod()).strays == ()
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+@cases("phase", "Succeeded", "Failed")
 def test_a_pod_that_has_ended_is_finished(phase: str) -> None:
     assert read(pod(status={"phase": phase})).finished
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-import pytest
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from support.cases import cases
 from support.facts import gpu, gpu_id
@@ -54,7 +53,7 @@ def test_without_a_node_that_every_program_needs_no_gpu_is_offered(config: dict[
     assert (node.offers, node.world.inventory.problems) == ({GPU: BOTH}, ())
 
 
-@pytest.mark.parametrize("config", [PASSED, BY_CDI])
+@cases("config", PASSED, BY_CDI)
 def test_at_a_first_start_too_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
     node = Node(gpu(0, minor=0), gpu(1, minor=1), local=LOCAL, existing=EVERY - {"/dev/nvidia1"})
     node.given(cdi={"nvidia": CdiEnvironment()}).now(config)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_probe.amd import PROFILE
@@ -160,7 +159,7 @@ def test_a_gpu_of_which_the_name_is_another_resources_is_left_out_and_no_restart
 
 
 # --- devices that are gone --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("restarts", [False, True])
+@cases("restarts", False, True)
 def test_a_gpu_that_is_gone_and_was_in_mig_mode_leaves_the_others_in_service(restarts: bool) -> None:
     single = {"partitions": {"strategy": "single"}}
     node = Stepped(*(cut(number, "1g.10gb", "1g.10gb") for number in range(8))).now(single)
@@ -173,9 +172,10 @@ def test_a_gpu_that_is_gone_and_was_in_mig_mode_leaves_the_others_in_service(res
     assert node.config == "Applied"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("config", "offered"),
-    [(sharing("memory", memoryUnit="20Gi"), {MEMORY: 4}), (sharing("mps", replicas=40), {GPU: 40})],
+    (sharing("memory", memoryUnit="20Gi"), {MEMORY: 4}),
+    (sharing("mps", replicas=40), {GPU: 40}),
 )
 def test_a_policy_is_in_effect_though_a_gone_gpu_does_not_fit(config: dict[str, Any], offered: dict[str, int]) -> None:
     node = with_mps(SMALL).now({})

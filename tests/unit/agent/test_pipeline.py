@@ -171,7 +171,7 @@ def test_what_is_refused_is_named_by_section_and_field(config: dict[str, Any], s
     assert node.given(seen=seen({})).line().world.config.refused is None
 
 
-@pytest.mark.parametrize(("strategy", "says"), [("single", "MPS cannot share MIG devices"), ("mixed", "not possible")])
+@cases(("strategy", "says"), ("single", "MPS cannot share MIG devices"), ("mixed", "not possible"))
 def test_mps_and_mig_that_make_no_sense_together_keep_the_last_good_configuration(strategy: str, says: str) -> None:
     """Each makes sense alone, and may come from a policy of its own."""
     cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
@@ -213,7 +213,7 @@ def test_a_capacity_that_counts_nothing_is_named_and_where_a_configuration_comes
     assert plain.world.config.sources == ("policy",)
 
 
-@pytest.mark.parametrize("state_kept", [True, False])
+@cases("state_kept", True, False)
 def test_a_bad_configuration_requests_the_end_of_no_daemon_though_the_state_file_is_lost(state_kept: bool) -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=facts({(GPU, 25): ""})).line()
     again = node.restarted() if state_kept else Node(*TWO_GPUS, local=WITH_MPS)
@@ -272,7 +272,7 @@ def test_at_a_first_start_no_daemon_is_requested_while_another_plugin_offers_its
     assert [each.resource for each in node.world.daemons or ()] == [GPU]
 
 
-@pytest.mark.parametrize("before", [{}, MPS_BY_TWO], ids=["whole GPUs", "other shares by MPS"])
+@cases("before", {}, MPS_BY_TWO, ids=["whole GPUs", "other shares by MPS"])
 def test_a_daemon_stays_wanted_while_its_change_waits_for_the_state_file(before: dict[str, Any]) -> None:
     """Or it would be ended, and started again for the same change a moment later."""
     taken = frozenset({gpu_id(0), gpu_id(1)})  # as nodedevices-mps announces them
@@ -465,7 +465,7 @@ def test_a_gpu_that_is_made_whole_under_a_mig_device_just_allocated_is_offered_t
     assert (node.config, node.counts) == ("Applied", {GPU: (1, 1)})
 
 
-@pytest.mark.parametrize("known", ["List", "checkpoint"])
+@cases("known", "List", "checkpoint")
 def test_a_restarted_agent_offers_nothing_before_it_can_know_who_holds_what(known: str) -> None:
     """Another plugin's pod may hold a GPU under its own id; the state file does not say so."""
     theirs = Offer(resource="vendor.example/gpu", ids=(f"{gpu_id(0)}::0",))
@@ -586,12 +586,10 @@ def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -
     assert node.world.active.effective.sections.injection.device_list_strategies == ("cdi-cri",)
 
 
-@pytest.mark.parametrize(
+@cases(
     "requested",
-    [
-        {"seen": seen({"injection": {"deviceListStrategies": ["envvar", "cdi-annotations"]}})},
-        {"file": FileOutcome(config=parse_file(b"flags: {plugin: {deviceListStrategy: [cdi-cri]}}"))},
-    ],
+    {"seen": seen({"injection": {"deviceListStrategies": ["envvar", "cdi-annotations"]}})},
+    {"file": FileOutcome(config=parse_file(b"flags: {plugin: {deviceListStrategy: [cdi-cri]}}"))},
 )
 def test_at_a_first_start_nothing_is_offered_by_cdi_until_its_files_can_be_written(requested: dict[str, Any]) -> None:
     node = Node(*TWO_GPUS).given(**requested, cdi=found(READ_ONLY)).line()
@@ -676,7 +674,7 @@ def test_a_recovery_that_was_confirmed_before_a_new_fault_counts_no_more_also_af
     assert node.restarted().given(seen=again).line().counts == {GPU: (2, 1)}
 
 
-@pytest.mark.parametrize("beside", ["", f",{gpu_id(1)}=recovered@{CONFIRMED}"])
+@cases("beside", "", f",{gpu_id(1)}=recovered@{CONFIRMED}")
 def test_what_an_agent_of_before_acted_on_is_not_acted_on_again_and_is_not_reported(beside: str) -> None:
     """It took entries without a time."""
     node = Node(*TWO_GPUS).line().line(xids=(xid(79),))

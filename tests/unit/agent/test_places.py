@@ -314,9 +314,10 @@ def other(*nodes: str, pci: str = "", **facts: Any) -> DeviceFact:
     return nic(**{"index": 5, "id": "OTHER", "pci_bus_id": pci, "device_nodes": nodes, **facts})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("first", "second"),
-    [(CARD, other("/dev/card0")), (nic(0, id="CARD"), other(pci="0000:3b:00.0"))],
+    (CARD, other("/dev/card0")),
+    (nic(0, id="CARD"), other(pci="0000:3b:00.0")),
     ids=["one device node", "one PCI address"],
 )
 def test_of_two_devices_at_one_place_the_first_is_offered_and_the_other_named(

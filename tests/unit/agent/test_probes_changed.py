@@ -160,7 +160,7 @@ def test_a_broken_device_of_a_gone_probe_leaves_on_a_persons_word_and_its_late_l
 
 
 # --- another in its place ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("text", ["ib=/opt/nic-probe", OTHER_NICS])
+@cases("text", "ib=/opt/nic-probe", OTHER_NICS)
 def test_a_device_that_the_next_probe_reports_too_is_offered_all_the_time_and_held_as_before(text: str) -> None:
     node, name = both().held(RDMA, "NIC-0"), text.partition("=")[0]
     assert sorted(node.uses(said("nvml", text)).offered) == sorted([gpu_id(0), "NIC-0"])
@@ -169,9 +169,10 @@ def test_a_device_that_the_next_probe_reports_too_is_offered_all_the_time_and_he
     assert (node.states["NIC-0"], node.problems) == (("Healthy", ""), [])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("old", "new"),
-    [({}, {}), ({"pci_bus_id": "", "device_nodes": ("/dev/u0", "/dev/cm")}, {"device_nodes": ("/dev/u0",)})],
+    ({}, {}),
+    ({"pci_bus_id": "", "device_nodes": ("/dev/u0", "/dev/cm")}, {"device_nodes": ("/dev/u0",)}),
 )
 def test_hardware_under_another_id_goes_to_no_pod_while_one_holds_it(old: dict[str, Any], new: dict[str, Any]) -> None:
     renamed, beside = nic(0, id="mlx5_0", **new), nic(1, id="mlx5_1")

@@ -6,7 +6,6 @@ import dataclasses
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_api.base import to_dict
 from nodedevices_api.meta import Condition, find
@@ -545,7 +544,7 @@ def test_config_applied_says_what_is_in_effect(config: ConfigStatus, expected: t
     assert condition(facts(config=config), "ConfigApplied") == expected
 
 
-@pytest.mark.parametrize("state", [HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED])
+@cases("state", HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED)
 def test_holders_that_may_be_old_are_kept_and_said_to_be_unknown(state: HoldersState) -> None:
     made = facts(holdings=holding(holder(gpu_id(0)), state=state, message="why"))
     assert condition(made, "HoldersKnown") == ("Unknown", state.value, "why")

@@ -8,7 +8,6 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_api.base import to_dict
@@ -35,6 +34,7 @@ from nodedevices_plugin.sharing.registry import TimeSlicing
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Link, Machine, Partition
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.reports import node_facts
 from support.stepped_node import Node
@@ -162,7 +162,7 @@ def test_what_is_left_out_is_named_and_of_a_device_its_health_stays() -> None:
     assert f"left out of this object: device {gpu_id(0)}: numaNode: " in ready.message
 
 
-@pytest.mark.parametrize("profile", ["1g.10gb+me", "x" * 48])
+@cases("profile", "1g.10gb+me", "x" * 48)
 def test_a_partition_whose_profile_makes_no_name_costs_no_other_device_its_place(profile: str) -> None:
     """As a probe of one's own may write it."""
     odd = DeviceFact(

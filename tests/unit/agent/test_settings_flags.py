@@ -41,7 +41,7 @@ def test_a_flag_is_stronger_than_its_variable_also_for_who_serves_the_kubelet() 
     assert "did you mean Observe?" in refused(["--serving-mode=observed"])
 
 
-@pytest.mark.parametrize("arguments", [["--device-list-strategy=envvar"], ["--device-list-strategy", "envvar"]])
+@cases("arguments", ["--device-list-strategy=envvar"], ["--device-list-strategy", "envvar"])
 def test_nvidias_flags_are_taken_in_both_forms(arguments: list[str]) -> None:
     assert parse(arguments, HERE).given == {"device-list-strategy": ("envvar",)}
 

@@ -94,7 +94,7 @@ def test_events_are_counted_by_probe() -> None:
     assert {name: cursor.sequence for name, cursor in node.world.known.cursors.items()} == {"nvml": 3, "nics": 7}
 
 
-@pytest.mark.parametrize("first", [("nvml", "nics"), ("nics", "nvml")])
+@cases("first", ("nvml", "nics"), ("nics", "nvml"))
 def test_an_id_that_two_probes_report_is_the_first_ones_and_is_said(first: Sequence[str]) -> None:
     node = made()
     for probe in first:

@@ -14,6 +14,7 @@ from nodedevices_api.base import Loose, Root
 from nodedevices_api.fields import PATTERN_HINTS, RESOURCE_NAME_PATTERN
 from nodedevices_api.meta import ObjectMeta
 from pydantic import Field
+from support.cases import cases
 
 ROOT = Path(__file__).parents[3]
 PLURALS = [kind.plural for kind in crdgen.KINDS]
@@ -75,7 +76,7 @@ def test_check_is_content_with_what_generate_wrote_and_shows_what_differs_and_wh
     assert "nickNames" in file.read_text(), "--check writes nothing"
 
 
-@pytest.mark.parametrize("plural", PLURALS)
+@cases("plural", *PLURALS)
 def test_every_schema_is_structural(plural: str) -> None:
     for path, node in nodes(schemas()[plural]):
         unknown = set(node) - crdgen.KEYWORDS - {"properties", "items", "additionalProperties", "default"}

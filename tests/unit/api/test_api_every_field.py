@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-import pytest
 import yaml
 from nodedevices_api.base import Root
 from nodedevices_api.devicepolicy import DevicePolicy
@@ -15,6 +14,7 @@ from nodedevices_api.nodedevices import NodeDevices
 from nodedevices_common.errors import InputError
 from pydantic import BaseModel
 from support import schemacases
+from support.cases import cases
 
 CRDS = Path(__file__).parents[3] / "crds"
 
@@ -51,7 +51,7 @@ def given(value: object) -> Iterator[tuple[str, str]]:
             yield from given(part)
 
 
-@pytest.mark.parametrize(("model", "file"), [(NodeDevices, "nodedevices"), (DevicePolicy, "devicepolicies")])
+@cases(("model", "file"), (NodeDevices, "nodedevices"), (DevicePolicy, "devicepolicies"))
 def test_the_objects_with_every_field_have_every_field_of_the_models(model: type[Root], file: str) -> None:
     def allowed(document: dict[str, Any]) -> bool:
         try:

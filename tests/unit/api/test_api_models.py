@@ -35,7 +35,7 @@ def test_group_and_version_are_said_once_and_the_full_policy_sets_every_field() 
     assert unset(spec, "spec") == []
 
 
-@pytest.mark.parametrize("document", [FULL_NODE, FULL_POLICY], ids=["NodeDevices", "DevicePolicy"])
+@cases("document", FULL_NODE, FULL_POLICY, ids=["NodeDevices", "DevicePolicy"])
 def test_a_full_example_comes_back_as_it_went_in(document: dict[str, Any]) -> None:
     model = parse(kind_of(document), document)
     assert to_dict(model) == {**document, "metadata": {"name": document["metadata"]["name"]}}

@@ -10,7 +10,6 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
-import pytest
 from nodedevices_api import crdgen
 from nodedevices_api.base import Root
 from nodedevices_api.devicepolicy import DevicePolicy
@@ -45,7 +44,7 @@ def made(kind: str) -> list[schemacases.Case]:
     return schemacases.cases(crd(kind), lambda document: not refusal(document))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", *KINDS)
 def test_every_bound_has_an_object_at_it_and_one_beyond_it(kind: str) -> None:
     cases = made(kind)
     assert [(case.place, case.bound) for case in cases] == schemacases.bounds(crd(kind))
@@ -67,7 +66,7 @@ def conditions(kind: str) -> Counter[tuple[str, str]]:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@cases("kind", *KINDS)
 def test_every_condition_between_fields_has_an_object_that_breaks_it_and_one_that_keeps_it(kind: str) -> None:
     rules = conditions(kind)
     tried = Counter(

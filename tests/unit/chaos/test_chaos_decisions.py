@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import yaml
 from chaos import machines, model
 from chaos.decide import SETTLE_EVERY, decide, sequence
@@ -21,6 +20,7 @@ from chaos.model import (
     Strike,
     after,
 )
+from support.cases import cases
 
 LONG = 3000
 BY_API = (CreatePod, DeletePod, SetPolicy, model.Cordon)
@@ -71,7 +71,7 @@ def test_a_calm_run_kills_nothing_and_takes_nothing_away() -> None:
     assert kinds == {*BY_API, Strike, Cure, Cut, Settle}
 
 
-@pytest.mark.parametrize("node", machines.NODES)
+@cases("node", *machines.NODES)
 def test_what_is_struck_and_cut_is_in_the_devices_file_until_it_is_cured(node: str) -> None:
     plan = Plan()
     for action in (Strike(node, 0, "lost", "e-1"), Strike(node, 3, "xid79", "e-2"), Cut(node, 2, "two-large")):

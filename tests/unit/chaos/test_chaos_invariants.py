@@ -92,7 +92,7 @@ def test_a_container_that_the_kubelet_does_not_know_just_now_still_has_what_it_h
     assert invariants.nothing_twice(forgotten, before)
 
 
-@pytest.mark.parametrize("phase", ["Failed", "gone"])
+@cases("phase", "Failed", "gone")
 def test_a_container_of_a_pod_that_is_over_may_take_a_moment_to_end(phase: str) -> None:
     node, history = running(first=[(GPU, A)], second=[(GPU, A)])
     pods = {name: PodSeen(f"uid-{name}", name, "n1", "Running") for name in ("first", "second")}
@@ -254,7 +254,7 @@ def test_a_link_that_is_down_is_a_fault_where_the_nic_is_offered_or_held() -> No
         assert any("device 5" in each for each in wrong(seen, unused.nodes["n1"])) is (state == "Degraded")
 
 
-@pytest.mark.parametrize(("withheld", "right"), [([], "Degraded"), ([{"devices": ["gpu-5"], "count": 1}], "Unhealthy")])
+@cases(("withheld", "right"), ([], "Degraded"), ([{"devices": ["gpu-5"], "count": 1}], "Unhealthy"))
 def test_where_policies_are_not_possible_a_link_is_judged_by_what_is_in_effect(withheld: list[Any], right: str) -> None:
     struck = after(Plan(), Strike("n1", 5, "linkDown", "e"))
     down = after(struck, SetPolicy("n1", "resources", "nics")).nodes["n1"]

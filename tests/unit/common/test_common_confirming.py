@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api.bounds import DEVICE_ID_PATTERN, MAX_DEVICE_ID
@@ -26,6 +25,7 @@ from nodedevices_common.confirming import (
     split,
     with_entries,
 )
+from support.cases import cases
 
 AT = "2026-11-23T12:00:00Z"
 TIME = "<RFC 3339 time with a zone>"
@@ -33,18 +33,16 @@ ids = st.from_regex(DEVICE_ID_PATTERN, fullmatch=True).filter(lambda text: len(t
 words = st.text(max_size=300) | st.from_regex(r"[a-z*=@, ]*", fullmatch=True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "entries"),
-    [
-        ("", []),
-        (" , ,", []),
-        (f"GPU-1=recovered@{AT}", [("GPU-1", "recovered", AT)]),
-        (f" GPU-1=removed@{AT} , *=removed@{AT},", [("GPU-1", "removed", AT), (EVERY, "removed", AT)]),
-        ("GPU-1=removed@2026-11-23T12:00:00.123456+01:00", [("GPU-1", "removed", "2026-11-23T12:00:00.123456+01:00")]),
-        ("config=accepted@0ab9", [("config", "accepted", "0ab9")]),
-        (f"config=removed@{AT}", [("config", "removed", AT)]),  # a device may be called so
-        (f"0000:1b:00.0_a-B=recovered@{AT}", [("0000:1b:00.0_a-B", "recovered", AT)]),
-    ],
+    ("", []),
+    (" , ,", []),
+    (f"GPU-1=recovered@{AT}", [("GPU-1", "recovered", AT)]),
+    (f" GPU-1=removed@{AT} , *=removed@{AT},", [("GPU-1", "removed", AT), (EVERY, "removed", AT)]),
+    ("GPU-1=removed@2026-11-23T12:00:00.123456+01:00", [("GPU-1", "removed", "2026-11-23T12:00:00.123456+01:00")]),
+    ("config=accepted@0ab9", [("config", "accepted", "0ab9")]),
+    (f"config=removed@{AT}", [("config", "removed", AT)]),  # a device may be called so
+    (f"0000:1b:00.0_a-B=recovered@{AT}", [("0000:1b:00.0_a-B", "recovered", AT)]),
 )
 def test_an_entry_says_what_is_answered(value: str, entries: list[tuple[str, str, str]]) -> None:
     assert read(value, OF_NODE) == (entries, [])
@@ -65,28 +63,33 @@ def test_each_object_has_entries_of_its_own_found_as_they_are_written() -> None:
     assert not says(value, ACTIONS_RESUMED, AT)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("entry", "right"),
-    [
-        ("GPU-1=recovered", f"GPU-1=recovered@{TIME}"),
-        ("GPU-1=recovered@", f"GPU-1=recovered@{TIME}"),
-        ("GPU-1=recovered@now", f"GPU-1=recovered@{TIME}"),
-        ("GPU-1=recovered@2026-11-23T12:00:00", f"GPU-1=recovered@{TIME}"),
-        (f"GPU-1=recovered@{AT}@{AT}", f"GPU-1=recovered@{TIME}"),
-        (f"GPU-1=removed@{AT}=x", f"GPU-1=removed@{TIME}"),
-        ("*=removed", f"*=removed@{TIME}"),
-        ("config=accepted", "config=accepted@<spec.configHash>"),
-        ("config=accepted@a b", "config=accepted@<spec.configHash>"),
-        (f"config=accepted@{'a' * 65}", "config=accepted@<spec.configHash>"),
-    ],
+    ("GPU-1=recovered", f"GPU-1=recovered@{TIME}"),
+    ("GPU-1=recovered@", f"GPU-1=recovered@{TIME}"),
+    ("GPU-1=recovered@now", f"GPU-1=recovered@{TIME}"),
+    ("GPU-1=recovered@2026-11-23T12:00:00", f"GPU-1=recovered@{TIME}"),
+    (f"GPU-1=recovered@{AT}@{AT}", f"GPU-1=recovered@{TIME}"),
+    (f"GPU-1=removed@{AT}=x", f"GPU-1=removed@{TIME}"),
+    ("*=removed", f"*=removed@{TIME}"),
+    ("config=accepted", "config=accepted@<spec.configHash>"),
+    ("config=accepted@a b", "config=accepted@<spec.configHash>"),
+    (f"config=accepted@{'a' * 65}", "config=accepted@<spec.configHash>"),
 )
 def test_an_entry_that_does_not_say_what_it_answers_is_named_with_what_would_be_right(entry: str, right: str) -> None:
     assert read(entry, OF_NODE) == ([], [f"{entry[:119] + '…' if len(entry) > 120 else entry}: give {right}"])
 
 
-@pytest.mark.parametrize(
+@cases(
     "entry",
-    ["x", "=", "@", f"=recovered@{AT}", f"*=recovered@{AT}", f"GPU-1=fine@{AT}", f"GPU-1@{AT}", f"a=b=removed@{AT}"],
+    "x",
+    "=",
+    "@",
+    f"=recovered@{AT}",
+    f"*=recovered@{AT}",
+    f"GPU-1=fine@{AT}",
+    f"GPU-1@{AT}",
+    f"a=b=removed@{AT}",
 )
 def test_an_unknown_subject_or_answer_is_named_with_all_that_there_are(entry: str) -> None:
     entries, (problem,) = read(entry, OF_NODE)
@@ -94,7 +97,7 @@ def test_an_unknown_subject_or_answer_is_named_with_all_that_there_are(entry: st
     assert problem == f"{entry}: give {' or '.join(map(str, OF_NODE))}"
 
 
-@pytest.mark.parametrize("what", ["-1", "1.0", "٣", "03", "0", "", "9" * 65, "1_0"])
+@cases("what", "-1", "1.0", "٣", "03", "0", "", "9" * 65, "1_0")
 def test_a_generation_is_a_number_as_the_api_server_writes_it(what: str) -> None:
     entries, problems = read(f"rollout=resumed@{what}", OF_POLICY)
     assert (entries, len(problems)) == ([], 1)

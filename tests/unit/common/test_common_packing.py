@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from nodedevices_common.pod_requests import choose
 from support.cases import cases
 
@@ -27,7 +26,7 @@ def test_the_fullest_device_with_room_is_chosen_or_the_emptiest_and_of_equals_th
     assert choose(FREE, size, spread=spread) == chosen
 
 
-@pytest.mark.parametrize("spread", [False, True])
+@cases("spread", False, True)
 def test_no_device_is_chosen_where_there_is_none(spread: bool) -> None:
     assert choose({}, 1, spread=spread) is None
 

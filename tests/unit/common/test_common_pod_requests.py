@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_common.pod_requests import ALL, INIT, MAIN, SIDECAR, Container, Demand, pod_containers, wants
@@ -102,7 +101,7 @@ def test_an_annotation_that_names_no_container_is_named_and_harms_no_other() -> 
     assert (want.demand, want.problem) == (Demand(percent=30), "")
 
 
-@pytest.mark.parametrize("cores", [100, 200])
+@cases("cores", 100, 200)
 def test_whole_gpus_of_vcuda_cores_do_not_go_with_shares_of_memory(cores: int) -> None:
     [want] = wants([Container(name="main", requests={MEMORY: 2, VCUDA: cores})], MEMORY)
     assert want.demand == ALL

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_operator.extender.shares import (
     HeldShares,
     MemoryResource,
@@ -125,7 +124,7 @@ def test_shares_of_which_some_are_withheld_are_not_free_again(free: int, held: i
     assert (found.offered, found.free) == (offered, max(0, free))
 
 
-@pytest.mark.parametrize("broken", ["device", "part"])
+@cases("broken", "device", "part")
 def test_a_partition_is_in_service_and_present_as_itself_and_its_device_are(broken: str) -> None:
     part = gpu(0, 10) | {"id": "MIG-1"}
     whole: dict[str, Any] = {"id": "GPU-0", "index": 0, "health": {"state": "Healthy"}, "partitions": [part]}
@@ -155,7 +154,7 @@ def test_unlisted_holders_are_counted_where_the_list_is_cut_and_a_reason_without
     assert read(raw).resources[MEMORY].withheld == (WithheldShares("SamePlace", 4),)
 
 
-@pytest.mark.parametrize("first", [True, False])
+@cases("first", True, False)
 def test_a_node_of_which_any_device_has_partitions_that_are_not_listed_is_not_judged(first: bool) -> None:
     cut, plain = gpu(0, 24) | {"partitionsTruncated": 1}, gpu(1, 24)
     assert shared(*((cut, plain) if first else (plain, cut))) == ()

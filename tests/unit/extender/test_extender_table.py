@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.extender.cache import SharesCache
@@ -47,13 +46,13 @@ def test_a_pod_that_fits_no_single_gpu_is_refused_in_words() -> None:
     assert refused == PodFit(refusal=f"no single GPU has 49 units of {MEMORY} (largest: 48); request fewer", never=True)
 
 
-@pytest.mark.parametrize(("size", "fits"), [(15, True), (16, False)])
+@cases(("size", "fits"), (15, True), (16, False))
 def test_a_node_passes_for_as_much_as_its_emptiest_gpu_has(size: int, fits: bool) -> None:
     table = there(cache(node_devices("n1", gpu(0, 24, held=12), gpu(1, 24, held=9))).table("n1", MEMORY, 1.0))
     assert table.fits(requests_of(pod("p", size), {MEMORY})[MEMORY]) is fits
 
 
-@pytest.mark.parametrize("state", ["Unhealthy", "Unknown"])
+@cases("state", "Unhealthy", "Unknown")
 def test_a_gpu_out_of_service_has_no_room_whatever_is_given_back_on_it(state: str) -> None:
     finished = holder("gone", 10)
     known = cache(node_devices("n1", gpu(0, 24, finished, state=state, free=0), gpu(1, 24, held=20)))
@@ -128,7 +127,7 @@ def test_what_pods_hold_of_this_node_and_resource_counts_once_and_until_they_end
     assert free(known) == [24]
 
 
-@pytest.mark.parametrize(("first", "left"), [("a", [2, 0]), ("b", [0, 2])])
+@cases(("first", "left"), ("a", [2, 0]), ("b", [0, 2]))
 def test_bound_pods_are_placed_in_the_order_in_which_they_were_bound(first: str, left: list[int]) -> None:
     """10 and 8 on two GPUs of which each has 10: whichever comes first is on the first."""
     when = {"a": "2026-11-22T12:00:01Z", "b": "2026-11-22T12:00:01Z"} | {first: "2026-11-22T12:00:00Z"}
@@ -186,7 +185,7 @@ def test_who_follows_one_of_its_name_has_its_own_place_and_an_init_containers_st
     assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6), free=3)), held)) == [0]
 
 
-@pytest.mark.parametrize(("held", "left"), [(60, 25), (70, 15)])
+@cases(("held", "left"), (60, 25), (70, 15))
 def test_where_not_all_holders_are_listed_the_earliest_pods_have_the_unlisted_shares(held: int, left: int) -> None:
     """60 are held, 10 of them by a listed holder: `old` and `older` have the other 50, and `new` is yet to come. So it
     is where 10 more are held, since these are not enough for it."""
@@ -259,7 +258,7 @@ def test_a_pod_that_says_wrongly_what_it_needs_waits_and_once_bound_counts_as_al
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("packing", "scores"), [("binpack", [10, 5, 2]), ("spread", [0, 5, 8])])
+@cases(("packing", "scores"), ("binpack", [10, 5, 2]), ("spread", [0, 5, 8]))
 def test_the_fuller_the_chosen_gpu_will_be_the_higher_its_node_scores_and_with_spread_the_lower(
     packing: str, scores: list[int]
 ) -> None:
@@ -277,7 +276,7 @@ def test_the_score_is_that_of_the_gpu_which_the_agent_will_choose() -> None:
     assert judge(spread, pod("p", 10)).score == 5
 
 
-@pytest.mark.parametrize(("packing", "score"), [("binpack", 7), ("spread", 3)])
+@cases(("packing", "score"), ("binpack", 7), ("spread", 3))
 def test_of_several_chosen_gpus_the_score_is_the_middle(packing: str, score: int) -> None:
     known = cache(node_devices("n1", gpu(0, 20), gpu(1, 20), packing=packing))
     assert judge(known, pod("p", container("a", 12), container("b", 16))).score == score

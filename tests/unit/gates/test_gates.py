@@ -7,7 +7,6 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_api import withheld as reasons
 from nodedevices_plugin.gates import GateFacts, MissingLibraries, WaitingChange, apply
@@ -36,6 +35,7 @@ from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.registry import TimeSlicing
+from support.cases import cases
 from support.daemons import answers
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import gated
@@ -100,9 +100,7 @@ def test_nothing_in_the_way_leaves_the_shape_and_a_fault_blocks_with_its_reason(
     assert said(plan, gpu_id(1)).message == "Xid79"
 
 
-@pytest.mark.parametrize(
-    ("state", "says"), [(HealthState.UNKNOWN, "not reported by its probe yet"), (HealthState.UNHEALTHY, "Unhealthy")]
-)
+@cases(("state", "says"), (HealthState.UNKNOWN, "not reported by its probe yet"), (HealthState.UNHEALTHY, "Unhealthy"))
 def test_a_device_that_is_withheld_without_a_reason_says_its_state(state: HealthState, says: str) -> None:
     silent = dataclasses.replace(WELL[gpu_id(0)], state=state, offered=False)
     blocked = there(unfit(BOTH.devices[0], None, {gpu_id(0): silent}))
@@ -150,7 +148,7 @@ def test_shares_of_a_gpu_that_a_pod_holds_whole_wait_for_that_pod() -> None:
     assert said(plan, f"{gpu_id(0)}::0").waits_for == ()
 
 
-@pytest.mark.parametrize(("shown", "listed"), [(frozenset({GPU}), 4), (frozenset(), 0)])
+@cases(("shown", "listed"), (frozenset({GPU}), 4), (frozenset(), 0))
 def test_shares_without_their_daemon_stay_listed_only_where_the_kubelet_knows_them(
     shown: frozenset[str], listed: int
 ) -> None:

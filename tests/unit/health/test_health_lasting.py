@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -40,7 +39,7 @@ def test_a_condition_becomes_a_fault_once_it_has_lasted_and_is_over_after_the_ho
     assert lines(story, NO_BRAKE, until=PASSING_SECONDS + 10 + HOLD).says() == WELL
 
 
-@pytest.mark.parametrize("between", [NO_BRAKE, UNREADABLE], ids=["over", "unreadable"])
+@cases("between", NO_BRAKE, UNREADABLE, ids=["over", "unreadable"])
 def test_a_line_that_does_not_show_it_begins_the_count_anew(between: Readings) -> None:
     story = lines(lines(Story(), BRAKE, until=PASSING_SECONDS), between, until=PASSING_SECONDS + 1)
     assert lines(story, BRAKE, until=2 * PASSING_SECONDS).says() == WELL

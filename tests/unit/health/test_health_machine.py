@@ -256,7 +256,7 @@ def test_a_remap_failure_stays_while_it_cannot_be_read_and_an_action_of_the_driv
     assert keep_alive(story, OLD, seconds=HOLD).says() == ("Healthy", "")
 
 
-@pytest.mark.parametrize("rules", [HealthRules(hold_down_seconds=0), HealthRules(hold_down_seconds=60)])
+@cases("rules", HealthRules(hold_down_seconds=0), HealthRules(hold_down_seconds=60))
 def test_a_fault_is_reported_once_however_late_it_came_or_short_the_hold_down_is(rules: HealthRules) -> None:
     story = Story(rules).line(gpu(0), at=0).line(gpu(0), at=100, xids=[xid(62, after=1)])
     assert story.says() == ("Unhealthy", "Xid62")
@@ -473,7 +473,7 @@ def test_an_undecided_xid_withholds_a_gpu_beside_lesser_faults_and_silence() -> 
     assert (story.says(), story.verdict().offered) == (("Unknown", "ProbeSilent"), False)
 
 
-@pytest.mark.parametrize("number", [48, 79])
+@cases("number", 48, 79)
 def test_a_fatal_xid_for_which_the_driver_names_no_gpu_takes_none_out(number: int) -> None:
     story = Story().line(gpu(0), gpu(1), at=0, xids=[xid(number, None)])
     assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Healthy", ""))
@@ -557,9 +557,10 @@ def test_a_missing_device_is_missing_whatever_a_rule_says() -> None:
     assert story.says(1) == ("Unhealthy", "Missing")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "state", "says"),
-    [("poison", "Unhealthy", ("Unhealthy", "Poison")), ("gpu-unavailable", "Ignored", ("Healthy", ""))],
+    ("poison", "Unhealthy", ("Unhealthy", "Poison")),
+    ("gpu-unavailable", "Ignored", ("Healthy", "")),
 )
 def test_a_rule_says_what_events_mean(kind: str, state: Literal["Ignored", "Unhealthy"], says: tuple[str, str]) -> None:
     reason = {"poison": "Poison", "gpu-unavailable": "GpuUnavailable"}[kind]
@@ -667,7 +668,7 @@ def test_a_flood_is_one_fault_and_one_since() -> None:
     assert len(verdict.message) <= 512
 
 
-@pytest.mark.parametrize("last_seen", [None, timedelta(hours=2)])
+@cases("last_seen", None, timedelta(hours=2))
 def test_a_remembered_fault_of_a_clock_that_was_ahead_counts_from_now(last_seen: timedelta | None) -> None:
     story = Story().line(OLD, at=0, xids=[xid(79)])
     [known] = story.verdict().faults

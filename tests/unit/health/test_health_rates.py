@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.sections import HealthRule
@@ -127,7 +126,7 @@ def test_rows_with_the_same_reason_are_one_condition_also_without_one_of_the_cou
     assert condition(told, "Either") is False
 
 
-@pytest.mark.parametrize(("state", "says"), [("Ignored", WELL), ("Unhealthy", ("Unhealthy", "Fast"))])
+@cases(("state", "says"), ("Ignored", WELL), ("Unhealthy", ("Unhealthy", "Fast")))
 def test_a_health_rule_may_make_nothing_or_more_of_it(state: str, says: tuple[str, str]) -> None:
     rule = HealthRule.model_validate({"reasons": ["Fast"], "state": state})
     assert lasts(lasts(story(rule), 5, errors=0), 5, errors=9).says() == says
@@ -165,7 +164,7 @@ def test_what_a_counter_rose_by_while_it_was_not_seen_is_no_fault(away: str) -> 
     assert condition(told) is True, "it is counted from there on"
 
 
-@pytest.mark.parametrize("away", ["no counter", "restart"])
+@cases("away", "no counter", "restart")
 def test_a_fault_lasts_until_a_whole_window_is_known_again(away: str) -> None:
     told = lasts(lasts(story(), 10, errors=0), 5, errors=9)
     told = told.restart() if away == "restart" else told.line(device())

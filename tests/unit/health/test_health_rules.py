@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health.events import logged_events
 from nodedevices_plugin.health.history import follow_notices
@@ -89,7 +88,7 @@ def test_a_device_under_no_rule_has_its_usual_meaning_and_a_reading_goes_by_its_
     assert story.says(1)[1] == "RowRemapPending"
 
 
-@pytest.mark.parametrize(("match", "hit"), [({"type": "gpu"}, True), ({"type": "nic"}, False)])
+@cases(("match", "hit"), ({"type": "gpu"}, True), ({"type": "nic"}, False))
 def test_a_partition_has_its_devices_rules(match: dict[str, Any], *, hit: bool) -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
     rules = ruled({"reasons": ["Xid94"], "state": "Unhealthy", "match": match})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from nodedevices_api.sections import DegradedRule, Health, HealthRule, Signal
 from nodedevices_plugin.health import levels
 from nodedevices_plugin.health.reasons import known
@@ -112,9 +111,7 @@ def test_a_policy_that_drops_its_rule_or_raises_its_threshold_applies_to_what_ca
     assert lines(lines(story, 90, until=14), 90, until=14 + HOLD).says() == WELL
 
 
-@pytest.mark.parametrize(
-    ("state", "says", "offered"), [("Unhealthy", ("Unhealthy", "TemperatureCelsius"), False), ("Ignored", WELL, True)]
-)
+@cases(("state", "says", "offered"), ("Unhealthy", ("Unhealthy", "TemperatureCelsius"), False), ("Ignored", WELL, True))
 def test_a_health_rule_may_make_more_or_nothing_of_it(state: str, says: tuple[str, str], offered: bool) -> None:
     named = HealthRule.model_validate({"reasons": ["Temperature*"], "state": state})
     story = ruled_by(rule(), rules=(named,)).line(gpu(0, readings=hot(90)))

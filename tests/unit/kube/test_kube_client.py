@@ -106,7 +106,7 @@ def context_of(user: User) -> Context:
     return Context("c", "default", Cluster("https://n1"), user)
 
 
-@pytest.mark.parametrize("token", ["se\ncret", "se\u20accret"])
+@cases("token", "se\ncret", "se\u20accret")
 def test_a_token_that_no_header_may_have_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(KubeconfigError) as refused:
         kubeconfig.credentials(context_of(User(token=token)))

@@ -118,9 +118,7 @@ def test_a_card_by_itself_gives_the_nodes_of_the_older_plugin_as_far_as_they_exi
     assert node.edits(SMART_NIC).envs == {"LD_PRELOAD": f"{LIB}/libonload.so"}
 
 
-@pytest.mark.parametrize(
-    ("file", "absent"), [({}, f"{LIB}/libonload.so"), ({"setPreload": False, "mountOnload": True}, f"{BIN}/onload")]
-)
+@cases(("file", "absent"), ({}, f"{LIB}/libonload.so"), ({"setPreload": False, "mountOnload": True}, f"{BIN}/onload"))
 def test_a_program_does_not_run_without_onload_in_silence(file: dict[str, Any], absent: str) -> None:
     node = Onloaded(card(0), file=file, existing=INSTALLED - {absent}).now()
     with pytest.raises(AllocationError, match=f"amd.com/onload: {absent} is not on this node"):

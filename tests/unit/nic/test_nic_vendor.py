@@ -313,7 +313,7 @@ def test_it_is_no_fault_of_the_node_while_nobody_offers_the_nic(condition: str, 
     assert node.offers == {}
 
 
-@pytest.mark.parametrize("resources", [{}, {"devices": [{"match": {"type": "nic"}, "name": "example.com/nic"}]}])
+@cases("resources", {}, {"devices": [{"match": {"type": "nic"}, "name": "example.com/nic"}]})
 def test_nor_while_a_configuration_is_requested_that_is_not_possible_here(resources: dict[str, Any]) -> None:
     node = Nics(hca(0, conditions=[attributes.LINK_DOWN]), gpu(1, mig_enabled=True), gpu(2)).now()
     node.now({"partitions": {"strategy": "single"}, "resources": resources})
@@ -413,9 +413,7 @@ def test_each_id_of_a_net_device_resource_has_a_file_for_cni_plugins() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("kind", "path"), [("vhost", "/dev/vhost-vdpa-1"), ("virtio", "/sys/bus/virtio/devices/virtio5")]
-)
+@cases(("kind", "path"), ("vhost", "/dev/vhost-vdpa-1"), ("virtio", "/sys/bus/virtio/devices/virtio5"))
 def test_a_vdpa_device_is_described_as_one(kind: str, path: str) -> None:
     function_ = vf(0, vdpaType=kind, vdpaDevice="vdpa1", vdpaPath=path)
     assert written(Nics(function_, sriov=sriov({"vdpaType": kind})).now()) == {

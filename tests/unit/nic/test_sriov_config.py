@@ -64,7 +64,7 @@ def test_several_selectors_must_all_fit_and_the_first_that_does_says_what_a_cont
     assert (first.need_vhost_net, second.need_vhost_net) == (True, False)
 
 
-@pytest.mark.parametrize("of", [port(0), "0000:1B:00.0"])
+@cases("of", port(0), "0000:1B:00.0")
 def test_root_devices_are_addresses_of_physical_functions(of: str) -> None:
     config = read(pool({"rootDevices": [f"{of}#1"]}))
     assert selected(config, *EIGHT, vf(1, of=1)) == [function(1)]
@@ -167,7 +167,7 @@ OF_THE_OPERATOR = (
 )
 
 
-@pytest.mark.parametrize("raw", [b'{"resourceList":null}', b'{"resourceList": []}'])
+@cases("raw", b'{"resourceList":null}', b'{"resourceList": []}')
 def test_a_node_without_policies_of_the_operator_offers_no_function(raw: bytes) -> None:
     assert parse(raw) == SriovConfig()
 

@@ -229,7 +229,7 @@ def test_of_a_gpu_left_out_nothing_is_learned_and_a_list_shows_whose_an_allocate
 # --- who has what -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("taken", [9.0, 10.0])
+@cases("taken", 9.0, 10.0)
 def test_a_list_that_is_not_younger_than_the_allocate_shows_who_had_the_ids_before(taken: float) -> None:
     pods = (pod("a", "30"), pod("b", "60"))
     booked = after(NOTHING_HELD, ids(A, 0, 1), *pods, at=10.0)

@@ -339,7 +339,7 @@ def test_whatever_comes_and_goes_in_any_order_no_gpu_is_booked_over(seed: int, p
     assert held_back > 5
 
 
-@pytest.mark.parametrize("seed", range(2))
+@cases("seed", *range(2))
 def test_with_a_watch_that_is_up_to_date_whoever_is_admitted_can_start(seed: int) -> None:
     dice = random.Random(seed)
     node = Node(offered(8, 16))

@@ -141,7 +141,7 @@ def test_limits_of_mps_are_never_more_than_the_gpu(replicas: int, count: int, me
     assert 0 <= int(limit.removeprefix("0=").removesuffix("M")) * MIB <= memory
 
 
-@pytest.mark.parametrize("dashes", ["-", "--"])
+@cases("dashes", "-", "--")
 def test_the_folder_is_a_flag_with_googles_name_as_alias(dashes: str) -> None:
     answer = answered(gpu_id(0), arguments=(f"{dashes}host-path=/opt/nvidia/",))
     assert answer.mounts == (
@@ -200,7 +200,7 @@ def test_nothing_is_missing_where_there_is_no_gpu_or_the_nodes_are_not_needed(no
 GOOGLES: Mapping[str, str] = {"0": "nvidia3", "1": "nvidia2"}
 
 
-@pytest.mark.parametrize("form", ["{}", "{}/vgpu2"])
+@cases("form", "{}", "{}/vgpu2")
 def test_googles_ids_choose_the_devices_that_are_shared(form: str) -> None:
     gpus = (gpu(0, minor=3), gpu(1, minor=2))
     rule = SharedResource(name="nvidia.com/gpu", replicas=2, devices=(form.format(GOOGLES["1"]),))

@@ -43,14 +43,14 @@ def test_a_file_without_sharing_sets_nothing(document: Any) -> None:
     assert read(document).sections() == {}
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("time-sharing", "timeSlicing"), ("mps", "mps")])
+@cases(("theirs", "ours"), ("time-sharing", "timeSlicing"), ("mps", "mps"))
 def test_sharing_is_so_many_shares_of_each_gpu_one_for_a_container(theirs: str, ours: str) -> None:
     sharing = effective({"GPUSharingConfig": shared(theirs, 4)}).sections.sharing
     assert (sharing.strategy, sharing.fail_requests_greater_than_one) == (ours, True)
     assert [(rule.name, rule.replicas, rule.devices) for rule in sharing.resources] == [(GPU, 4, None)]
 
 
-@pytest.mark.parametrize("more", [{}, {"GPUSharingConfig": shared("time-sharing", 3)}])
+@cases("more", {}, {"GPUSharingConfig": shared("time-sharing", 3)})
 def test_the_deprecated_key_means_time_sharing_and_may_say_the_same_beside_the_new_one(more: dict[str, Any]) -> None:
     assert read({"MaxTimeSharedClientsPerGPU": 3, **more}) == GpuConfig(strategy="time-sharing", clients=3)
 

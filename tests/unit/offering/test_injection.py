@@ -47,13 +47,13 @@ def test_a_container_sees_its_gpus_once_each_in_the_order_of_the_kubelet_and_mig
     assert allocate(plan.resources[0], [mig_id(0, 0)], CONTEXT) == visible(mig_id(0, 0))
 
 
-@pytest.mark.parametrize("ids", [["GPU-gone"], [gpu_id(0), "GPU-gone"]])
+@cases("ids", ["GPU-gone"], [gpu_id(0), "GPU-gone"])
 def test_an_unknown_id_is_refused_with_what_to_do(ids: list[str]) -> None:
     with pytest.raises(AllocationError, match=r"nvidia\.com/gpu: this node does not offer GPU-gone .*Delete the pod"):
         allocate(offered(), ids, CONTEXT)
 
 
-@pytest.mark.parametrize("each", [gpu_id(0), f"{gpu_id(0)}::99"])
+@cases("each", gpu_id(0), f"{gpu_id(0)}::99")
 def test_a_whole_gpu_and_an_unknown_share_are_no_ids_of_a_shared_resource(each: str) -> None:
     with pytest.raises(AllocationError, match="does not offer"):
         allocate(offered(replicas=2), [each], CONTEXT)
@@ -143,7 +143,7 @@ def test_cdi_cri_sets_no_variable_and_the_annotations_key_differs_between_answer
     assert cdi_value(answered(gpu_id(1), strategies=("cdi-annotations",)))[0] != cdi_value(first)[0]
 
 
-@pytest.mark.parametrize("prefix", ["cdi.k8s.io/", "example.com/"])
+@cases("prefix", "cdi.k8s.io/", "example.com/")
 def test_cdi_annotations_name_devices_in_one_annotation(prefix: str) -> None:
     answer = answered(gpu_id(1), gpu_id(0), strategies=("cdi-annotations",), prefix=prefix)
     key, devices = cdi_value(answer)

@@ -86,7 +86,7 @@ def test_threads_go_with_memory_and_all_together_have_no_more_than_all(units: in
     assert envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == percent
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(50, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}), (None, {})])
+@cases(("cores", "threads"), (50, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}), (None, {}))
 def test_where_computing_power_is_shared_threads_go_with_that_and_are_not_limited_on_a_guess(
     cores: int | None, threads: dict[str, str]
 ) -> None:

@@ -117,7 +117,7 @@ def test_devices_and_match_select_what_both_mean(given: dict[str, Any], shared: 
     assert by_name.get(GPU, set()) == {gpu_id(number) for number in {0, 1, 2} - shared}
 
 
-@pytest.mark.parametrize(("name", "unit"), [("aliyun.com/gpu-mem", "1Gi"), ("tencent.com/vcuda-memory", "256Mi")])
+@cases(("name", "unit"), ("aliyun.com/gpu-mem", "1Gi"), ("tencent.com/vcuda-memory", "256Mi"))
 def test_a_name_of_another_maker_brings_its_unit(name: str, unit: str) -> None:
     assert unit_of(offered(*cards(4), rename=name, unit=None)) == unit
     assert unit_of(offered(*cards(4), rename=name, unit="512Mi")) == "512Mi"
@@ -202,7 +202,7 @@ def test_where_no_device_has_room_the_answer_says_how_much_each_has_and_why_it_i
         asked(resource, [*ids(0, 0), *ids(1, 0, 1)], 3, must=(*ids(0, 0), *ids(1, 0)))
 
 
-@pytest.mark.parametrize(("devices", "more"), [(8, "1; delete"), (10, "1 and 2 more devices; delete")])
+@cases(("devices", "more"), (8, "1; delete"), (10, "1 and 2 more devices; delete"))
 def test_of_many_devices_eight_are_named(devices: int, more: str) -> None:
     resource = offered(*cards(*[8] * devices))
     with pytest.raises(AllocationError) as refused:
@@ -329,7 +329,7 @@ class Kubelet:
             self.used[each.device_id] -= 1
 
 
-@pytest.mark.parametrize("packing", ["binpack", "spread"])
+@cases("packing", "binpack", "spread")
 def test_ten_thousand_grants_and_frees_never_over_book_a_device_nor_split_a_request(packing: str) -> None:
     dice = random.Random(packing)
     grants = refused = 0

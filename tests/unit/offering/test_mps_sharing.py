@@ -78,18 +78,16 @@ def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rule", "says"),
-    [
-        (
-            SharedResource(name="nvidia.com/gpu", replicas=4, rename="shm/gpu"),
-            r"sharing\.resources\[nvidia\.com/gpu\]\.rename: shm/gpu: .*choose another domain, such as nvidia\.com/gpu",
-        ),
-        (
-            SharedResource(name="shm/gpu", replicas=4),
-            r"sharing\.resources\[shm/gpu\]\.name: shm/gpu: .*choose another domain, such as nvidia\.com/gpu",
-        ),
-    ],
+    (
+        SharedResource(name="nvidia.com/gpu", replicas=4, rename="shm/gpu"),
+        r"sharing\.resources\[nvidia\.com/gpu\]\.rename: shm/gpu: .*choose another domain, such as nvidia\.com/gpu",
+    ),
+    (
+        SharedResource(name="shm/gpu", replicas=4),
+        r"sharing\.resources\[shm/gpu\]\.name: shm/gpu: .*choose another domain, such as nvidia\.com/gpu",
+    ),
 )
 def test_a_name_whose_folder_would_be_in_the_clients_shared_memory_is_refused(rule: SharedResource, says: str) -> None:
     found = inventory_of(gpu(0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_api.sections import OfferMatch, ResourceRule, Resources
 from nodedevices_plugin.model import Inventory
@@ -97,12 +96,10 @@ def test_the_nearest_on_one_root_are_of_the_other_type_and_on_neighbouring_buses
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "buses", "order"),
-    [
-        (0x20, (0x27, 0x1A), ("NIC-1", "NIC-0")),  # 7 and 6 apart, over a border of sixteen
-        (0x17, (0x2E, None), ("NIC-0", "NIC-1")),  # one without an address is on bus 0, and so 23 apart as well
-    ],
+    (0x20, (0x27, 0x1A), ("NIC-1", "NIC-0")),  # 7 and 6 apart, over a border of sixteen
+    (0x17, (0x2E, None), ("NIC-0", "NIC-1")),  # one without an address is on bus 0, and so 23 apart as well
 )
 def test_how_far_buses_are_apart_is_by_their_numbers_and_of_equals_the_first_is_nearer(
     own: int, buses: tuple[int, int | None], order: tuple[str, ...]

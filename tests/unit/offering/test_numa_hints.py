@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 from nodedevices_api.sections import OfferMatch, Partitions, ResourceRule, Resources, Sharing
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import snapshot
@@ -46,7 +45,7 @@ def test_every_kind_of_device_has_its_probes_numa_node_or_none(
     assert set(map(tuple, found.values())) == {tuple(said)}
 
 
-@pytest.mark.parametrize(("numa_node", "said"), [(1, [1]), (None, [])])
+@cases(("numa_node", "said"), (1, [1]), (None, []))
 def test_parts_and_shares_are_where_their_device_is(numa_node: int | None, said: list[int]) -> None:
     parts = hints(*machine("mi300x-cpx", numa_node=numa_node), partitions=Partitions(strategy="mixed"))
     sharing = Sharing.model_validate({"strategy": "timeSlicing", "resources": [{"name": NAME, "replicas": 3}]})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import yaml
 from nodedevices_api.sections import OfferMatch, Resources, SharedResource, Sharing
 from nodedevices_plugin.vendors.nvidia import v1_file
@@ -101,7 +100,7 @@ def test_time_slicing_is_read_whole() -> None:
     )
 
 
-@pytest.mark.parametrize(("given", "fails"), [("", True), ("failRequestsGreaterThanOne: false,", False)])
+@cases(("given", "fails"), ("", True), ("failRequestsGreaterThanOne: false,", False))
 def test_clients_of_mps_are_requested_one_by_one_unless_the_file_says_otherwise(given: str, fails: bool) -> None:
     found = there(sharing(f"{{mps: {{{given} resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}"))
     assert (found.strategy, found.fail_requests_greater_than_one) == ("mps", fails)

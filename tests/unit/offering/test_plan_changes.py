@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import (
     NOT_SHARED,
@@ -69,9 +68,10 @@ def test_what_nobody_holds_applies_at_once_and_a_change_of_ids_waits_for_pods() 
         assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("current", "wanted", "how"),
-    [(BY_TIME, BY_MPS, "from timeSlicing to mps"), (BY_MPS, BY_TIME, "from mps to timeSlicing")],
+    (BY_TIME, BY_MPS, "from timeSlicing to mps"),
+    (BY_MPS, BY_TIME, "from mps to timeSlicing"),
 )
 def test_a_change_to_or_from_mps_waits_though_the_ids_stay(current: Plan, wanted: Plan, how: str) -> None:
     """The GPUs' compute mode and the daemon are under the pods' feet, which have MPS's environment or not."""

@@ -197,7 +197,7 @@ def test_partitions_of_several_devices_are_those_with_the_best_pairs() -> None:
     assert gathered(of, rows, 4) == {"c", "d"}
 
 
-@pytest.mark.parametrize(("pair", "chosen"), [(15, {"b", "c"}), (5, {"a"})])
+@cases(("pair", "chosen"), (15, {"b", "c"}), (5, {"a"}))
 def test_two_partitions_are_of_one_device_where_that_is_the_best_pair(pair: int, chosen: set[str]) -> None:
     of = {"a": 2, "b": 1, "c": 1}
     rows = ((10, 0, 0), (0, 0, pair), (0, pair, 0))

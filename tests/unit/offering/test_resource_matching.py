@@ -118,7 +118,7 @@ def test_a_compute_instance_is_offered_under_a_rules_name_and_an_excluded_mig_de
     }
 
 
-@pytest.mark.parametrize("exclude", [gpu_id(0), "GPU-*0"])
+@cases("exclude", gpu_id(0), "GPU-*0")
 def test_an_excluded_gpu_is_not_offered_and_takes_its_mig_devices_along(exclude: str) -> None:
     assert named(gpu(0), gpu(1), exclude=(exclude,)) == {"nvidia.com/gpu": [gpu_id(1)]}
     assert named(cut(0, "1g.10gb"), gpu(1), exclude=(exclude,), mig="mixed") == {"nvidia.com/gpu": [gpu_id(1)]}

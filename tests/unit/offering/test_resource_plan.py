@@ -259,12 +259,10 @@ def test_a_vanished_mig_device_that_is_held_stays_listed_as_unhealthy() -> None:
     assert shown(offered) == {"nvidia.com/mig-1g.10gb": [(mig_id(0, 0), True), (mig_id(0, 1), False)]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("strategy", "offers"),
-    [
-        ("mixed", {"nvidia.com/gpu": [(gpu_id(0), True)], "nvidia.com/mig-1g.10gb": [(mig_id(0, 1), False)]}),
-        ("single", {"nvidia.com/gpu": [(gpu_id(0), True), (mig_id(0, 1), False)]}),
-    ],
+    ("mixed", {"nvidia.com/gpu": [(gpu_id(0), True)], "nvidia.com/mig-1g.10gb": [(mig_id(0, 1), False)]}),
+    ("single", {"nvidia.com/gpu": [(gpu_id(0), True), (mig_id(0, 1), False)]}),
 )
 def test_what_a_pod_holds_of_a_gpu_that_left_mig_mode_stays_listed_as_unhealthy(
     strategy: str, offers: dict[str, list[tuple[str, bool]]]

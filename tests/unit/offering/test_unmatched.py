@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import Inventory
@@ -56,7 +55,7 @@ def test_names_and_devices_that_this_node_does_not_offer_are_named_with_what_it_
     assert notes(sharing=shared(entry)) == [f"sharing.resources[0].devices[1] 99: {here}"]
 
 
-@pytest.mark.parametrize("kind", ["timeSlicing", "mps"])
+@cases("kind", "timeSlicing", "mps")
 def test_the_place_in_nvidias_file(kind: str) -> None:
     found = notes_of_file(f"sharing: {{{kind}: {{resources: [{{name: gpuu, replicas: 2}}]}}}}")
     assert found == [
@@ -64,7 +63,7 @@ def test_the_place_in_nvidias_file(kind: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("match", [None, {"productName": "NVIDIA *"}])
+@cases("match", None, {"productName": "NVIDIA *"})
 def test_a_gpu_without_memory_of_its_own_that_is_to_be_shared_by_memory(match: dict[str, Any] | None) -> None:
     """kubernetes-sigs/dra-driver-nvidia-gpu#1115: a GB10 uses the machine's memory, and NVML has none of it."""
     gb10 = gpu(0, product_name="NVIDIA GB10", memory_bytes=0)
@@ -84,12 +83,10 @@ def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(
     return [each.text for each in unmatched_capacity(inventory_of(*devices), sections.capacity or ())]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("match", "near"),
-    [
-        ({"productName": "NVIDIA L4"}, ""),
-        ({"productName": "nvidia h100*"}, f"; case matters: {H100} differs only in case"),
-    ],
+    ({"productName": "NVIDIA L4"}, ""),
+    ({"productName": "nvidia h100*"}, f"; case matters: {H100} differs only in case"),
 )
 def test_a_shared_model_that_this_node_does_not_have(match: dict[str, Any], near: str) -> None:
     found = notes(sharing=shared({"name": "nvidia.com/gpu", "replicas": 2, "match": match}))

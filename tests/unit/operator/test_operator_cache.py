@@ -8,12 +8,12 @@ import weakref
 from dataclasses import fields
 from typing import Any
 
-import pytest
 from hypothesis import given
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_devices_record, node_record, policy_record
+from support.cases import cases
 from support.odd_json import with_odd_value
 from support.opfacts import GPU, MEMORY, SINCE, device, health, holder, node, node_devices, raw_node, raw_policy
 
@@ -165,7 +165,7 @@ def test_equal_configurations_of_nodes_are_kept_once_and_go_with_the_last_of_the
     assert last() is None
 
 
-@pytest.mark.parametrize("kind", [Kind.NODE_DEVICES, Kind.NODE])
+@cases("kind", Kind.NODE_DEVICES, Kind.NODE)
 def test_where_nothing_has_changed_what_is_known_stays_and_what_nobody_compares_is_the_newest(kind: Kind) -> None:
     """Else each heartbeat's own copy of everything would be kept, and collected one day."""
     raw: dict[str, Any] = node_devices(device(0)) if kind is Kind.NODE_DEVICES else raw_node({GPU: 1})

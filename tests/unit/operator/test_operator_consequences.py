@@ -6,7 +6,6 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
@@ -168,7 +167,7 @@ def test_a_rule_needs_reason_action_and_device() -> None:
     assert wanted(lost(0, recoveryAction="Replace"), faults=faults) is None
 
 
-@pytest.mark.parametrize(("type_", "hit"), [("gpu", True), ("nic", False)])
+@cases(("type_", "hit"), ("gpu", True), ("nic", False))
 def test_a_partition_and_a_holders_own_fault_go_by_the_device(type_: str, hit: bool) -> None:
     part, holds = {"id": "MIG-1", "name": "mig-1", "profile": "1g.10gb"}, holder("on-a-part", partition="MIG-1")
     failed = part | {"health": health("Unhealthy", "Xid95")}

@@ -20,6 +20,7 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
+from support.cases import cases
 from support.concerns import Result, run_seen, tools, view
 from support.fakekube import FakeKube
 from support.opfacts import GPU, SINCE, device, health, holder, raw_node, raw_pod, record, resource
@@ -154,7 +155,7 @@ async def test_without_a_grant_nothing_is_done_and_the_reason_is_shown(one: One)
         assert [it.target for it in one.gate.proposed[EVICT]] == ["ml/trainer/pod-trainer"]
 
 
-@pytest.mark.parametrize("make", [EvictionsConcern, TaintConcern])
+@cases("make", EvictionsConcern, TaintConcern)
 async def test_an_action_whose_record_cannot_be_written_says_so(make: Callable[[Tools], Concern]) -> None:
     one = One(make, **IMMEDIATE, taintEffect="NoSchedule")
     one.gate.says, one.gate.stops = None, "the record cannot be written"
@@ -437,7 +438,7 @@ async def test_a_taint_waits_for_its_grant_and_its_removal_does_not() -> None:
     assert (found.message, one.taints, one.gate.proposed[TAINT]) == ("no fault requires a taint", [], ())
 
 
-@pytest.mark.parametrize("shown", [LOST, WELL], ids=["removed", "added"])
+@cases("shown", LOST, WELL, ids=["removed", "added"])
 async def test_a_fight_over_the_taint_pauses_and_is_shown(shown: NodeDevicesRecord) -> None:
     """Another controller sets the whole list of taints, each time that it changes."""
     one = One(TaintConcern, taintEffect="NoSchedule")

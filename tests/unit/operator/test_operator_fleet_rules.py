@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_operator.desired.fleet import (
@@ -182,7 +181,7 @@ def test_what_is_recorded_is_bounded_and_the_oldest_goes_first() -> None:
     assert [*again.unavailable.items()] == [("n02", ("GPU-n02",)), ("n01", ("GPU-30", "GPU-31"))], "n01 is the newest"
 
 
-@pytest.mark.parametrize("map_of", ["unavailable", "answered"])
+@cases("map_of", "unavailable", "answered")
 def test_a_node_that_there_is_no_more_goes_out_of_the_record_and_one_without_a_policy_stays(map_of: str) -> None:
     entry: Any = ("GPU-a",) if map_of == "unavailable" else "2026-11-21T11:50:00Z"
     entries: Any = {map_of: dict.fromkeys(("replaced", "idle"), entry)}
@@ -273,7 +272,7 @@ def test_more_than_its_share_of_a_policys_nodes_and_two_at_least_are_a_mass_faul
         )
 
 
-@pytest.mark.parametrize(("apart", "opens"), [(299, True), (300, False)])
+@cases(("apart", "opens"), (299, True), (300, False))
 def test_faults_are_together_that_lie_less_than_the_window_apart(apart: int, opens: bool) -> None:
     limits = PolicyLimits(percent=10)
     by_nodes = {"n00": {"a": at(seconds=apart)}, "n01": {"b": at()}}
@@ -313,7 +312,7 @@ def test_what_a_person_has_answered_for_counts_no_more_and_what_came_later_does(
     assert judged(Fleet(), Survey([pool(limits)], odd), arrivals({}, odd, 5.0), NOW).breaker == OPEN, "by their arrival"
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@cases("restarted", False, True)
 def test_a_fault_of_a_node_whose_clock_was_ahead_hides_no_later_one(restarted: bool) -> None:
     """S20: what is answered for are these very faults, not all until then."""
     limits = PolicyLimits(percent=10)

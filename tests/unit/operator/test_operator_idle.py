@@ -6,7 +6,6 @@ import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.desired.idle import idle_pods
 from nodedevices_operator.kube.port import KubeError
@@ -167,7 +166,7 @@ async def test_a_new_nodedevices_takes_back_what_the_earlier_one_led_to_where_no
     assert (mark(kube), synced(kube)) == (NONE, "")
 
 
-@pytest.mark.parametrize("reported", [False, True])
+@cases("reported", False, True)
 async def test_an_event_that_is_asked_for_later_comes_once(reported: bool) -> None:
     kube, manager = await run(idle(), afterSeconds=1800, podCondition=True)
     assert told(kube) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from nodedevices_api.sections import Labels, Sections
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.labels import MOST_WRITES, LabelsConcern
@@ -376,7 +375,7 @@ def test_a_driver_whose_version_is_none_of_nvidias_has_no_labels(version: str) -
     assert not any("cuda.driver" in key for key in labels)
 
 
-@pytest.mark.parametrize("host", [{"vgpuVersion": "535.54.06"}, {"vgpuBranch": "r536_22"}])
+@cases("host", {"vgpuVersion": "535.54.06"}, {"vgpuBranch": "r536_22"})
 def test_a_virtual_gpu_has_its_labels_where_half_of_its_host_is_known(host: dict[str, str]) -> None:
     labels = feature_labels(record(gpu(0), machine=host))
     assert labels["nvidia.com/vgpu.present"] == "true"

@@ -145,7 +145,7 @@ def conflicting(index: int, *holders: str) -> Raw:
     return device(index, holders=[holder(name) | {"health": conflict} for name in holders])
 
 
-@pytest.mark.parametrize(("condition", "mark"), [("OnFault", ("", "")), ("Always", ("True", "Healthy"))])
+@cases(("condition", "mark"), ("OnFault", ("", "")), ("Always", ("True", "Healthy")))
 async def test_a_conflict_of_two_resources_is_a_notice_on_a_well_pod(condition: str, mark: tuple[str, str]) -> None:
     cluster = Cluster()
     cluster.policy(faults={"podCondition": condition})
@@ -531,7 +531,7 @@ async def test_a_worse_fault_of_the_device_counts_for_the_holder_until_it_is_ove
     assert cluster.pod_mark("old") == ("False", "MpsDaemonRestarted")
 
 
-@pytest.mark.parametrize(("started", "reported"), [(SINCE, "False"), (NOW, "True")])
+@cases(("started", "reported"), (SINCE, "False"), (NOW, "True"))
 async def test_a_container_that_was_started_since_is_well_again(started: str, reported: str) -> None:
     cluster = Cluster()
     cluster.pod("old", "a")

@@ -10,7 +10,6 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY, REASONS, XID_CRITICAL_ERROR
@@ -123,12 +122,10 @@ def test_a_time_that_cannot_be_read_is_shown_as_it_is_written(value: str) -> Non
     assert next_change(node(labels={TIME: value}).reports, LATER) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     "on",
-    [
-        {"labels": {"cloud.google.com/active-node-maintenance": "ONGOING"}},
-        {"taints": {"cloud.google.com/impending-node-termination": ""}},
-    ],
+    {"labels": {"cloud.google.com/active-node-maintenance": "ONGOING"}},
+    {"taints": {"cloud.google.com/impending-node-termination": ""}},
     ids=["label", "taint"],
 )
 def test_maintenance_that_has_begun_is_told_from_one_to_come(on: dict[str, Any]) -> None:

@@ -83,7 +83,7 @@ def test_a_node_whose_devices_are_not_known_yet_is_not_ready(said: tuple[str, st
     assert ready(said) == said
 
 
-@pytest.mark.parametrize("said", [STOPPED, STARTING])
+@cases("said", STOPPED, STARTING)
 def test_an_agent_that_restarts_changes_nothing_on_the_node(said: tuple[str, str]) -> None:
     made = built(record(device(0), conditions={"Ready": said}), shown=RUNNING)[READY]
     assert (made["status"], made["reason"], made["lastTransitionTime"]) == (*RUNNING, SINCE)

@@ -159,7 +159,7 @@ def action(name: str, reason: str, generation: int = 1) -> dict[str, Any]:
     ("InSync", 0, set()),
     ("Pending", 0, set()),
 )
-@pytest.mark.parametrize("other", ["InSync", "NotWritten", "Conflict", "Refused", None])
+@cases("other", "InSync", "NotWritten", "Conflict", "Refused", None)
 def test_the_object_itself_says_which_names_are_ours_only_for_the_generation_that_it_was_set_for(
     reason: str, generation: int, expected: set[str], other: str | None
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_api.conditions import POD_DEVICE_HEALTHY
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import parse
@@ -137,7 +136,7 @@ def test_a_failed_device_concerns_all_on_its_partitions_and_a_failed_partition_i
     assert [(it.holder.pod, it.device) for it in well] == [("two", "MIG-2")]
 
 
-@pytest.mark.parametrize(("reason", "undecided"), [("Correlating", True), ("NvlinkDown", False)])
+@cases(("reason", "undecided"), ("Correlating", True), ("NvlinkDown", False))
 def test_what_is_decided_within_seconds_is_known_as_such(reason: str, undecided: bool) -> None:
     [only] = pods.holdings(record(device(0, "Degraded", reason, holders=[holder()])))
     assert only.undecided == undecided
@@ -178,12 +177,10 @@ def test_the_message_names_device_and_action_and_the_time_moves_only_with_the_st
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("shown", "reason", "since"),
-    [
-        ({"reason": "Xid79", "lastTransitionTime": SINCE}, "Xid79", SINCE),
-        ({"reason": "no, word"}, "", "2026-11-21T09:00:00Z"),
-    ],
+    ({"reason": "Xid79", "lastTransitionTime": SINCE}, "Xid79", SINCE),
+    ({"reason": "no, word"}, "", "2026-11-21T09:00:00Z"),
 )
 def test_a_pod_marked_for_a_gone_device_is_remembered_as_shown(shown: dict[str, str], reason: str, since: str) -> None:
     marked = pod(status={"conditions": [{"type": POD_DEVICE_HEALTHY, "status": "False", **shown}]})
@@ -191,7 +188,7 @@ def test_a_pod_marked_for_a_gone_device_is_remembered_as_shown(shown: dict[str, 
     assert pods.left_behind([marked]) == [Affected("ml", "trainer", "pod-uid", NO_DEVICE, reason, since)]
 
 
-@pytest.mark.parametrize("reason", ["Healthy", "NotMonitored"])
+@cases("reason", "Healthy", "NotMonitored")
 def test_a_pod_that_is_well_or_unmarked_or_over_is_not_remembered(reason: str) -> None:
     shown = {"type": POD_DEVICE_HEALTHY, "status": "True", "reason": reason}
     failed = {"type": POD_DEVICE_HEALTHY, "status": "False", "reason": "Xid79"}

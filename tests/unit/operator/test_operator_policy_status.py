@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.observing import NO_TAINT
@@ -443,7 +442,7 @@ def test_what_a_dry_run_would_change_is_said_as_far_as_there_is_room_or_that_it_
     assert message == "it would be active on 1 of 1 nodes; no node would change"
 
 
-@pytest.mark.parametrize("first", [True, False])
+@cases("first", True, False)
 def test_a_dry_run_that_comes_or_goes_changes_the_counts_where_stronger_policies_supply_everything(first: bool) -> None:
     with_it = replace(BEATEN, trials={"p": (Trial(("sharing",)), Preview("would change"))})
     tallies = Tallies()

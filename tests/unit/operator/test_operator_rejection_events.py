@@ -68,12 +68,10 @@ def test_where_enough_are_offered_or_free_no_device_is_to_blame_and_holders_may_
     assert str(text(record(device(0), resources=[gpus(1, 1, 0)]))).endswith("(the node has 1: 1 offered, 0 held).")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "said"),
-    [
-        ({"Ready": ("False", "AgentStopped")}, "; Ready is False (AgentStopped)."),
-        ({"Stale": ("True", "HeartbeatOverdue")}, "; Stale is True (HeartbeatOverdue)."),
-    ],
+    ({"Ready": ("False", "AgentStopped")}, "; Ready is False (AgentStopped)."),
+    ({"Stale": ("True", "HeartbeatOverdue")}, "; Stale is True (HeartbeatOverdue)."),
 )
 def test_what_keeps_all_of_a_nodes_devices_back_is_said(condition: dict[str, tuple[str, str]], said: str) -> None:
     shown = record(device(0), resources=[gpus(1, 1, 0, 1)], conditions=condition)
@@ -94,7 +92,7 @@ def test_several_resources_of_ours_are_told_in_a_bounded_text() -> None:
     assert len(said) < 500
 
 
-@pytest.mark.parametrize("limits", [{"example.com/other": "1"}, {"cpu": "1"}])
+@cases("limits", {"example.com/other": "1"}, {"cpu": "1"})
 def test_a_pod_that_requests_nothing_of_the_nodes_is_none_of_ours(limits: dict[str, str]) -> None:
     assert text(record(device(0)), pod(limits)) is None
 
@@ -195,7 +193,7 @@ async def test_between_two_watches_nothing_is_forgotten() -> None:
     assert len(one.kube.events) == EVENTS_AT_ONCE
 
 
-@pytest.mark.parametrize("status", [403, 503])
+@cases("status", 403, 503)
 async def test_an_event_that_cannot_be_written_is_not_tried_again(status: int) -> None:
     one = bench()
     one.put(pod())

@@ -9,6 +9,7 @@ from nodedevices_operator.concerns.capacity import RetiredZerosConcern, removabl
 from nodedevices_operator.concerns.port import SETTLED_SECONDS
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+from support.cases import cases
 from support.concerns import run, tools
 from support.opfacts import GPU, MEMORY, device, node, record, resource
 
@@ -93,7 +94,7 @@ async def test_the_six_minutes_count_from_the_last_retirement_of_a_name() -> Non
     assert await bench.sync(item(SHARED), node({SHARED: 0})) == (False, SETTLED_SECONDS)
 
 
-@pytest.mark.parametrize(("status", "raised"), [(422, False), (503, True)])
+@cases(("status", "raised"), (422, False), (503, True))
 async def test_somebody_faster_is_no_failure(status: int, raised: bool) -> None:
     bench = Bench(status)
     await bench.sync(item(SHARED), node({SHARED: 0}))

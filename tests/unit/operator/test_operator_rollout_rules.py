@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import ConditionRecord
@@ -127,13 +126,13 @@ def test_a_node_that_offers_all_its_devices_has_taken_the_change_after_the_pause
     )
 
 
-@pytest.mark.parametrize("summary", [SummaryRecord(offered=5, excluded=2, unschedulable=1), SummaryRecord(offered=9)])
+@cases("summary", SummaryRecord(offered=5, excluded=2, unschedulable=1), SummaryRecord(offered=9))
 def test_what_people_took_out_or_a_policy_excludes_is_not_lost(summary: SummaryRecord) -> None:
     assert stands(record(summary=summary)).worse_off == ""
     assert accounted(record(summary=summary)) >= 8
 
 
-@pytest.mark.parametrize(("seconds", "worse"), [(LOSS_SECONDS - 1, False), (LOSS_SECONDS, True)])
+@cases(("seconds", "worse"), (LOSS_SECONDS - 1, False), (LOSS_SECONDS, True))
 def test_a_device_that_is_no_longer_offered_is_lost_after_half_a_minute(seconds: float, worse: bool) -> None:
     found = stands(record(summary=SummaryRecord(offered=7)), seconds=seconds)
     assert found.under_way == {"p"}

@@ -230,7 +230,7 @@ def test_a_wrong_file_is_refused_by_place_and_value(text: str, complaint: str) -
         parse(text, node="n")
 
 
-@pytest.mark.parametrize("count", [64, 256])
+@cases("count", 64, 256)
 def test_the_line_of_the_largest_node_is_one_that_the_agent_reads(count: int) -> None:
     facts = from_profile(f"h100 x {count}", node="n").facts
     read = parse_line(encode(snapshot(*facts.devices)))

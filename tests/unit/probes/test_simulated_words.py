@@ -34,7 +34,7 @@ def test_a_word_that_the_devices_probe_does_not_report_is_refused_with_those_tha
         parse(f"{{profile: {profile}, devices: [{{index: 0, {said}}}]}}", node="n")
 
 
-@pytest.mark.parametrize("device", ["vendor: acme, type: nic", "vendor: nvidia, type: dpu"])
+@cases("device", "vendor: acme, type: nic", "vendor: nvidia, type: dpu")
 def test_a_device_that_no_built_in_probe_reports_may_have_any_word(device: str) -> None:
     text = f"devices: [{{{device}, conditions: [cableBent], counters: {{bends: 3}}}}]"
     [found] = parse(text, node="n").facts.devices
