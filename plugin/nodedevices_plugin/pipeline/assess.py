@@ -169,8 +169,7 @@ def assess(
     probed = _probed(start)
     probes, probe_set, owned = probed.probes, probed.probe_set, _owned(start, probed.probes)
     inventory = together(owned, probe_set, complete=world.plan is not None or not probe_set.waits(probes, monotonic))
-    boot_id = probes[probed.source].boot_id
-    new_events = (WaitingEvent(event=event, boot_id=boot_id) for event in probed.events)
+    new_events = (WaitingEvent(event=event, boot_id=probes[probed.source].boot_id) for event in probed.events)
     pending = (*of_this_boot(world.state.waiting, probes), *new_events)
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
     used = in_use(inventory, world.plan, (start.applied, requested.effective))
