@@ -9,6 +9,7 @@ import grpc
 import pytest
 from support.agentprocess import AgentProcess, agent_on
 from support.kubelet import StandInKubelet
+from support.patience import PATIENCE_SECONDS
 
 GPU = "nvidia.com/gpu"
 NONE = "version: v1\n"
@@ -143,7 +144,7 @@ async def test_outside_a_pod_the_agent_says_which_flags_would_help(kubelet: Stan
 async def test_flags_that_cannot_be_end_it_with_a_sentence(made: AgentProcess) -> None:
     made.start("--mig-strategy=mixd", "--simulate=x")
     assert made.process is not None
-    assert made.process.wait(20) == 2
+    assert made.process.wait(PATIENCE_SECONDS) == 2
     text = made.log.read_text()
     assert "did you mean --simulated?" in text
     assert "Traceback" not in text

@@ -22,6 +22,7 @@ from nodedevices_plugin.model import DRA_DRIVER
 from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object
 from support.kubelet import StandInKubelet
+from support.patience import PATIENCE_SECONDS
 from support.running_agent import NODE, RunningAgent
 
 Json = dict[str, Any]
@@ -152,13 +153,17 @@ class DraKubelet:
                 request_serializer=registration.InfoRequest.SerializeToString,
                 response_deserializer=registration.PluginInfo.FromString,
             )
-            info: registration.PluginInfo = await ask(registration.InfoRequest(), timeout=10.0, wait_for_ready=True)
+            info: registration.PluginInfo = await ask(
+                registration.InfoRequest(), timeout=PATIENCE_SECONDS, wait_for_ready=True
+            )
             tell = channel.unary_unary(
                 f"/{REGISTRATION_SERVICE}/NotifyRegistrationStatus",
                 request_serializer=registration.RegistrationStatus.SerializeToString,
                 response_deserializer=registration.RegistrationStatusResponse.FromString,
             )
-            await tell(registration.RegistrationStatus(plugin_registered=not refuses, error=refuses), timeout=5.0)
+            await tell(
+                registration.RegistrationStatus(plugin_registered=not refuses, error=refuses), timeout=PATIENCE_SECONDS
+            )
         return info
 
     async def prepare(self, *claims: Json) -> dict[str, dra.NodePrepareResourceResponse]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from support.patience import PATIENCE_SECONDS
 from support.preloaded import Running, fork
 
 CONTROL = """\
@@ -78,12 +79,12 @@ class MpsRunner:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_SECONDS)
 
     def terminate(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def __enter__(self) -> Self:
         self.start()

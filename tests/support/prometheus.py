@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from cluster.rig import binaries
 from support.exposed import Samples
+from support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPONENT = ROOT / "manifests" / "components" / "prometheus"
@@ -29,7 +30,9 @@ def promtool(*arguments: str, stdin: str = "") -> str:
     """What it prints; AssertionError with it when it finds fault."""
     found = program("promtool")
     assert found is not None
-    done = subprocess.run([found, *arguments], input=stdin, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(
+        [found, *arguments], input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from support.patience import PATIENCE_SECONDS
 from support.preloaded import Running, fork
 
 PROGRAM = Path(__file__).with_name("vendorplugin.py")
@@ -57,7 +58,7 @@ class VendorProcess:
         """SIGTERM, as a pod's end."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait(10)
+            self._process.wait(PATIENCE_SECONDS)
 
 
 def pod(

@@ -12,6 +12,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.kind import Hardware
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS
+from support.patience import PATIENCE_SECONDS
 from support.probes import COMMAND, ended
 from support.trees import Tree, mi300x
 
@@ -108,7 +109,7 @@ def test_a_signal_ends_its_children_and_it(running: subprocess.Popen[bytes]) -> 
     assert parse_line(running.stdout.readline()).probe == "amd"
     (child,) = children(running)
     running.send_signal(signal.SIGTERM)
-    assert running.wait(30) == 128 + signal.SIGTERM
+    assert running.wait(PATIENCE_SECONDS) == 128 + signal.SIGTERM
     assert not Path(f"/proc/{child}").exists()
 
 
@@ -120,4 +121,4 @@ def test_a_child_that_ends_is_started_again_and_a_reader_that_goes_ends_it(runni
     lines = (parse_line(each) for each in running.stdout)
     assert next(each for each in lines if each.instance != first.instance).probe == "amd"
     running.stdout.close()
-    assert running.wait(30) == 0
+    assert running.wait(PATIENCE_SECONDS) == 0
