@@ -81,12 +81,13 @@ format: $(VENV)/.stamp ## Let ruff format and fix what it can
 	@$(RUN)/ruff format $(SOURCES)
 	@$(RUN)/ruff check --fix $(SOURCES)
 
+# With tables that are taken from code.
+PAGES := docs/flags.md docs/metrics.md docs/reliability.md docs/catalogue.md
+
 .PHONY: gen
 gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, tables of flags, metrics and scenarios, the probe line's schema, protobuf modules, PrometheusRule, dashboards, the Helm chart's templates, schema and README
 	$(call say,gen)
-	@$(RUN)/python -m nodedevices_api.generate crds --reference docs/reference
-	@$(RUN)/python -m nodedevices_common.generated docs/flags.md docs/metrics.md
-	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated docs/reliability.md docs/catalogue.md
+	@PYTHONPATH=tests $(RUN)/python -m nodedevices_api.generate --reference docs/reference crds $(PAGES)
 	@$(RUN)/python -m nodedevices_probe.schema crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
 	@manifests/components/prometheus/generate
@@ -96,9 +97,7 @@ gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, table
 .PHONY: gen-check
 gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 	$(call say,gen-check)
-	@$(RUN)/python -m nodedevices_api.generate --check crds --reference docs/reference
-	@$(RUN)/python -m nodedevices_common.generated --check docs/flags.md docs/metrics.md
-	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated --check docs/reliability.md docs/catalogue.md
+	@PYTHONPATH=tests $(RUN)/python -m nodedevices_api.generate --check --reference docs/reference crds $(PAGES)
 	@$(RUN)/python -m nodedevices_probe.schema --check crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
 	@manifests/components/prometheus/generate --check

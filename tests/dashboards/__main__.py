@@ -7,7 +7,7 @@ import sys
 
 from dashboards import grafana
 from dashboards.files import BOARDS, path
-from nodedevices_common import generated
+from nodedevices_api import generate
 
 
 def main() -> int:
@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m dashboards", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     files = {path(board): grafana.text(board) for board in BOARDS}
-    return generated.write(files, check=parser.parse_args().check)
+    return generate.write(files, check=parser.parse_args().check)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from helmchart import templates, values
-from nodedevices_common import generated
+from nodedevices_api import generate
 
 
 def main() -> int:
@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     files = templates.made() | {templates.CHART / name: text for name, text in values.made().items()}
     shown = {path.relative_to(templates.ROOT): text for path, text in files.items()}
-    return generated.write(shown, check=parser.parse_args().check)
+    return generate.write(shown, check=parser.parse_args().check)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nodedevices_common import generated
+from nodedevices_api import generate
 from nodedevices_common.metrics import gauge
 
 ROWS = (gauge("nodedevices_mode", "`a|b`.", "mode"), gauge("nodedevices_ready", "1: ready."))
@@ -27,7 +27,7 @@ def page(tmp_path: Path) -> Path:
 
 
 def test_a_table_is_written_between_its_marks_and_all_else_stays(page: Path) -> None:
-    assert generated.main([str(page)]) == 0
+    assert generate.main([str(page)]) == 0
     assert page.read_text() == PAGE.replace(
         "old\n",
         "| metric | type | labels | what |\n|---|---|---|---|\n"
@@ -38,7 +38,7 @@ def test_a_table_is_written_between_its_marks_and_all_else_stays(page: Path) -> 
 def test_check_shows_what_differs_and_the_remedy_and_writes_nothing(
     page: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert generated.main(["--check", str(page)]) == 1
+    assert generate.main(["--check", str(page)]) == 1
     printed = capsys.readouterr().out
     assert "-old" in printed
     assert "+| `nodedevices_ready` | gauge | | 1: ready. |" in printed
@@ -47,5 +47,5 @@ def test_check_shows_what_differs_and_the_remedy_and_writes_nothing(
 
 
 def test_check_is_content_with_what_was_written(page: Path) -> None:
-    generated.main([str(page)])
-    assert generated.main(["--check", str(page)]) == 0
+    generate.main([str(page)])
+    assert generate.main(["--check", str(page)]) == 0
