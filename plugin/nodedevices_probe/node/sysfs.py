@@ -111,7 +111,7 @@ INTEGRATED = ("0x8086", "0000:00:02.0")  # Intel's graphics in the processor are
 DRIVER_UNBOUND = "DriverUnbound"  # the problem that names accelerators without a driver
 UNBOUND_NAMED = 8
 PCI_DEVICES = "sys/bus/pci/devices"
-MAX_BYTES = 1 << 20  # of the files of /proc that list things
+MAX_BYTES = 1 << 20  # of a file of /proc that lists things
 # A folder of a device in sysfs; drivers have other files beside these.
 PCI_DEVICE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
@@ -208,9 +208,6 @@ class System:
         device its controller; "" where there is none."""
         return next((part for part in reversed(self.roots.target(link)) if PCI_DEVICE.fullmatch(part)), "")
 
-    def pcie_root(self, bus_id: str) -> str:
-        return PciePlace(path=self.pci_path(bus_id)).root
-
     def accelerators(self, vendor: str) -> dict[str, str]:
         """Return by PCI address the drivers ("": none) of the display, 3D and processing-accelerator devices of a
         vendor (0x10de): not those of virtual machines, nor a processor's own display without a driver."""
@@ -241,27 +238,22 @@ class System:
 
     def machine_type(self) -> str:
         """Return DMI's product name, such as DGXH100."""
-        return text(self._read("sys/class/dmi/id/product_name"))
+        return self.roots.word("sys/class/dmi/id/product_name")
 
     def mig_minors(self) -> dict[tuple[int, int, int | None], int]:
         """NVIDIA's capability minors; empty without the driver or without MIG."""
-        return parse_mig_minors(self._read("proc/driver/nvidia-caps/mig-minors"))
+        return parse_mig_minors(self.roots.read("proc/driver/nvidia-caps/mig-minors", MAX_BYTES))
 
     def display_mode(self, bus_id: str) -> str:
         """compute | graphics, by PCI class, as NVIDIA's feature discovery distinguishes them; "" for others."""
-        pci_class = self._read(f"sys/bus/pci/devices/{bus_id}/class")[:6]
+        pci_class = self.roots.word(f"{PCI_DEVICES}/{bus_id}/class")[:6]
         return {"0x0302": "compute", "0x0300": "graphics"}.get(pci_class, "")
 
     def nvidia_cards(self) -> list[NvidiaCard]:
         """Every GPU of the NVIDIA kernel module, by PCI address."""
-        folder = self.root / "proc/driver/nvidia/gpus"
-        try:
-            bus_ids = sorted(filter(None, (normal_bus_id(path.name) for path in folder.iterdir())))
-        except OSError:
-            return []
-        cards = []
-        for bus_id in bus_ids:
-            lines = self._read(f"proc/driver/nvidia/gpus/{bus_id}/information").splitlines()
+        folder, cards = "proc/driver/nvidia/gpus", []
+        for bus_id in sorted(filter(None, map(normal_bus_id, self.roots.names(folder)))):
+            lines = self.roots.read(f"{folder}/{bus_id}/information").splitlines()
             said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
             identity, minor = said.get("GPU UUID", ""), said.get("Device Minor", "")
             cards.append(
@@ -276,10 +268,7 @@ class System:
 
     def boot_id(self) -> str:
         """This boot of the machine; "" when the kernel does not say."""
-        return text(self._read("proc/sys/kernel/random/boot_id"))
-
-    def _read(self, path: str) -> str:
-        return self.roots.read(path, MAX_BYTES)
+        return self.roots.word("proc/sys/kernel/random/boot_id")
 
 
 def _folder(path: Path | None) -> Path | None:

@@ -91,6 +91,7 @@ def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: Sy
     """Return what stays true of this GPU."""
     pci = nvml.call("nvmlDeviceGetPciInfo_v3", handle)
     bus_id = normal_bus_id(pci.busId) if pci is not None else ""
+    place = system.place(bus_id)
     minor = within(nvml.call("nvmlDeviceGetMinorNumber", handle), 0, MAX_MINOR)
     memory = nvml.call("nvmlDeviceGetMemoryInfo", handle)
     capability = nvml.call("nvmlDeviceGetCudaComputeCapability", handle)
@@ -106,8 +107,8 @@ def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: Sy
             brand=BRANDS.get(nvml.call("nvmlDeviceGetBrand", handle, telemetry=True), ""),
             architecture=ARCHITECTURES.get(nvml.call("nvmlDeviceGetArchitecture", handle, telemetry=True), ""),
             pci_bus_id=bus_id,
-            pcie_root=system.pcie_root(bus_id) if bus_id else "",
-            numa_node=system.numa_node(bus_id) if bus_id else None,
+            pcie_root=place.root,
+            numa_node=place.numa_node,
             extra=nvidia.attributes(compute_capability=f"{capability[0]}.{capability[1]}" if capability else ""),
             capacity=memory_capacity(memory.total if memory is not None else 0),
             device_nodes=(f"/dev/nvidia{minor}",) if minor is not None else (),

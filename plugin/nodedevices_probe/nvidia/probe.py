@@ -298,7 +298,7 @@ class NvmlSource(SysfsSource):
             fabric_error=fabric.error,
             fabric_conditions=fabric.conditions,
         )
-        return self.system.with_pcie_link(readings, fact.pci_bus_id) if fact.pci_bus_id else readings
+        return self.system.with_pcie_link(readings, fact.pci_bus_id)
 
     def _unanswering(self, index: int, count: int, answering: set[str], nvml: NvmlCalls) -> DeviceFact:
         """A GPU that does not answer: its last identity, or what the kernel's driver knows of the one in this place."""
@@ -311,6 +311,7 @@ class NvmlSource(SysfsSource):
         cards = self.system.nvidia_cards()  # NVML counts GPUs by PCI address
         if len(cards) == count and cards[index].id not in answering:
             card = cards[index]
+            place = self.system.place(card.bus_id)
             return DeviceFact(
                 id=card.id,
                 index=index,
@@ -319,8 +320,8 @@ class NvmlSource(SysfsSource):
                 vendor=nvidia.VENDOR,
                 product_name=card.model,
                 pci_bus_id=card.bus_id,
-                pcie_root=self.system.pcie_root(card.bus_id),
-                numa_node=self.system.numa_node(card.bus_id),
+                pcie_root=place.root,
+                numa_node=place.numa_node,
                 device_nodes=(f"/dev/nvidia{card.minor}",) if card.minor is not None else (),
                 readings=readings,
             )
