@@ -27,8 +27,7 @@ import yaml
 from google.protobuf.message import Message
 from msgspec.structs import replace
 from nodedevices_api.sections import Injection, Packing, Partitions, Sections, SharedResource, Sharing
-from nodedevices_plugin.granting.answers import Answers
-from nodedevices_plugin.granting.containers import node_containers
+from nodedevices_plugin.granting.answers import Answers, node_containers
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import RecentAllocations

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from nodedevices_plugin.granting.answers import grant
-from nodedevices_plugin.granting.containers import NodeContainers, edits
+from nodedevices_plugin.granting.answers import NodeContainers, edits, grant
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.vendors.base import Containers

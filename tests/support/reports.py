@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.granting.conflicts import Comparison
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import World, begin
-from nodedevices_plugin.sharing.clients import Clients
+from nodedevices_plugin.sharing.daemons import Clients
 from nodedevices_plugin.status.facts import NodeFacts
 from support.facts import START
 from support.local import at_once

@@ -17,7 +17,7 @@ from nodedevices_plugin.claims.records import Record
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
 from nodedevices_plugin.claims.slices import pinned_names
 from nodedevices_plugin.claims.taints import is_left_out
-from nodedevices_plugin.granting.containers import NodeContainers, edits
+from nodedevices_plugin.granting.answers import NodeContainers, edits
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     AllocationError,

@@ -1,27 +1,34 @@
-"""The answers to the kubelet, from the plan in effect and the bookings: no I/O, nothing awaited.
+"""The answers to the kubelet, from the plan in effect and the bookings: no I/O, nothing awaited; and what a container
+needs for what it was granted, which follows from the grant and the node alone.
 
 Threads call `grant`, `edits` and `prefer`, the event loop `withdraw` and `use`. What is answered from is one value that
 `use` replaces. A plan is decided from what was granted before (the devices that pods hold in another shape are in none
 of its ids), and files are written before it is used. So nothing that it takes away or blocks (a device at fault), or
 that would be given otherwise (a device node that another device has by now), may be granted between that and `use`:
 `withdraw` sees to it.
+
+The sharing mode decides what shares of a device need, the vendor what the devices themselves need
+(vendors.base.Containers).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from msgspec import Struct, field
 from msgspec.structs import replace
+from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.cores import ids as core_container
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.cores.book import CoreBook
+from nodedevices_plugin.cores.ids import is_counted
 from nodedevices_plugin.granting import packing
-from nodedevices_plugin.granting.containers import NodeContainers, edits
 from nodedevices_plugin.granting.preferred import Topology, build, prefer
 from nodedevices_plugin.model import (
     AllocationError,
@@ -35,7 +42,80 @@ from nodedevices_plugin.model import (
     numbered,
 )
 from nodedevices_plugin.offering.changes import leaving
-from nodedevices_plugin.sharing.base import merged
+from nodedevices_plugin.sharing.base import Settings, merged, mode_of
+from nodedevices_plugin.vendors.base import Containers, DeviceNodes, NodeView
+from nodedevices_plugin.vendors.cdi import CdiEnvironment
+from nodedevices_plugin.vendors.registry import NOTHING_SAID, UNKNOWN, VENDORS, Vendors, VendorValues
+
+
+class NodeContainers(Struct, frozen=True, kw_only=True):
+    """What containers of this node need. `vendors`: by device, its vendor's name; `by_vendor`: the needs for their
+    devices; `modes`: the node's flags that sharing modes read."""
+
+    vendors: Mapping[str, str] = field(default_factory=dict)
+    by_vendor: Mapping[str, Containers] = field(default_factory=lambda: {UNKNOWN.name: DeviceNodes()})
+    modes: Settings = field(default_factory=dict)
+    known: Vendors = VENDORS
+
+
+def node_containers(
+    inventory: Inventory,
+    injection: Injection,
+    *,
+    existing: Set[str] = frozenset(),
+    values: VendorValues = NOTHING_SAID,
+    cdi: Mapping[str, CdiEnvironment] | None = None,
+    modes: Settings | None = None,
+) -> NodeContainers:
+    """Return it from the devices and the effective `injection` section. `values`: vendors' settings from flags and
+    device files. `cdi`: the CDI environment, by vendor."""
+    by_vendor = {
+        vendor.name: vendor.containers(
+            NodeView(
+                inventory=inventory,
+                injection=injection,
+                existing=existing,
+                local=values.local.get(vendor.name),
+                files=values.files,
+                cdi=(cdi or {}).get(vendor.name) or CdiEnvironment(),
+            )
+        )
+        for vendor in (*values.known.every, UNKNOWN)
+    }
+    vendors = {device.fact.id: values.known.vendor_of(device.fact).name for device in inventory.devices}
+    return NodeContainers(vendors=vendors, by_vendor=by_vendor, modes=modes or {}, known=values.known)
+
+
+def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
+    """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
+    if is_counted(grant.ids):  # the device comes with the shares of memory that the container has, too
+        return ContainerEdits()
+    parts = []
+    grant = _all_of_it(grant)
+    mode = mode_of(grant.resource)
+    if mode is not None and (shares := [schedulable for schedulable in grant.ids if schedulable.replica is not None]):
+        parts.append(mode.edits(replace(grant, ids=tuple(shares)), node.modes))
+    # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
+    ids = grant.ids or grant.resource.ids
+    of_ids = {schedulable.id: node.vendors.get(schedulable.device_id, UNKNOWN.name) for schedulable in ids}
+    for vendor in dict.fromkeys(of_ids.values()):
+        own = tuple(schedulable for schedulable in grant.ids if of_ids[schedulable.id] == vendor)
+        parts.append(node.by_vendor[vendor].edits(replace(grant, ids=own)))
+    return merged(parts)
+
+
+def _all_of_it(grant: Grant) -> Grant:
+    """Return the grant for a share of all devices of the resource: one id of each device that is fit for use, or was
+    granted."""
+    if not grant.resource.together or not grant.ids:
+        return grant
+    granted = {(schedulable.device_id, schedulable.partition_id): schedulable for schedulable in grant.ids}
+    fit = {
+        (schedulable.device_id, schedulable.partition_id): schedulable
+        for schedulable in reversed(grant.resource.ids)
+        if schedulable.healthy
+    }
+    return replace(grant, ids=tuple((fit | granted)[key] for key in sorted(fit | granted, key=str)))
 
 
 def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
@@ -71,9 +151,9 @@ def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
 class _Offered:
     """What is answered from."""
 
-    resources: Mapping[str, OfferedResource] = field(default_factory=dict)
-    inventory: Inventory = field(default_factory=Inventory)
-    containers: NodeContainers = field(default_factory=NodeContainers)
+    resources: Mapping[str, OfferedResource] = dataclasses.field(default_factory=dict)
+    inventory: Inventory = dataclasses.field(default_factory=Inventory)
+    containers: NodeContainers = dataclasses.field(default_factory=NodeContainers)
     packed: bool = False
 
     @cached_property

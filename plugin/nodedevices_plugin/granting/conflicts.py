@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_common.text import some
 
-from nodedevices_plugin.granting.containers import NodeContainers, edits
+from nodedevices_plugin.granting.answers import NodeContainers, edits
 from nodedevices_plugin.model import (
     AllocationError,
     ContainerEdits,

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved
-from nodedevices_api.sections import CapacityEntry, DeviceMatch, OfferMatch, SharedResource, Sharing
+from nodedevices_api.sections import CapacityEntry, DeviceMatch, OfferMatch, Resources, SharedResource, Sharing
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import clip, listing
 from nodedevices_probe.protocol import DeviceFact
@@ -51,7 +51,7 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     if found is None:
         return ()
     named = by_name(found, settings.resources, strategy, prefix, values=settings.vendors, near=around)
-    places = known.file_format().rule_places(settings.resources) if "resources" in from_file else None
+    places = _file_places(settings.resources) if "resources" in from_file else None
     notes = _rules(found, settings, places, around) + _excludes(inventory, exclude, known)
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
@@ -157,6 +157,12 @@ def _rules(
             notes.append(Unmatched(section="resources", entry=entry, message=message))
         left = [unit for unit in left if unit not in mine]
     return notes
+
+
+def _file_places(resources: Resources) -> list[str]:
+    """Return the path of each rule in the configuration file, which has a list for GPUs and one for MIG profiles."""
+    kinds = ["gpus" if rule.match.profile is None else "mig" for rule in resources.devices]
+    return [f"{kind}[{kinds[:at].count(kind)}].pattern" for at, kind in enumerate(kinds)]
 
 
 def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) -> list[Unmatched]:

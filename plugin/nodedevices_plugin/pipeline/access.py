@@ -16,7 +16,7 @@ from contextlib import suppress
 from msgspec import Struct, field
 
 from nodedevices_plugin.gates.base import MissingLibraries
-from nodedevices_plugin.granting.containers import NodeContainers, node_containers
+from nodedevices_plugin.granting.answers import NodeContainers, node_containers
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan, PlanError
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, offered_text, other_plugins

@@ -42,7 +42,7 @@ from nodedevices_plugin.model import (
     with_each_fault,
 )
 from nodedevices_plugin.pipeline.routing import WaitingEvent
-from nodedevices_plugin.sharing.clients import Clients
+from nodedevices_plugin.sharing.daemons import Clients
 
 MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one

@@ -49,7 +49,7 @@ from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.pipeline.state import State, to_save
 from nodedevices_plugin.pipeline.world import Known, World
 from nodedevices_plugin.settings.effective import Effective, to_saved
-from nodedevices_plugin.sharing.clients import follow
+from nodedevices_plugin.sharing.daemons import follow
 from nodedevices_plugin.sharing.registry import SHARED
 from nodedevices_plugin.vendors.faults import CODED
 

@@ -50,8 +50,8 @@ from nodedevices_plugin.settings.effective import Effective, resolve, understood
 from nodedevices_plugin.settings.file import FileOutcome, NamedFiles, choose
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import DEFAULT, missing, read
-from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.sharing.daemons import MpsFacts
+from nodedevices_plugin.sharing.daemons import restored as restored_clients
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.settings import DeviceFiles

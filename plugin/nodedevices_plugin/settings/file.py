@@ -7,8 +7,8 @@
 With an extension of ours: sharing.memory.
 
 A parsed file is a value; nothing here keeps state. `flags` and `imex` are read with the table of options, `resources`
-and `sharing` by the vendor that has the format (vendors.settings.FileFormat). A setting is refused with its place, its
-value, and what would be right. Texts are for people, and bounded.
+and `sharing` by v1_file. A setting is refused with its place, its value, and what would be right. Texts are for people,
+and bounded.
 
 Of a folder of such files (a mounted ConfigMap) one applies. It is chosen as NVIDIA's config-manager chooses it: by the
 name that the operator carries from the Node label nvidia.com/device-plugin.config into `spec.configName`, else the
@@ -30,7 +30,7 @@ from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import listing, nearest, show
 
-from nodedevices_plugin.settings import probes
+from nodedevices_plugin.settings import probes, v1_file
 from nodedevices_plugin.settings.options import by_key, paths, refused_by_vendors
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
@@ -105,9 +105,9 @@ def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
             if isinstance(texts := flags.get("probe"), tuple):
                 problems += [InputProblem(problem, probes.KEY) for problem in probes.read(texts, probes.KEY)[1]]
         elif key == "sharing":
-            sharing = vendors.file_format().sharing(value, problems)
+            sharing = v1_file.sharing(value, problems)
         elif key == "resources":
-            resources = vendors.file_format().resources(value, problems)
+            resources = v1_file.resources(value, problems)
         else:
             known = ("version", "flags", "sharing", "imex", "resources")
             problems.append(

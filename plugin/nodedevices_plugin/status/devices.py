@@ -22,8 +22,7 @@ from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.naming import nearest
 from nodedevices_plugin.offering.shape import excluded_by
 from nodedevices_plugin.pipeline.lost import key as lost_key
-from nodedevices_plugin.sharing.clients import client_verdict
-from nodedevices_plugin.sharing.clients import key as client_key
+from nodedevices_plugin.sharing.daemons import client_key, client_verdict
 from nodedevices_plugin.status.facts import (
     NodeFacts,
     ShareCounts,

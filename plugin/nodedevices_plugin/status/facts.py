@@ -249,7 +249,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     """The whole input of a report: the world after a step, and what is outside it."""
 
     world: World
-    verdicts: Mapping[str, Verdict]  # with what their MPS daemons say (sharing.clients)
+    verdicts: Mapping[str, Verdict]  # with what their MPS daemons say (sharing.daemons)
     probes: tuple[ProbeFacts, ...]
     registrations: tuple[Registration, ...] = ()
     config: ConfigStatus = field(default_factory=ConfigStatus)  # with the kubelet's part (reporter)

@@ -27,7 +27,7 @@ from nodedevices_api.meta import Condition, find
 
 from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
 from nodedevices_plugin.pipeline.step import Step
-from nodedevices_plugin.sharing.clients import with_daemons
+from nodedevices_plugin.sharing.daemons import with_daemons
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.fitting import fitting
 from nodedevices_plugin.status.publisher import Publisher

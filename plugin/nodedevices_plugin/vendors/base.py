@@ -38,7 +38,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, CdiSource
 from nodedevices_plugin.vendors.faults import FaultSource
-from nodedevices_plugin.vendors.settings import DeviceFile, FileFormat, FolderFiles, VendorFlags
+from nodedevices_plugin.vendors.settings import DeviceFile, FolderFiles, VendorFlags
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,6 @@ class Vendor(FaultSource):
     elsewhere: bool = False  # its devices are no hardware of the node (pools): a fault lasts while the probe reports it
     flags: VendorFlags | None = None  # its own flags
     files: tuple[DeviceFile, ...] = ()  # their names are unique among all vendors'
-    file_format: FileFormat | None = None  # of its own plugin's configuration file, which this agent reads as well
     cdi_source: CdiSource | None = None  # its containers may get devices by CDI name (vendors.cdi)
     dra_driver: str = ""  # which names its devices in claims (`<driver>/<pool>/<device>`): gpu.nvidia.com
 

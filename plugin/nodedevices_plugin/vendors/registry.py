@@ -21,7 +21,7 @@ from nodedevices_plugin.vendors.intel import Intel
 from nodedevices_plugin.vendors.nic.vendor import Nic
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.remote import Remote
-from nodedevices_plugin.vendors.settings import DeviceFile, FileFormat, VendorFlags
+from nodedevices_plugin.vendors.settings import DeviceFile, VendorFlags
 from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
 
 
@@ -98,10 +98,6 @@ class Vendors:
     def files_by_name(self) -> Mapping[str, tuple[str, DeviceFile]]:
         """Return each device file with its vendor's name, by its own."""
         return {file.name: (vendor.name, file) for vendor in self.every for file in vendor.files}
-
-    def file_format(self) -> FileFormat:
-        """Return the format of the configuration file: that of the first vendor with one."""
-        return next(vendor.file_format for vendor in self.every if vendor.file_format is not None)
 
 
 VENDORS = Vendors((Nvidia(), Amd(), Intel(), Generic(), Xilinx(), Nic(), Remote()))

@@ -20,11 +20,10 @@ commands: who may write it is as good as root on the node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
-from nodedevices_api.sections import Resources, Sharing
 from nodedevices_common.options import Option, Values
 
 
@@ -71,19 +70,6 @@ class DeviceFileOutcome(Struct, frozen=True, kw_only=True):
 DeviceFiles = Mapping[str, DeviceFileOutcome]
 FOLDER = "."
 NOT_READ: DeviceFiles = {FOLDER: DeviceFileOutcome(error="not read yet")}
-
-
-class FileFormat(Struct, frozen=True, kw_only=True):
-    """How `resources` and `sharing` of a configuration file (settings.file) become sections.
-
-    The input of both is a value as a YAML reader gives it; the result a section, or None: there is none, or it is
-    wrong. All errors are added to the list, not only the first. `rule_places`: returns the path of each rule of a
-    section in the file, below `resources`.
-    """
-
-    resources: Callable[[object, list[str]], Resources | None]
-    sharing: Callable[[object, list[str]], Sharing | None]
-    rule_places: Callable[[Resources], Sequence[str]]
 
 
 class FolderFiles(Struct, frozen=True, kw_only=True):

@@ -16,8 +16,7 @@ from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
 from nodedevices_plugin.cores.ledger import Owner, Recorded
-from nodedevices_plugin.granting.answers import Answers
-from nodedevices_plugin.granting.containers import node_containers
+from nodedevices_plugin.granting.answers import Answers, node_containers
 from nodedevices_plugin.host.cores import KEPT_SECONDS, AllocationFiles, AllocationFilesError, CoreGate, recorded
 from nodedevices_plugin.model import (
     AllocationError,

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan, SharingFacts
-from nodedevices_plugin.sharing.clients import Clients, follow, key, restored, with_daemons
-from nodedevices_plugin.sharing.daemons import DaemonProcess
+from nodedevices_plugin.sharing.daemons import Clients, DaemonProcess, client_key, follow, restored, with_daemons
 from nodedevices_plugin.sharing.mps import Gpu, Mps, MpsDaemon
 from nodedevices_plugin.sharing.registry import TimeSlicing
 from support.facts import START, gpu, gpu_id, healthy
@@ -60,7 +59,7 @@ def test_a_daemon_that_was_restarted_unseen_is_reported_to_its_clients_and_not_t
     assert node.reasons() == {"old": ""}
     node.daemon("two", 100).step(101)
     assert node.reasons() == {"old": RESTARTED}
-    assert node.mps.clients[key(pod("old"))].since == at(100)
+    assert node.mps.clients[client_key(pod("old"))].since == at(100)
     node.step(130, pod("old"), pod("new", since=120))
     assert node.reasons() == {"old": RESTARTED, "new": ""}
     node.step(140, pod("new", since=120))
@@ -70,7 +69,7 @@ def test_a_daemon_that_was_restarted_unseen_is_reported_to_its_clients_and_not_t
 def test_while_no_daemon_answers_every_client_is_marked_and_its_devices_are_out_of_service() -> None:
     node = Node().step(20, pod("old")).silent().step(30).step(40)
     assert node.reasons() == {"old": DOWN}
-    assert node.mps.clients[key(pod("old"))].since == at(30)
+    assert node.mps.clients[client_key(pod("old"))].since == at(30)
     device = gpu(0)
     wanted = (MpsDaemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
     verdict = with_daemons(healthy(device), node.mps, wanted)[device.id]

@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.sharing.clients import client_verdict, with_daemons
-from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts
+from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts, client_verdict, with_daemons
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from support.cases import cases
 from support.daemons import answers, facts

@@ -32,7 +32,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.inventory import owned
-from nodedevices_plugin.sharing.clients import Client
+from nodedevices_plugin.sharing.daemons import Client
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem

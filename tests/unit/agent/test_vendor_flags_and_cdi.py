@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from nodedevices_plugin.granting.answers import grant
-from nodedevices_plugin.granting.containers import edits
+from nodedevices_plugin.granting.answers import edits, grant
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved

@@ -7,8 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 from msgspec.structs import replace
-from nodedevices_plugin.granting.answers import Answers, grant
-from nodedevices_plugin.granting.containers import NodeContainers, edits
+from nodedevices_plugin.granting.answers import Answers, NodeContainers, edits, grant
 from nodedevices_plugin.model import (
     AllocationError,
     Blocked,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import Injection, OfferMatch, ResourceRule, Resources, SharedResource, Sharing
 from nodedevices_plugin.cores.ids import is_counted
-from nodedevices_plugin.granting.answers import grant
-from nodedevices_plugin.granting.containers import edits, node_containers
+from nodedevices_plugin.granting.answers import edits, grant, node_containers
 from nodedevices_plugin.granting.preferred import build, prefer
 from nodedevices_plugin.model import AllocationError, Grant, OfferedResource, Plan, PlanError
 from nodedevices_plugin.model import ids as id_form

@@ -16,8 +16,7 @@ from nodedevices_common.pod_requests import INIT
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key as folder_name
 from nodedevices_plugin.cores.ledger import Recorded, claims
-from nodedevices_plugin.granting.answers import Answers
-from nodedevices_plugin.granting.containers import NodeContainers
+from nodedevices_plugin.granting.answers import Answers, NodeContainers
 from nodedevices_plugin.model import (
     AllocationError,
     Holder,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
 from nodedevices_common.errors import InputError
-from nodedevices_plugin.granting.containers import node_containers
+from nodedevices_plugin.granting.answers import node_containers
 from nodedevices_plugin.model import (
     ContainerEdits,
     DeviceNode,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
-from nodedevices_plugin.granting.answers import grant
-from nodedevices_plugin.granting.containers import NodeContainers, edits
+from nodedevices_plugin.granting.answers import NodeContainers, edits, grant
 from nodedevices_plugin.model import Mount, OfferedResource, PlanError
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing import mps

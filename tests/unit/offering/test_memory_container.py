@@ -8,8 +8,7 @@ import pytest
 from nodedevices_api.container import WORDS
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Injection, SharedResource, Sharing
-from nodedevices_plugin.granting.answers import grant
-from nodedevices_plugin.granting.containers import edits, node_containers
+from nodedevices_plugin.granting.answers import edits, grant, node_containers
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.base import mode_of

@@ -15,8 +15,7 @@ from nodedevices_api.sections import Injection, Sections, SharedResource, Sharin
 from nodedevices_common.errors import InputError
 from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.ledger import Room, Wanted
-from nodedevices_plugin.granting.answers import grant
-from nodedevices_plugin.granting.containers import edits, node_containers
+from nodedevices_plugin.granting.answers import edits, grant, node_containers
 from nodedevices_plugin.granting.packing import pack
 from nodedevices_plugin.granting.preferred import Topology, build, prefer
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, OfferedResource, PlanError, SchedulableId

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 from nodedevices_api.sections import OfferMatch, Resources, SharedResource, Sharing
-from nodedevices_plugin.vendors.nvidia import v1_file
+from nodedevices_plugin.settings import v1_file
 from support.cases import cases
 from support.facts import gpu_id, mig_id
 from support.there import there

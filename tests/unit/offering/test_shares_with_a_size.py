@@ -9,8 +9,7 @@ import pytest
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Injection, Sharing
 from nodedevices_common.quantity import to_bytes
-from nodedevices_plugin.granting.answers import grant
-from nodedevices_plugin.granting.containers import edits, node_containers
+from nodedevices_plugin.granting.answers import edits, grant, node_containers
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, SharingFacts
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.base import Settings, SharingMode, Split, SplitRequest, memory_shares

@@ -21,14 +21,12 @@ from nodedevices_plugin.vendors.nvidia import (
     kernel_log,
     nodes,
     units,
-    v1_file,
 )
 from nodedevices_plugin.vendors.nvidia import flags as own_flags
 from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_plugin.vendors.nvidia.units import DEFAULT_PREFIX
 from nodedevices_plugin.vendors.nvidia.xids import look_up
-from nodedevices_plugin.vendors.settings import FileFormat
 
 _MIG = "-mig-"
 _GOOGLE_SHARE = re.compile(r"(?P<device>nvidia[0-9]{1,4}(/gi[0-9]{1,3})?)/vgpu[0-9]{1,5}")
@@ -44,7 +42,6 @@ class Nvidia(Vendor):
     cdi_source = cdi.SOURCE
     flags = own_flags.FLAGS
     files = (gpu_config.FILE,)
-    file_format = FileFormat(resources=v1_file.resources, sharing=v1_file.sharing, rule_places=v1_file.rule_places)
 
     def host_paths(self, files: Mapping[str, object]) -> tuple[str, ...]:
         return nodes.OPTIONAL_PATHS

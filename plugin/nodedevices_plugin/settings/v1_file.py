@@ -24,7 +24,6 @@ from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import nearest
 
 from nodedevices_plugin.model import PlanError, resource_names
-from nodedevices_plugin.vendors.nvidia.units import DEFAULT_PREFIX
 
 M = TypeVar("M", Resources, Sharing)
 
@@ -41,6 +40,7 @@ MEMORY_KEYS = tuple(
     field.alias or name for name, field in SharedResource.model_fields.items() if name not in {"replicas", "strategy"}
 )  # our own; the key above them is the strategy
 
+DEFAULT_DOMAIN = "nvidia.com"
 _INDEX = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?")
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9-]+(/[0-9]{1,3}/[0-9]{1,3})?")  # MIG-GPU-<uuid>/gi/ci: drivers before R470
 
@@ -93,17 +93,6 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     read = _memory_entry if kind == "memory" else _entry
     section["resources"] = [read(entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)]
     return _parsed(Sharing, section, where, problems) if len(problems) == before else None
-
-
-def rule_places(resources: Resources) -> list[str]:
-    """The paths of the rules of a section in the file, which has a list for GPUs and one for MIG profiles."""
-    counts = {"gpus": 0, "mig": 0}
-    places = []
-    for rule in resources.devices:
-        kind = "gpus" if rule.match.profile is None else "mig"
-        places.append(f"{kind}[{counts[kind]}].pattern")
-        counts[kind] += 1
-    return places
 
 
 def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
@@ -177,7 +166,7 @@ def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str
 def _name(name: str, where: str, problems: list[str]) -> str:
     """Return the full name: one without a domain is of nvidia.com; any other is taken as it is (there: refused)."""
     try:
-        return resource_names.check(where, name if "/" in name else f"{DEFAULT_PREFIX}/{name}")
+        return resource_names.check(where, name if "/" in name else f"{DEFAULT_DOMAIN}/{name}")
     except PlanError as error:
         problems.append(InputProblem(str(error), where))
         return name
