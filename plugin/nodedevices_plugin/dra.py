@@ -23,6 +23,7 @@ from nodedevices_plugin.claims.decide import ended
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import DraFacts
 from nodedevices_plugin.claims.slices import pinned_names, publish
+from nodedevices_plugin.host.cdi_files import unwritable
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
 from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims
@@ -149,7 +150,11 @@ class Dra:
             return "ResourceSlices need the API server, and this agent runs without one"
         if self._slices.refused:
             return f"{self._slices.problem}; DRA needs Kubernetes 1.34 or later, and the component dra"
-        return "" if registry.is_dir() else f"there is no folder {registry}; install the component dra"
+        if not registry.is_dir():
+            return f"there is no folder {registry}; install the component dra"
+        if why := unwritable(Path(self._local.cdi_dir)):
+            return f"cannot write {why}; install the component cdi"
+        return ""
 
     def _waits_for(self) -> str:
         if not self._driver.registered:

@@ -46,6 +46,11 @@ class Node(DraNode):
         found: dict[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
         return found
 
+    def resource(self, *fields: str) -> tuple[object, ...]:
+        """Fields of the one resource that the node reports."""
+        found = self.status.get("resources", ())
+        return tuple(found[0].get(field) for field in fields) if len(found) == 1 else ()
+
     @property
     def records(self) -> list[str]:
         return sorted(path.name for path in (self.kubelet.root / "plugins" / DRA_DRIVER / "claims").glob("*"))
@@ -165,6 +170,7 @@ async def test_from_the_plugin_to_dra_a_device_that_a_pod_holds_comes_last(
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 0 and len(node.api.devices) == 1)
         assert kubelet.connected(GPU)  # or the pod's container could not start again
         assert f"gpu-{held.removeprefix('ACME-')}" not in node.api.devices
+        await kubelet.until(lambda: node.resource("allocated", "managedBy") == (1, "dra"))
         with pytest.raises(AdmissionError):
             await kubelet.allocate(GPU, 1, pod="late")
         kubelet.release("old")

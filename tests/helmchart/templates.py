@@ -67,6 +67,13 @@ _PROPERTIES_RULE = """- apiGroups: [about.k8s.io]
   resources: [clusterproperties]
   verbs: [get, list, create, patch, delete]
 """
+_CLAIM_RULES = """- apiGroups: [resource.k8s.io]
+  resources: [resourceslices]
+  verbs: [list, watch, create, update, delete]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaims]
+  verbs: [get]
+"""
 _BIND = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\n"
 _TLS = "secretName: nodedevices-extender-tls"
 _WORKLOADS: Mapping[str, Mapping[str, str]] = {
@@ -107,6 +114,8 @@ TEMPLATES: tuple[Template, ...] = (
         changes={
             _BIND: "{{- if .Values.components.gpuCores.enabled }}\n"
             + _POD_RULE % "list, watch"
+            + "{{- end }}\n{{- if .Values.components.dra.enabled }}\n"
+            + _CLAIM_RULES
             + "{{- end }}\n"
             + _BIND
         },
@@ -148,6 +157,12 @@ TEMPLATES: tuple[Template, ...] = (
         "admission-operator-own-properties.yaml",
         _component("clusterProperties"),
         changes=_OPERATOR,
+    ),
+    Template(
+        f"{COMPONENTS}/dra/own-slices.yaml",
+        "admission-own-slices-only.yaml",
+        _component("dra"),
+        changes=_AGENT,
     ),
     Template(
         f"{COMPONENTS}/prometheus/services.yaml",

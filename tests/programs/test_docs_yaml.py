@@ -21,6 +21,7 @@ from nodedevices_api.conditions import POD_DEVICE_HEALTHY
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
+from nodedevices_plugin.model import DRA_DRIVER
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.xilinx import names as card_names
@@ -135,6 +136,9 @@ def check(document: Any, text: str) -> None:
         critical_pods_quota(document)
     elif kind == "ClusterConfiguration":
         kubeadm(document)
+    elif kind in {"DeviceClass", "ResourceClaim"}:  # tests/e2e/test_e2e_dra.py has both on a real scheduler
+        assert document["apiVersion"] == "resource.k8s.io/v1"
+        assert DRA_DRIVER in text
     elif kind == "DaemonSet":  # a patch
         render_with(patches=[{"patch": text}], components=["mps"])
     elif kind == "Pod":

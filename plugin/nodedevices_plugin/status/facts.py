@@ -22,6 +22,7 @@ from nodedevices_api.withheld import MEANINGS, SERVED_BY_ANOTHER
 from nodedevices_probe.protocol import Driver, DriverState
 
 from nodedevices_plugin.model import (
+    Api,
     Blocked,
     CoresHeld,
     DeviceUse,
@@ -152,6 +153,9 @@ def held_ids(facts: NodeFacts) -> dict[str, set[str]]:
     for holder in facts.world.holdings.holders:
         if holder.resource is not None:
             held[holder.resource].update(holder.ids)
+    by_claims = {id_ for holder in facts.world.holdings.holders if holder.resource is None for id_ in holder.ids}
+    for resource in facts.offered.by(Api.DRA).resources if by_claims else ():
+        held[resource.name] |= by_claims
     return held
 
 
@@ -272,8 +276,14 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def offered(self) -> Plan:
-        """The plan that the kubelet is sent, by this agent or by other plugins."""
-        return self.world.observed or self.world.plan or Plan()
+        """The plan that the kubelet is sent, by this agent or by other plugins; of a name that DRA serves not what
+        stays registered for earlier pods (OfferedResource.retained)."""
+        plan = self.world.observed or self.world.plan or Plan()
+        by_dra = {resource.name for resource in plan.by(Api.DRA).resources}
+        if not by_dra:
+            return plan
+        kept = (resource for resource in plan.resources if resource.api is Api.DRA or resource.name not in by_dra)
+        return Plan(resources=tuple(kept))
 
 
 def whole_second(when: datetime) -> datetime:

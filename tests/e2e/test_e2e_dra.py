@@ -1,0 +1,128 @@
+"""DRA on a real kubelet and scheduler: a claim gets a GPU by what it says of it, and a node goes from the device plugin
+to DRA and back while pods of both run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.cluster import GPU, NAMESPACE, Cluster
+from support.overlay import container_patch, installed_with
+from support.rig_cluster import RigCluster
+
+pytestmark = [pytest.mark.e2e]
+
+ROOT = "/var/lib/nodedevices/root"
+CONTROL = ("nvidiactl", "nvidia-uvm")
+CLASS = "gpus"
+LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
+
+
+@pytest.fixture(scope="module")
+def with_dra(installed: Cluster) -> Iterator[None]:
+    """The components cdi, dra and driver-root, and device nodes below such a root on node b."""
+    if not isinstance(installed, RigCluster):
+        pytest.skip("makes device nodes on the nodes: only on our own rig")
+    nodes = " ".join(f"{ROOT}/dev/{name}" for name in (*CONTROL, *(f"nvidia{index}" for index in range(4))))
+    make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
+    installed.rig.node_exec(installed.b, ["sh", "-c", make])
+    place = {"name": "driver-root", "hostPath": {"path": ROOT}}
+    settings = (("NVIDIA_DEV_ROOT", ROOT), ("NODEDEVICES_CDI_WITHOUT_LIBRARIES", "true"))
+    roots = container_patch("nodedevices-agent", "agent", *settings, volumes=[place])
+    with installed_with(installed, "cdi", "dra", "driver-root", patches=[roots]):
+        yield
+
+
+@pytest.fixture
+def by_dra(with_dra: None, rig: RigCluster) -> Iterator[RigCluster]:
+    """A class of our devices; the policy is the test's."""
+    selects = [{"cel": {"expression": 'device.driver == "nodedevices.io"'}}]
+    rig.kubectl.apply(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": CLASS},
+            "spec": {"selectors": selects},
+        }
+    )
+    yield rig
+    rig.kubectl.run("delete", "deviceclass", CLASS)
+
+
+def serve_by_dra(cluster: RigCluster) -> None:
+    sections = {"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["cdi-cri"]}}
+    cluster.policy("dra", sections, selector={"kubernetes.io/hostname": cluster.b})
+
+
+def published(cluster: RigCluster) -> dict[str, dict[str, Any]]:
+    """The devices of the node's slices, by name."""
+    return {
+        device["name"]: device
+        for piece in cluster.kubectl.items("resourceslices")
+        if piece["spec"]["nodeName"] == cluster.b and piece["spec"]["driver"] == "nodedevices.io"
+        for device in piece["spec"].get("devices") or ()
+    }
+
+
+def claim(cluster: RigCluster, name: str, expression: str) -> None:
+    """A ResourceClaim of one GPU for which this is true, and a pod with it."""
+    exactly = {"deviceClassName": CLASS, "selectors": [{"cel": {"expression": expression}}]}
+    pod = cluster.pod_spec(cluster.b, {})
+    pod["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
+    pod["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    cluster.kubectl.apply(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        },
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": pod},
+    )
+
+
+def device_of(cluster: RigCluster, name: str) -> str:
+    found = cluster.kubectl.object("resourceclaim", name, NAMESPACE)
+    [result] = found["status"]["allocation"]["devices"]["results"]
+    device: str = result["device"]
+    return device
+
+
+def nodes(cluster: RigCluster, pod: str) -> list[str]:
+    found: list[str] = json.loads(cluster.kubectl.exec(pod, "python3", "-c", LOOK, namespace=NAMESPACE))
+    return found
+
+
+def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_there_and_back(
+    by_dra: RigCluster,
+) -> None:
+    rig = by_dra
+    rig.pod("old", rig.b, {GPU: 1})
+    (held,) = rig.held(rig.b, "old")
+    theirs = rig.devices(rig.b)[held]["name"]
+    serve_by_dra(rig)
+    rig.until("all other GPUs are in slices", lambda: len(published(rig)) == 3 and theirs not in published(rig))
+    rig.until("the plugin offers none", lambda: rig.node_count(rig.b, GPU) == 0)
+
+    memory = 'device.capacity["nodedevices.io"].memory'
+    claim(rig, "trainer", f'{memory}.compareTo(quantity("40Gi")) >= 0')
+    rig.running("trainer")
+    device = device_of(rig, "trainer")
+    minor = published(rig)[device]["attributes"]["minor"]["int"]
+    assert nodes(rig, "trainer") == sorted((*CONTROL, f"nvidia{minor}"))
+    rig.until("NodeDevices names its holder", lambda: rig.held(rig.b, "trainer"))
+    claim(rig, "giant", f'{memory}.compareTo(quantity("1000Gi")) >= 0')
+
+    rig.kubectl.delete("pod", "old", namespace=NAMESPACE)
+    rig.until("its GPU is in a slice, too", lambda: len(published(rig)) == 4)
+
+    rig.drop_policy("dra")
+    rig.until("the slices are empty", lambda: not published(rig))
+    rig.until("the plugin offers all GPUs but the claim's", lambda: rig.node_count(rig.b, GPU) == 3)
+    rig.alive(rig.kubectl.object("pod", "trainer", NAMESPACE))
+    assert rig.kubectl.object("pod", "giant", NAMESPACE)["status"]["phase"] == "Pending"
+    rig.kubectl.run("delete", "pod", "trainer", "giant", "-n", NAMESPACE)
+    rig.until("the plugin offers all GPUs", lambda: rig.node_count(rig.b, GPU) == 4)
+    rig.kubectl.run("delete", "resourceclaim", "trainer", "giant", "-n", NAMESPACE)

@@ -1,0 +1,172 @@
+"""ResourceSlices on a real API server, with the rights of the component dra and no others: what the agent publishes is
+stored as it is meant, comes back, and no agent writes another node's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from nodedevices_plugin.claims.slices import devices_of
+from nodedevices_plugin.model import DRA_DRIVER
+from nodedevices_plugin.status.client import KubeStore
+from nodedevices_plugin.status.slices import SlicePublisher
+from support import audit
+from support.access import Account, Refused, kubeconfig, token_of_pod
+from support.apiserver import ApiServer
+from support.audit import Right
+from support.kubectl import Kubectl, wait_until
+from support.patience import PATIENCE_SECONDS
+
+ROOT = Path(__file__).parents[2]
+COMPONENT = ROOT / "manifests" / "components" / "dra"
+NAMESPACE, ACCOUNT, NODE = "nodedevices-system", "nodedevices-agent", "node-a"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+Json = dict[str, Any]
+
+
+def role() -> Json:
+    """The rules that the component adds to the agent's role."""
+    patches = yaml.safe_load((COMPONENT / "kustomization.yaml").read_text())["patches"]
+    [added] = [each["patch"] for each in patches if each["target"]["kind"] == "ClusterRole"]
+    rules = [operation["value"] for operation in yaml.safe_load(added)]
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "dra"},
+        "rules": rules,
+    }
+
+
+@pytest.fixture(scope="module")
+def _installed(admin: Kubectl) -> Iterator[None]:
+    """The component's rights and its admission policy, in force."""
+    admission = [each for each in yaml.safe_load_all((COMPONENT / "own-slices.yaml").read_text()) if each]
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "dra"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "dra"},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
+    }
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT, "namespace": NAMESPACE}}
+    admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    admin.apply(account, role(), binding, *admission)
+    unbound = Account.of(admin.kubeconfig, admin.run("create", "token", ACCOUNT, "-n", NAMESPACE).strip())
+
+    def refused() -> bool:
+        try:
+            unbound.request("POST", f"{SLICES}?dryRun=All", body("probe"))
+        except Refused as error:
+            return "not bound to a pod on a node" in str(error)
+        return False
+
+    wait_until("a token of no pod writes no slice", refused)
+    yield
+    for each in admission:
+        admin.run("delete", each["kind"], each["metadata"]["name"])
+    admin.run("delete", "clusterroles,clusterrolebindings", "dra")
+
+
+@pytest.fixture
+def token(_installed: None, kubectl: Kubectl) -> Iterator[str]:
+    """Of an agent's pod on the node."""
+    kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    yield token_of_pod(kubectl, ACCOUNT, namespace=NAMESPACE, node=NODE)
+    kubectl.run("delete", "resourceslices", "--all")
+
+
+def device(name: str, **fields: Any) -> Json:
+    return {"name": name, "attributes": {"vendor": {"string": "acme"}}, **fields}
+
+
+TAINTED = device("gpu-1", taints=[{"key": "nodedevices.io/unhealthy", "value": "Xid79", "effect": "NoSchedule"}])
+
+
+class Published:
+    """A publisher at work, and the slices as kubectl shows them."""
+
+    def __init__(self, publisher: SlicePublisher, kubectl: Kubectl) -> None:
+        self.publisher = publisher
+        self.kubectl = kubectl
+
+    def now(self) -> Mapping[str, Json]:
+        found = self.kubectl.items("resourceslices")
+        return {each["name"]: each for piece in found for each in devices_of(piece["spec"])}
+
+    async def until(self, names: set[str]) -> Mapping[str, Json]:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while set(found := await asyncio.to_thread(self.now)) != names:  # noqa: ASYNC110  another process writes them
+                await asyncio.sleep(0.1)
+        return found
+
+
+@contextlib.asynccontextmanager
+async def publishing(config: Path, kubectl: Kubectl) -> AsyncIterator[Published]:
+    store = KubeStore(str(config))
+    publisher = SlicePublisher(store, node=NODE, driver=DRA_DRIVER, on_change=lambda: None)
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield Published(publisher, kubectl)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_is_published_is_stored_comes_back_and_is_taken_back(
+    apiserver: ApiServer, kubectl: Kubectl, token: str, tmp_path: Path
+) -> None:
+    begin = audit.end(apiserver.audit_log)
+    config = kubeconfig(apiserver.kubeconfig, tmp_path / "kubeconfig", token)
+    many = [device(f"gpu-{number}") for number in range(2, 130)]
+    async with publishing(config, kubectl) as slices:
+        slices.publisher.want([device("gpu-0"), TAINTED, *many], may_add=True)
+        names = {f"gpu-{number}" for number in range(130)}
+        found = await slices.until(names)
+        [taint] = found["gpu-1"]["taints"]
+        assert (taint["value"], taint["effect"]) == ("Xid79", "NoSchedule")
+        assert len(kubectl.items("resourceslices")) == 3
+        kubectl.run("delete", "resourceslices", "--all")
+        assert (await slices.until(names))["gpu-1"]["taints"][0]["value"] == "Xid79"
+        before = slices.publisher.written
+        slices.publisher.want([device("gpu-0"), TAINTED, *many], may_add=True)
+        slices.publisher.want([device("gpu-0")], may_add=False)
+        await slices.until({"gpu-0"})
+        slices.publisher.want(None, may_add=True)
+        await slices.until(set())
+        assert slices.publisher.written > before
+        assert await KubeStore(str(config)).claim("ml", "none") == {}
+    made = [
+        each for each in audit.requests(apiserver.audit_log, after=begin) if each.account == f"{NAMESPACE}:{ACCOUNT}"
+    ]
+    assert [each.text for each in made if each.refused] == []
+    reviews: set[Right] = {("authentication.k8s.io", "selfsubjectreviews", "create")}
+    assert audit.used(made, f"{NAMESPACE}:{ACCOUNT}") - reviews == audit.granted([role()])
+
+
+def body(name: str, **spec: Any) -> Json:
+    pool = {"name": spec.get("nodeName", NODE), "generation": 1, "resourceSliceCount": 1}
+    wanted = {"driver": DRA_DRIVER, "nodeName": NODE, "pool": pool} | spec
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": wanted}
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"nodeName": "node-b"}, "node node-a may not write ResourceSlices of another node"),
+        ({"driver": "gpu.nvidia.com"}, "only ResourceSlices of the driver nodedevices.io"),
+    ],
+)
+def test_an_agent_writes_no_slice_of_another_node_or_driver(
+    apiserver: ApiServer, kubectl: Kubectl, token: str, spec: Json, why: str
+) -> None:
+    agent = Account.of(apiserver.kubeconfig, token)
+    with pytest.raises(Refused, match=why):
+        agent.request("POST", SLICES, body("stolen", **spec))
+    kubectl.apply(body("theirs", **spec))
+    with pytest.raises(Refused, match=why):
+        agent.request("DELETE", f"{SLICES}/theirs")

@@ -1,0 +1,254 @@
+"""Claims and containers of the device plugin on one node: a device goes to one of them, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_api.sections import Injection
+from nodedevices_common.errors import OperationError
+from nodedevices_plugin.claims.cdi_file import specification
+from nodedevices_plugin.claims.offer import ClaimOffer
+from nodedevices_plugin.claims.records import Record, RecordError
+from nodedevices_plugin.claims.request import ClaimError, NotNowError
+from nodedevices_plugin.claims.slices import pinned_names
+from nodedevices_plugin.granting.answers import Answers, node_containers
+from nodedevices_plugin.host.claim_files import ClaimFiles
+from nodedevices_plugin.kubelet.dra.prepare import Claims
+from nodedevices_plugin.kubelet.offer import RecentAllocations
+from nodedevices_plugin.model import (
+    DRA_DRIVER,
+    AllocationError,
+    Api,
+    ContainerEdits,
+    DeviceNode,
+    Inventory,
+    InventoryDevice,
+    Mount,
+    OfferedResource,
+    Plan,
+    SchedulableId,
+)
+from nodedevices_probe.protocol import DeviceFact
+from support.dra import allocated
+
+NODE, BOARD = "node-a", "acme.com/board"
+WHEN = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+def inventory(*indices: int) -> Inventory:
+    facts = [
+        DeviceFact(index=index, id=f"ACME-{index}", type="board", vendor="acme", device_nodes=(f"/dev/acme{index}",))
+        for index in indices
+    ]
+    return Inventory(devices=tuple(InventoryDevice(fact=fact, present=True, last_seen=WHEN) for fact in facts))
+
+
+def plan(api: Api, *indices: int) -> Plan:
+    ids = tuple(SchedulableId(id=f"ACME-{index}", device_id=f"ACME-{index}") for index in indices)
+    return Plan(resources=(OfferedResource(name=BOARD, api=api, ids=ids),))
+
+
+class Node:
+    """What answers the kubelet, on one lock; `use` as the agent's loop does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.recent = RecentAllocations()
+        self.answers = Answers(recent=self.recent)
+        self.offer = ClaimOffer(self.recent.granting)
+        self.files = ClaimFiles(folder / "claims", folder / "cdi", driver=DRA_DRIVER)
+        self.stored: dict[tuple[str, str], dict[str, Any]] = {}
+        self.claims = Claims(self.offer, self.files, get=self.get, pool=NODE, wait_seconds=0.0)
+
+    def get(self, namespace: str, name: str) -> Mapping[str, Any]:
+        return self.stored.get((namespace, name), {})
+
+    def use(self, wanted: Plan, devices: Inventory) -> None:
+        containers = node_containers(devices, Injection())
+        self.answers.use(wanted, devices, containers)
+        self.offer.use(wanted, devices, containers)
+
+    def withdraw(self, wanted: Plan, devices: Inventory) -> bool:
+        """As decided before what was granted since."""
+        by_plugin = self.answers.withdraw(wanted, devices, known=())
+        return self.offer.withdraw(wanted, devices, known={}) and by_plugin
+
+    def allocate(self, id_: str) -> None:
+        with self.recent.granting:
+            self.answers.grant(BOARD, [id_])
+            self.recent.add(BOARD, (id_,))
+
+    def prepare(self, name: str, *devices: str, uid: str = "") -> list[str]:
+        claim = allocated(name, *devices, uid=uid)
+        self.stored["ml", name] = claim
+        return [device.device for device in self.claims.prepare("ml", name, claim["metadata"]["uid"])]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    node = Node(tmp_path)
+    node.use(plan(Api.DRA, 0, 1), inventory(0, 1))
+    return node
+
+
+def test_a_device_of_a_claim_is_granted_to_no_container_and_the_other_way_round(node: Node) -> None:
+    assert node.prepare("train", "board-0") == ["board-0"]
+    with pytest.raises(AllocationError, match="no longer offers it"):
+        node.allocate("ACME-1")
+    node.use(plan(Api.DEVICE_PLUGIN, 1), inventory(0, 1))
+    node.allocate("ACME-1")
+    with pytest.raises(NotNowError, match="does not offer the device board-1"):
+        node.prepare("late", "board-1")
+
+
+def test_while_a_plan_is_made_nothing_that_it_takes_away_is_given_by_either_api(node: Node) -> None:
+    assert node.withdraw(plan(Api.DEVICE_PLUGIN, 0, 1), inventory(0, 1))
+    with pytest.raises(NotNowError, match="about to stop offering"):
+        node.prepare("late", "board-0")
+    node.use(plan(Api.DEVICE_PLUGIN, 0, 1), inventory(0, 1))
+    assert node.withdraw(plan(Api.DRA, 0, 1), inventory(0, 1))
+    with pytest.raises(AllocationError, match="about to stop offering"):
+        node.allocate("ACME-0")
+
+
+def test_a_plan_that_was_decided_before_a_claim_came_is_decided_again(node: Node) -> None:
+    node.prepare("train", "board-0")
+    assert not node.withdraw(plan(Api.DEVICE_PLUGIN, 0, 1), inventory(0, 1))
+    assert node.withdraw(plan(Api.DRA, 0, 1), inventory(0, 1)), "the claim keeps its device in this one"
+
+
+def test_a_claim_that_is_left_keeps_its_name_when_devices_are_numbered_anew(node: Node) -> None:
+    node.prepare("train", "board-1")
+    [record] = node.offer.records.values()
+    swapped = inventory(0, 1)
+    first, second = swapped.devices
+    renamed = Inventory(
+        devices=(
+            InventoryDevice(fact=_named(first.fact, "board-1"), present=True, last_seen=WHEN),
+            InventoryDevice(fact=_named(second.fact, "board-0"), present=True, last_seen=WHEN),
+        )
+    )
+    names = pinned_names(renamed, [record])
+    assert names["ACME-1"] == "board-1"
+    assert names["ACME-0"] not in {"board-0", "board-1"}
+
+
+def _named(fact: DeviceFact, name: str) -> DeviceFact:
+    return DeviceFact(index=fact.index, id=fact.id, type=fact.type, vendor=fact.vendor, name=name)
+
+
+def _fails(*_: object) -> None:
+    raise OperationError("no space left on device")
+
+
+@pytest.mark.parametrize("when", ["write", "edits"])
+def test_a_prepare_that_fails_on_its_way_leaves_nothing_behind(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    broken: Any = node.files if when == "write" else node.offer
+    monkeypatch.setattr(broken, when, _fails)
+    with pytest.raises(OperationError, match="no space left"):
+        node.prepare("train", "board-0")
+    monkeypatch.undo()
+    assert (dict(node.offer.records), list(tmp_path.rglob("*.json"))) == ({}, [])
+    assert node.prepare("second", "board-0") == ["board-0"]
+
+
+def test_a_claim_whose_files_cannot_be_removed_keeps_its_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.prepare("train", "board-0")
+    monkeypatch.setattr(node.files, "remove", _fails)
+    with pytest.raises(OperationError):
+        node.claims.unprepare("uid-train")
+    with pytest.raises(NotNowError, match="prepared for the claim ml/train"):
+        node.prepare("second", "board-0")
+
+
+def test_a_claim_that_was_deallocated_and_allocated_anew_has_its_new_device_alone(node: Node, tmp_path: Path) -> None:
+    node.prepare("shared", "board-0")
+    assert node.prepare("shared", "board-1") == ["board-1"]
+    [record] = node.offer.records.values()
+    assert record.held == {"ACME-1"}
+    [document] = (json.loads(file.read_text()) for file in (tmp_path / "cdi").iterdir())
+    nodes = [each["path"] for each in document["devices"][0]["containerEdits"]["deviceNodes"]]
+    assert nodes == ["/dev/acme1"]
+    assert node.prepare("second", "board-0") == ["board-0"]
+
+
+def test_an_agent_that_was_killed_at_any_moment_reads_what_it_had_written(node: Node, tmp_path: Path) -> None:
+    node.prepare("train", "board-0")
+    [path] = (tmp_path / "claims").iterdir()
+    whole = path.read_bytes()
+    again = ClaimFiles(tmp_path / "claims", tmp_path / "cdi", driver=DRA_DRIVER)
+    assert again.read() == node.offer.records
+    assert not again.problem
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at])
+        cut = ClaimFiles(tmp_path / "claims", tmp_path / "cdi", driver=DRA_DRIVER)
+        assert cut.read() == {}
+        assert f"set aside as {path.name}.unreadable" in cut.problem
+        assert not path.exists()
+
+
+def test_a_full_disk_is_named_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ClaimFiles(tmp_path / "claims", tmp_path / "cdi", driver=DRA_DRIVER)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nodedevices_plugin.host.claim_files.replace", full)
+    with pytest.raises(OperationError, match=r"claims/u1.json: No space left on device"):
+        files.write(Record(uid="u1", namespace="ml", name="c", prepared=()), None)
+
+
+@pytest.mark.parametrize("uid", ["../../etc/passwd", "", "a/b", "x" * 65])
+def test_a_uid_that_is_a_path_touches_no_file(node: Node, tmp_path: Path, uid: str) -> None:
+    with pytest.raises(RecordError, match="is not the UID"):
+        node.claims.prepare("ml", "c", uid)
+    node.claims.unprepare(uid)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the CDI file -----------------------------------------------------------------------------------------------------
+def test_each_request_is_a_cdi_device_with_what_its_containers_need() -> None:
+    spec = specification(
+        "u1",
+        DRA_DRIVER,
+        {
+            "gpu": ContainerEdits(
+                envs={"A": "1"},
+                devices=(DeviceNode(container_path="/dev/x", host_path="/host/dev/x"),),
+                mounts=(Mount(container_path="/lib", host_path="/host/lib"),),
+            ),
+            "named": ContainerEdits(cdi_devices=("nvidia.com/gpu=GPU-1",)),
+            "nothing": ContainerEdits(),
+        },
+    )
+    assert spec.names == {
+        "gpu": ("nodedevices.io/claim=u1-gpu",),
+        "named": ("nvidia.com/gpu=GPU-1",),
+        "nothing": (),
+    }
+    assert spec.document is not None
+    assert spec.document["devices"] == [
+        {
+            "name": "u1-gpu",
+            "containerEdits": {
+                "env": ["A=1"],
+                "deviceNodes": [{"path": "/dev/x", "hostPath": "/host/dev/x", "permissions": "rw"}],
+                "mounts": [
+                    {"hostPath": "/host/lib", "containerPath": "/lib", "options": ["ro", "nosuid", "nodev", "bind"]}
+                ],
+            },
+        }
+    ]
+    assert specification("u1", DRA_DRIVER, {"nothing": ContainerEdits()}).document is None
+
+
+def test_annotations_of_the_runtime_are_refused_with_what_to_set() -> None:
+    with pytest.raises(ClaimError, match="set cdi-cri"):
+        specification("u1", DRA_DRIVER, {"gpu": ContainerEdits(annotations={"cdi.k8s.io/x": "y"})})
