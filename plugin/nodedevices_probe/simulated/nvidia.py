@@ -31,14 +31,12 @@ GIB = 1 << 30
 
 def partitions(
     entries: Sequence[Mapping[str, Any]],
-    *,
+    seat: Seat,
     place: str,
-    node: str,
-    index: int,
+    *,
     minor: int,
     memory_bytes: int,
     multiprocessors_per_slice: int | None,
-    mig_minors: Mapping[tuple[int, int, int | None], int],
 ) -> tuple[Partition, ...]:
     """The MIG devices of one GPU. Two entries with the same `gi` are compute instances of one GPU instance."""
     made: list[Partition] = []
@@ -72,7 +70,7 @@ def partitions(
         profile_id = nvidia.PROFILE_IDS.get(gi_slices, 0)
         made.append(
             Partition(
-                id=entry.get("id", f"MIG-{identity(node, index, gi, ci)}"),
+                id=entry.get("id", f"MIG-{identity(seat.node, seat.index, gi, ci)}"),
                 name=nvidia.mig_name(f"gpu-{minor}", entry["profile"], profile_id, start, ci),
                 profile=entry["profile"],
                 index=entry.get("index", number),
@@ -83,7 +81,7 @@ def partitions(
                 capacity=_capacity(entry, memory_bytes * size // MEMORY_SLICES, multiprocessors, gi_slices),
                 device_nodes=tuple(entry["deviceNodes"])
                 if "deviceNodes" in entry
-                else mig_device_nodes(dict(mig_minors) or _driver_minors(minor, gi, ci), minor, gi, ci),
+                else mig_device_nodes(dict(seat.mig_minors) or _driver_minors(minor, gi, ci), minor, gi, ci),
             )
         )
     return tuple(sorted(made, key=lambda partition: partition.index))
@@ -183,13 +181,11 @@ class NvidiaBoard(Board):
             ),
             partitions=partitions(
                 mig,
-                place=f"{place}.mig",
-                node=seat.node,
-                index=seat.index,
+                seat,
+                f"{place}.mig",
                 minor=minor,
                 memory_bytes=entry.get("memoryBytes", self.memory_mib * MEBIBYTE),
                 multiprocessors_per_slice=self.mig_multiprocessors,
-                mig_minors=seat.mig_minors,
             ),
             links=(Link(kind="NVLink", to=SWITCH, count=to_switch),) if to_switch else (),
             device_nodes=(f"/dev/nvidia{minor}",),
