@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Generic, TypeVar
 
 from nodedevices_probe.loop import NONE_NEEDED, Source, SourceFacts
@@ -27,8 +27,11 @@ KERNEL = "linux"  # the driver's name where any driver will do
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
+    """`folders`: of PCI devices, where those that are on PCI have to be still when all was read of them."""
+
     devices: tuple[DeviceFact, ...] = ()
     problems: tuple[Problem, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,47 +42,44 @@ class SysfsSource(Source):
     def roots(self) -> Roots:
         return self.system.roots
 
-    def whole(self, devices: Iterable[DeviceFact], *folders: str) -> tuple[DeviceFact, ...]:
-        """Without those that left these folders of PCI devices while they were read: what was read of them is not all,
-        and is not to stand in the place of what was known before."""
-        there = {id_ for folder in folders for id_ in self.system.bus_ids(folder)}
-        return tuple(device for device in devices if device.pci_bus_id in there)
-
     def has_paths(self, _: DeviceFact) -> bool:
         """True when PCIe paths to and from a device are reported: not where it is a part of another one."""
         return True
 
     def _placed(self, devices: Sequence[DeviceFact]) -> Iterator[DeviceFact]:
-        """Yield them with their indexes in this order, each type for itself; those on PCI with their places, links and
-        the paths between them."""
+        """Yield them, those on PCI with their places, links and the paths between them."""
         places = {device.id: self.system.place(device.pci_bus_id) for device in devices if device.pci_bus_id}
         near = neighbours(
             {device.id: places[device.id] for device in devices if device.id in places and self.has_paths(device)}
         )
-        counts = Counter[str]()
         for device in devices:
-            placed = replace(device, index=counts[device.type])
-            counts[device.type] += 1
-            if place := places.get(device.id):
-                placed = replace(
-                    placed,
-                    pcie_root=place.root,
-                    numa_node=place.numa_node,
-                    pcie=near.get(device.id, ()),
-                    readings=self.system.with_pcie_link(device.readings, device.pci_bus_id),
-                )
-            yield placed
+            if (place := places.get(device.id)) is None:
+                yield device
+                continue
+            yield replace(
+                device,
+                pcie_root=place.root,
+                numa_node=place.numa_node,
+                pcie=near.get(device.id, ()),
+                readings=self.system.with_pcie_link(device.readings, device.pci_bus_id),
+            )
+
+    def _whole(self, devices: Sequence[DeviceFact], folders: Sequence[str]) -> Sequence[DeviceFact]:
+        """Without those that left these folders while they were read: what was read of them is not all, and is not to
+        stand in the place of what was known before."""
+        there = {id_ for folder in folders for id_ in self.system.bus_ids(folder)}
+        return [device for device in devices if not folders or not device.pci_bus_id or device.pci_bus_id in there]
 
     def gpus(
-        self, modules: Sequence[str], pci_vendor: str, devices: Callable[[], tuple[DeviceFact, ...]]
+        self, modules: Sequence[str], pci_vendor: str, folders: tuple[str, ...], devices: Callable[[], list[DeviceFact]]
     ) -> SourceFacts:
-        """Return the facts of one maker's GPUs, and which on the PCI bus no driver has. Where virtual machines have all
-        of them, no driver is missing."""
+        """Return the facts of one maker's GPUs, which its drivers list in these folders, and which on the PCI bus no
+        driver has. Where virtual machines have all of them, no driver is missing."""
         accelerators = self.system.accelerators(pci_vendor)
 
         def find() -> Found:
             listed = devices()
-            return Found(devices=listed, problems=unbound(accelerators, listed))
+            return Found(devices=tuple(listed), problems=unbound(accelerators, listed), folders=folders)
 
         facts = self.facts(modules, find, on_bus=len(accelerators))
         if facts.driver.state is not DriverState.LOADED and self.system.only_for_guests(pci_vendor):
@@ -108,8 +108,14 @@ class SysfsSource(Source):
             machine=machine,
             accelerators_on_bus=on_bus,
             problems=found.problems,
-            devices=tuple(self._placed(found.devices)),
+            devices=_numbered(self._whole(tuple(self._placed(found.devices)), found.folders)),
         )
+
+
+def _numbered(devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
+    """With their indexes in this order; each type counts for itself."""
+    numbers: dict[str, Iterator[int]] = {}
+    return tuple(replace(device, index=next(numbers.setdefault(device.type, count()))) for device in devices)
 
 
 def attributes(values: Mapping[str, str | int | bool | None]) -> dict[str, Attribute]:

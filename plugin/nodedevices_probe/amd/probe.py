@@ -132,9 +132,9 @@ class AmdSource(SysfsSource):
     exporter: Exporter | None = None  # AMD's, whose socket is looked for below the same root
 
     def poll(self) -> SourceFacts:
-        return self.gpus((MODULE,), PCI_VENDOR, self._devices)
+        return self.gpus((MODULE,), PCI_VENDOR, (BOUND,), self._devices)
 
-    def _devices(self) -> tuple[DeviceFact, ...]:
+    def _devices(self) -> list[DeviceFact]:
         bus_ids = self.system.bus_ids(BOUND)
         nodes = by_gpu(gpu_nodes(self.roots), bus_ids)
         machine = _Topology(
@@ -144,7 +144,7 @@ class AmdSource(SysfsSource):
             unhealthy=self._unhealthy(),
             in_use=memory_of_processes(self.roots) if self.use else None,
         )
-        return self.whole([self._device(id_, machine) for id_ in bus_ids], BOUND)
+        return [self._device(id_, machine) for id_ in bus_ids]
 
     def _device(self, bus_id: str, topology: _Topology) -> DeviceFact:
         at, nodes = f"{BOUND}/{bus_id}", topology.nodes.get(bus_id, [])

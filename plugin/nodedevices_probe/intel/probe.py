@@ -26,7 +26,7 @@ from nodedevices_probe.source import SysfsSource, attributes
 
 PCI_VENDOR = "0x8086"
 MODULES = tuple(reversed(DRIVERS))  # where both are loaded, the newer one is the driver
-BUS_DRIVERS = "sys/bus/pci/drivers"
+FOLDERS = tuple(f"sys/bus/pci/drivers/{driver}" for driver in DRIVERS)
 NO_NODE = "the driver made no device node for it"
 _DEVICE_ID = re.compile(r"0x[0-9a-f]{4}")
 
@@ -40,17 +40,16 @@ class IntelSource(SysfsSource):
     denied: frozenset[str] = frozenset()
 
     def poll(self) -> SourceFacts:
-        return self.gpus(MODULES, PCI_VENDOR, self._devices)
+        return self.gpus(MODULES, PCI_VENDOR, FOLDERS, self._devices)
 
-    def _devices(self) -> tuple[DeviceFact, ...]:
+    def _devices(self) -> list[DeviceFact]:
         found = {
             bus_id: driver
-            for driver in DRIVERS
-            for bus_id in self.system.bus_ids(f"{BUS_DRIVERS}/{driver}")
+            for driver, folder in zip(DRIVERS, FOLDERS, strict=True)
+            for bus_id in self.system.bus_ids(folder)
             if self._wanted(bus_id)
         }
-        devices = [self._device(bus_id, found[bus_id]) for bus_id in sorted(found)]
-        return self.whole(devices, *(f"{BUS_DRIVERS}/{driver}" for driver in DRIVERS))
+        return [self._device(bus_id, found[bus_id]) for bus_id in sorted(found)]
 
     def _wanted(self, bus_id: str) -> bool:
         device = self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")

@@ -127,7 +127,7 @@ class NicSource(SysfsSource):
         wanted = {its_owner: function for its_owner, function in every.items() if plain or function.is_special}
         read = [self._device(its_owner, function, machine) for its_owner, function in wanted.items()]
         devices = [
-            *self.whole(read, PCI_DEVICES),
+            *read,
             *(self._soft(rdma_device) for rdma_device in rdma if not rdma_device.owner.pci),
         ]
         usable: dict[str, DeviceFact] = {}
@@ -145,6 +145,7 @@ class NicSource(SysfsSource):
         )
         return Found(
             devices=tuple(ordered[:MAX_DEVICES]),
+            folders=(PCI_DEVICES,),
             problems=tuple(problem for problem in problems if problem is not None),
         )
 

@@ -214,8 +214,11 @@ def test_a_gpu_that_leaves_while_it_is_read_is_reported_whole_or_not_at_all(
     probe: type[AmdSource | IntelSource],
     bus_id: Callable[[int], str],
 ) -> None:
-    gone, stays = bus_id(0), bus_id(1)
-    for reads in range(1, 120, 13):
+    gone, stays, left = bus_id(0), bus_id(1), [10**6]
+    whole = make(tmp_path / "whole").root
+    probe(system=SystemOf(whole, below=VanishingRoots(whole, left=left))).poll()
+    reads_of_a_poll = 10**6 - left[0]
+    for reads in (*range(1, reads_of_a_poll, reads_of_a_poll // 9), reads_of_a_poll):
         root = make(tmp_path / str(reads)).root
         before = {each.id: each for each in probe(system=System(root)).poll().devices}
         roots = VanishingRoots(root, left=[reads], unplug=partial(unplug, root, gone))
