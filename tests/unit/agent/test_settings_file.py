@@ -156,10 +156,7 @@ def test_what_cannot_be_is_refused_with_its_place_and_what_would_be_right(text: 
     ("flags: {migStrategy: some}", "flags.migStrategy"),
     ("flags: {plugin: {deviceListStrategies: envvar}}", "flags.plugin.deviceListStrategies"),
     ("flags: [a]", "flags"),
-    (
-        "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
-        "sharing.timeSlicing.resources[0].replicas",
-    ),
+    ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}", "sharing.timeSlicing.resources[0].replicas"),
     ("sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name"),
     ("sharing: {timeSlicing: {}, mps: {}}", "sharing"),
     ("resources: {gpus: [{pattern: 'a;b', name: x}]}", "resources.gpus[0].pattern"),

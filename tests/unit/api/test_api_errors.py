@@ -35,10 +35,7 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
         {"partitions": {"strategy": "both"}},
         'spec.partitions.strategy: "both" is not allowed; choose none, single or mixed',
     ),
-    (
-        {"health": {"holdDownSeconds": "5m"}},
-        'spec.health.holdDownSeconds: "5m" is not allowed; give a whole number',
-    ),
+    ({"health": {"holdDownSeconds": "5m"}}, 'spec.health.holdDownSeconds: "5m" is not allowed; give a whole number'),
     ({"faults": {"event": 1}}, "spec.faults.event: 1 is not allowed; give true or false"),
     ({"labels": {"extra": {"a": 1}}}, "spec.labels.extra.a: 1 is not allowed; give text, in quotes"),
     ({"labels": {"extra": {"a b": "c"}}}, 'spec.labels.extra.a b: "a b" is not allowed; write a label key'),
@@ -51,30 +48,18 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
         "spec.faults: NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
     ),
     ({"faults": {"taint": {}}}, "spec.faults.taint: unknown key; it is now taintEffect, such as NoSchedule"),
-    (
-        {"faults": {"rules": [{"evict": {}}]}},
-        "spec.faults.rules[0].evict: unknown key; it is now evictMode, such as",
-    ),
+    ({"faults": {"rules": [{"evict": {}}]}}, "spec.faults.rules[0].evict: unknown key; it is now evictMode, such as"),
     (
         {"capacity": [{"name": "a.b/c", "perDevice": 1, "match": {"near": "nic"}}]},
         "spec.capacity[0].match.near: unknown key; only resources.devices and sharing.resources have it",
     ),
     ({"nodeSelector": None, "partitions": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
     ({"idle": None, "health": {}}, "spec.idle: null is not allowed; give it a value, or leave it out"),
-    (
-        {"idle": {"afterSeconds": None}},
-        "spec.idle.afterSeconds: null is not allowed; give it a value, or leave it out",
-    ),
-    (
-        {"health": {"rules": [RULE | {"after": None}]}},
-        "spec.health.rules[0].after: null is not allowed; give it a ",
-    ),
+    ({"idle": {"afterSeconds": None}}, "spec.idle.afterSeconds: null is not allowed; give it a value, or leave it out"),
+    ({"health": {"rules": [RULE | {"after": None}]}}, "spec.health.rules[0].after: null is not allowed; give it a "),
     ({"health": {"rules": [RULE, RULE | {"match": None}]}}, "spec.health.rules[1].match: null is not allowed; "),
     ({"idle": {"afterSeconds": 0}}, "spec.idle.afterSeconds: 0 is not allowed; give 60 or more"),
-    (
-        {"idle": {"afterSeconds": 10**18}},
-        "spec.idle.afterSeconds: 1000000000000000000 is not allowed; give 604800 ",
-    ),
+    ({"idle": {"afterSeconds": 10**18}}, "spec.idle.afterSeconds: 1000000000000000000 is not allowed; give 604800 "),
 )
 def test_a_message_names_the_place_the_value_and_what_would_be_right(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:

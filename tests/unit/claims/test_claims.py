@@ -71,10 +71,7 @@ def test_shares_of_administrators_are_read_and_configuration_for_others_is_not_o
     (claim(result(driver="gpu.nvidia.com")), "has no device of nodedevices.io allocated on node n1"),
     (claim(*[result(f"gpu-{number}") for number in range(33)]), "33 devices allocated; a claim has at most 32"),
     (claim(result("")), "a result of its allocation has no request or no device"),
-    (
-        claim(config=[{"opaque": {"driver": DRIVER, "parameters": {}}}]),
-        "a DevicePolicy sets how devices are shared",
-    ),
+    (claim(config=[{"opaque": {"driver": DRIVER, "parameters": {}}}]), "a DevicePolicy sets how devices are shared"),
     ({"metadata": {"uid": UID}}, "has no device of nodedevices.io allocated"),
     (None, "was deleted"),
 )

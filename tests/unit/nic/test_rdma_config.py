@@ -125,19 +125,10 @@ def test_nics_with_rdma_are_selected_by_the_first_entry_that_names_them_one_by_o
     ({"configList": [entry(devices=["ib0"])]}, "configList[0].devices: given beside selectors"),
     ({"configList": [entry(selectors={})]}, "configList[0].selectors: missing; say which HCAs"),
     ({"configList": [without("selectors")]}, "configList[0].selectors: missing; say which HCAs"),
-    (
-        {"configList": [entry(selectors={"vendor": ["15b3"]})]},
-        "selectors.vendor: unknown key; did you mean vendors",
-    ),
-    (
-        {"configList": [entry(selectors={"vendors": "15b3"})]},
-        'selectors.vendors: "15b3" is not allowed; give a list',
-    ),
+    ({"configList": [entry(selectors={"vendor": ["15b3"]})]}, "selectors.vendor: unknown key; did you mean vendors"),
+    ({"configList": [entry(selectors={"vendors": "15b3"})]}, 'selectors.vendors: "15b3" is not allowed; give a list'),
     ({"configList": [entry(selectors={"vendors": ["0x15b3"]})]}, "selectors.vendors[0]: '0x15b3': give four"),
-    (
-        {"configList": [entry(selectors={"linkTypes": ["eth"]})]},
-        'linkTypes[0]: "eth" is not allowed; choose ether or',
-    ),
+    ({"configList": [entry(selectors={"linkTypes": ["eth"]})]}, 'linkTypes[0]: "eth" is not allowed; choose ether or'),
     ({"configList": [entry(selectors={"ifNames": [""]})]}, "selectors.ifNames[0]: empty"),
     ({"configList": [entry(selectors={"ifNames": ["a\nb"]})]}, "printable characters are allowed"),
     ({"configList": [entry(mode="each")]}, 'configList[0].mode: "each" is not allowed; choose shared or perDevice'),

@@ -130,10 +130,7 @@ def test_every_key_is_read_in_any_case_and_named_where_it_is_wrong() -> None:
         "True is not allowed; give a number",
     ),
     ({"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}, r"MaxSharedClientsPerGPU: missing, with .*Strategy mps"),
-    (
-        {"GPUSharingConfig": {"MaxSharedClientsPerGPU": 4}},
-        r"GPUSharingStrategy: missing, with .*PerGPU 4; give time",
-    ),
+    ({"GPUSharingConfig": {"MaxSharedClientsPerGPU": 4}}, r"GPUSharingStrategy: missing, with .*PerGPU 4; give time"),
     (
         {"MaxTimeSharedClientsPerGPU": 3, "GPUSharingConfig": shared("mps", 3)},
         r"MaxTimeSharedClientsPerGPU: 3, and GPUSharingConfig has mps, 3; leave this deprecated key out",

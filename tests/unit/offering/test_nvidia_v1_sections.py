@@ -58,10 +58,7 @@ def test_patterns_are_rules_for_models_and_profiles_in_their_order() -> None:
     ("{gpus: [{pattern: '*'}]}", "resources.gpus[0].name: missing; every entry has a pattern and a name"),
     ("{mig: [{pattern: '', name: x}]}", "resources.mig[0].pattern: missing; every entry has a pattern and a name"),
     ("{gpus: [{pattern: 'a{b', name: x}]}", "resources.gpus[0].pattern: a{b: letters, digits, spaces, . _ : - and"),
-    (
-        "{gpus: [{pattern: '*', name: GPU_}]}",
-        "resources.gpus[0].name: nvidia.com/GPU_: after the slash only letters",
-    ),
+    ("{gpus: [{pattern: '*', name: GPU_}]}", "resources.gpus[0].name: nvidia.com/GPU_: after the slash only letters"),
     ("{gpus: {pattern: '*'}}", "resources.gpus: dict is not a list"),
     ("{gpu: []}", "resources.gpu: unknown key; did you mean gpus?"),
     ("[]", "resources: list is not a mapping"),

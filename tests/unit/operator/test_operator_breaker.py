@@ -232,11 +232,7 @@ async def test_a_breaker_stays_open_when_its_record_is_deleted_while_no_operator
         1,
         "n0: would change faults, would not evict ml/pod-n0: the budget of policy faults allows 0 nodes out of",
     ),
-    (
-        {"budget": {"perHour": 1}},
-        2,
-        "would not evict ml/pod-n1: the budget of policy faults allows 1 actions an hour",
-    ),
+    ({"budget": {"perHour": 1}}, 2, "would not evict ml/pod-n1: the budget of policy faults allows 1 actions an hour"),
     ({"budget": {"perHour": 99}}, 6, "would not evict ml/pod-n0: all actions would be stopped, 6 of the 10 nodes"),
     ids=["allowed", "nodes out of service", "an hour", "the breaker"],
 )
