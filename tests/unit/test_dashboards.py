@@ -76,16 +76,13 @@ def test_a_board_is_found_by_others_and_changed_in_its_description_alone(made: d
     assert "id" not in made, "Grafana gives it"
 
 
-def test_a_link_leads_to_a_board_and_its_variable() -> None:
+def test_a_link_leads_to_a_board_and_its_variable_or_an_alerts_runbook() -> None:
     known = {one.uid: {variable.name for variable in one.variables} for one in BOARDS}
     for url in grafana.LINKED.values():
         uid, variable = re.search(r"/d/([\w-]+)\?", url), re.search(r"&var-(\w+)=", url)
         assert uid is not None
         assert variable is not None
         assert variable[1] in known[uid[1]]
-
-
-def test_a_runbook_that_a_panel_links_to_is_an_alerts() -> None:
     linked = {alert for board in BOARDS for panel in board.panels for alert in panel.alerts}
     assert linked <= set(rules())
 

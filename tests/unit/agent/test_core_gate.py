@@ -128,12 +128,9 @@ def test_an_allocation_waits_for_the_pod_that_it_could_be_for(agent: Gated) -> N
     assert not waiting.is_alive()
 
 
-def test_and_not_for_ever(agent: Gated) -> None:
+async def test_no_allocation_waits_for_ever_or_for_other_resources(agent: Gated) -> None:
     agent.gate.ready(MEMORY, 2)
     assert not agent.book.knows(MEMORY, 2)
-
-
-async def test_for_other_resources_nothing_waits(agent: Gated) -> None:
     agent.gate.ready("nvidia.com/gpu", 1)
     await agent.gate.before_start("nvidia.com/gpu", ("GPU-0",))
     assert agent.asked == 0

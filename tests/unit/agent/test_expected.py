@@ -76,16 +76,13 @@ def test_what_is_offered_is_the_same_whatever_is_expected() -> None:
     assert readiness.readyz().status == 200  # no roll-out of agents stops by it
 
 
-def test_what_has_left_does_not_count_and_more_than_expected_is_enough() -> None:
+def test_what_has_left_does_not_count_more_is_enough_and_an_entry_is_named_by_all_that_must_match() -> None:
     assert found(expecting().line("nvml", *GPUS, gpu(8))) == [9]
     node = expecting().line("nvml", *GPUS)
     assert found(node.line("nvml", *GPUS[:7])) == [7]
     off = replace(GPUS[7], readings=Readings(lost=True))
     assert found(node.line("nvml", *GPUS[:7], off)) == [7]
     assert found(node.line("nvml", *GPUS)) == [8]
-
-
-def test_an_entry_is_named_by_all_that_must_match() -> None:
     ids = [each.id for each in GPUS[:2]]
     entries = [({}, 8), ({"type": "gpu", "vendor": "nvidia"}, 9), ({"ids": ids}, 2)]
     config = {"expect": [{"match": match, "count": count} for match, count in entries]}
@@ -106,13 +103,10 @@ def test_what_is_missing_is_in_the_tables_and_in_the_nodes_sentence() -> None:
     assert shown.message.startswith("type gpu: 7 of 8 expected: gpu at 0000:b3:00.0 is missing. ")
 
 
-def test_the_devices_of_a_silent_probe_count_as_it_listed_them_last() -> None:
+def test_a_silent_probes_devices_count_as_listed_last_and_one_that_has_not_reported_is_waited_for() -> None:
     node = expecting().line("nvml", *GPUS)
     node.clock += 600
     assert found(node.step()) == [8]
-
-
-def test_a_probe_that_has_not_reported_is_waited_for_and_not_for_ever() -> None:
     config = {"expect": [{"match": {"type": "nic"}, "count": 1}]}
     node = expecting(config, BOTH).line("nvml", *GPUS).line("nics", nic()).restart().line("nvml", *GPUS)
     assert found(node) is None

@@ -161,23 +161,22 @@ def test_the_word_stays_while_it_is_unused_and_one_percent_is_work() -> None:
     assert periods(working(), lasting(LONG, reading(1, processes=1, gib=1))) == []
 
 
-def test_what_the_device_did_for_the_container_before_is_not_this_ones() -> None:
+def test_what_a_device_did_for_the_container_before_or_silence_begin_the_time_anew() -> None:
     node = working()
     read(node, lasting(MINUTE, BUSY))
     held(node, holder(node, pod="next"))
     read(node, [BUSY], seconds=3)  # a line may repeat a reading of up to ten seconds before
     [found] = periods(node, lasting(LONG, UNUSED))
     assert found.word == "NeverUsed"
-
-
-# --- what is not known ------------------------------------------------------------------------------------------------
-def test_silence_begins_the_time_anew() -> None:
     node = working()
     read(node, [*lasting(MINUTE, BUSY), *lasting(AFTER - 60, LOADED)])
     read(node, [LOADED], seconds=20)
     [found] = periods(node, lasting(LONG, LOADED))
     assert found.told - node.time < timedelta(0)
     assert found.told - found.since == timedelta(seconds=AFTER)
+
+
+# --- what is not known ------------------------------------------------------------------------------------------------
 
 
 def test_a_word_is_taken_back_when_nothing_is_heard_or_the_pod_is_another() -> None:

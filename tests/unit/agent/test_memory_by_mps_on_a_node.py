@@ -56,12 +56,14 @@ def test_a_change_to_mps_waits_for_all_pods_since_none_of_them_is_its_client() -
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" in made.container(MEMORY, SHARE).envs
 
 
-def test_a_change_from_mps_or_of_what_is_divided_leaves_clients_their_daemon_until_they_have_ended() -> None:
+def test_what_is_divided_changes_for_clients_when_they_have_ended_and_what_has_no_ids_at_once() -> None:
     for after in (by_memory("none"), by_memory("mps", "2Gi"), by_memory("mps", memoryReserve="1Gi"), {}):
         made = node(mps=daemon(), enforcement="mps").now(after, pod(SHARE))
         assert condition(made)[0] == "WaitingForHolders", after
         assert [each.resource for each in made.world.daemons or ()] == [MEMORY]
         assert condition(made.now(after))[0] == "Applied"
+    made = node(mps=daemon(), enforcement="mps")
+    assert condition(made.now(by_memory("mps", packing="spread"), pod(SHARE)))[0] == "Applied"
 
 
 def test_a_pod_with_the_whole_gpu_is_waited_for_before_the_daemon_takes_it() -> None:
@@ -115,8 +117,3 @@ def test_a_gpu_with_as_many_containers_as_mps_takes_has_no_share_for_another() -
     assert len(free) == 32
     made.now(by_memory("mps"), *pods[1:])
     assert f"{gpu_id(0)}::1Gi.0" in made.offers[MEMORY], "one of them has ended"
-
-
-def test_what_has_no_ids_changes_under_clients() -> None:
-    made = node(mps=daemon(), enforcement="mps")
-    assert condition(made.now(by_memory("mps", packing="spread"), pod(SHARE)))[0] == "Applied"

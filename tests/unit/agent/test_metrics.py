@@ -128,15 +128,12 @@ def test_of_mig_devices_shared_by_memory_their_gpu_has_the_sum() -> None:
     }
 
 
-def test_a_resource_has_its_capacity_what_is_healthy_and_what_is_held() -> None:
+def test_a_resource_has_its_capacity_and_the_first_refused_allocate_is_an_increase() -> None:
     samples = agent()
     shown = [samples[f"nodedevices_resource_{each}"][("resource", GPU),] for each in ("capacity", "healthy")]
     assert shown == [5, 2]
     assert samples["nodedevices_resource_allocated"][("resource", GPU),] == 2
-
-
-def test_the_first_refused_allocate_is_an_increase() -> None:
-    """Prometheus' increase() does not see a series that begins at 1."""
+    # Prometheus' increase() does not see a series that begins at 1.
     latest = facts()
     metrics = AgentMetrics(facts=lambda: latest, probes=dict)
     refused = (("resource", GPU), ("result", "refused"))

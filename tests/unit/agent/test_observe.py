@@ -149,7 +149,7 @@ def serving(node: Node) -> str | None:
 
 
 # --- from one mode to the other ---------------------------------------------------------------------------------------
-def test_to_stop_serving_waits_for_the_pods_that_hold_what_is_served() -> None:
+def test_to_stop_serving_waits_for_pods_and_who_never_served_stops_at_once() -> None:
     node = server().given(holdings=replace(NOBODY, offered=None, holders=(holder(gpu_id(0)),))).line()
     node.given(seen=seen(OBSERVE)).line()
     assert (node.config, set(node.offers)) == ("WaitingForHolders", {GPU})
@@ -158,6 +158,14 @@ def test_to_stop_serving_waits_for_the_pods_that_hold_what_is_served() -> None:
     assert (node.config, set(node.offers)) == ("Applied", set())
     assert [each.name for each in status(node).retired_resources] == [GPU]
     assert not status(node.given(holdings=THEIRS).line()).retired_resources
+    theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another one")
+    held = replace(THEIRS, holders=(holder(gpu_id(0)),))
+    node = server().given(holdings=held, registrations=(theirs,)).line()
+    assert set(node.offers) == {GPU}
+    assert server().given(holdings=held).line().given(seen=seen(OBSERVE)).line().config == "WaitingForHolders"
+    node.given(seen=seen(OBSERVE)).line()
+    assert (set(node.offers), node.config) == (set(), "Applied")
+    assert resources(node) == {GPU: (2, 2, 1, "plugin")}
 
 
 def test_the_same_ids_are_taken_over_at_once_with_their_pods_unless_the_kubelet_does_not_say() -> None:
@@ -195,14 +203,3 @@ def test_a_restart_remembers_that_it_observed_and_waits_as_before() -> None:
     assert set(again.offers) == set()
     assert resources(again) == {GPU: (4, 0, 0, "plugin")}
     assert again.given(seen=seen(SERVE), holdings=SLICED).line().config == "WaitingForHolders"
-
-
-def test_who_never_served_stops_at_once_whatever_pods_hold() -> None:
-    theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another one")
-    held = replace(THEIRS, holders=(holder(gpu_id(0)),))
-    node = server().given(holdings=held, registrations=(theirs,)).line()
-    assert set(node.offers) == {GPU}
-    assert server().given(holdings=held).line().given(seen=seen(OBSERVE)).line().config == "WaitingForHolders"
-    node.given(seen=seen(OBSERVE)).line()
-    assert (set(node.offers), node.config) == (set(), "Applied")
-    assert resources(node) == {GPU: (2, 2, 1, "plugin")}

@@ -297,16 +297,13 @@ def cordoned(*cordons: Cordon) -> SeenObject:
     return replace(seen({}), unschedulable=cordons)
 
 
-def test_a_device_out_of_service_goes_to_no_new_pod_and_keeps_its_id_and_its_health() -> None:
+def test_a_device_out_of_service_keeps_its_id_and_health_and_comes_back_when_its_time_is_over() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
     node.given(seen=cordoned(out(gpu_id(0)))).wait()
     assert node.counts == {GPU: (2, 1)}
     assert node.world.verdicts[gpu_id(0)].state is HealthState.HEALTHY
     assert node.config == "Applied"
     assert node.given(seen=seen({})).wait().counts == {GPU: (2, 2)}
-
-
-def test_a_device_comes_back_into_service_by_itself_when_its_time_is_over() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({})).line()
     soon = START + timedelta(seconds=node.clock + 60)
     node.given(seen=cordoned(out(gpu_id(0), until=soon))).wait()
@@ -710,14 +707,11 @@ def test_an_entry_that_was_acted_on_stays_beside_a_new_one_and_says_nothing_more
     assert node.counts == {GPU: (2, 2)}
 
 
-def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_reported_with_what_to_install() -> None:
+def test_words_and_names_that_are_not_understood_are_reported_with_what_would_be() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({}, config_name="notebooks")).line()
     assert node.config == "Applied"
     assert "nvidia.com/device-plugin.config names the configuration 'notebooks'" in node.world.config.message
     assert "install the component named-configs" in node.world.config.message
-
-
-def test_words_that_are_not_understood_are_reported() -> None:
     node = Node(*TWO_GPUS).line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered@{CONFIRMED}")).wait()
     reported = (
         f"{gpu_id(0)}=fine: {GIVE}",
@@ -726,9 +720,6 @@ def test_words_that_are_not_understood_are_reported() -> None:
     assert (node.world.confirm_problems, node.last.confirmed) == (reported, ())
     assert node.wait().world.confirm_problems == reported, "until the annotation is another"
     assert node.given(seen=seen({})).wait().world.confirm_problems == ()
-
-
-def test_the_name_of_a_device_is_answered_with_its_id() -> None:
     node = Node(*TWO_GPUS).line().line(gpu(0))
     node.given(seen=seen({}, confirm=f"gpu-1=removed@{CONFIRMED}")).wait()
     assert list(node.world.confirm_problems) == [f"gpu-1: give its id, {gpu_id(1)}"]

@@ -36,7 +36,7 @@ def spoiled() -> Node:
     return node
 
 
-def test_every_file_that_is_wrong_is_named_while_all_else_is_in_effect() -> None:
+def test_every_file_and_section_that_is_wrong_is_named_also_while_a_change_waits_for_pods() -> None:
     config = spoiled().now(TWO).world.config
     assert config.reason == "ConfigInvalid"
     assert config.message == (
@@ -45,9 +45,6 @@ def test_every_file_that_is_wrong_is_named_while_all_else_is_in_effect() -> None
     )
     assert [(each.section, each.field) for each in config.others] == [("", ""), ("", "resourceList")]
     assert config.refused is None, "nothing that is wanted is not applied"
-
-
-def test_they_are_named_while_a_change_waits_for_pods_too() -> None:
     node = spoiled()
     held = Holder(namespace="ml", pod="train-0", container="c", resource=GPU, ids=(gpu_id(0),), since=START)
     config = node.now(TWO, held).world.config
@@ -56,9 +53,6 @@ def test_they_are_named_while_a_change_waits_for_pods_too() -> None:
     assert "/d/rdma.json: not JSON" in config.message
     assert "/d/sriov.json: no such file" in config.message
     assert len(config.others) == 2
-
-
-def test_a_section_that_is_wrong_is_named_beside_the_files_that_are() -> None:
     config = spoiled().now(TYPO).world.config
     assert config.refused is not None
     assert config.refused.section == "sharing"

@@ -415,9 +415,12 @@ def test_how_a_probe_does(changes: dict[str, Any], expected: tuple[str, str]) ->
     assert (probe.state, probe.message) == expected
 
 
-def test_a_probe_without_its_driver_says_its_problems() -> None:
+def test_a_probe_without_its_driver_says_its_problems_and_one_without_devices_hides_none() -> None:
     [probe] = report(facts(inventory=unloaded(Problem(code="DriverNotLoaded", message="no library")))).probes
     assert (probe.state, probe.message) == ("NoDriver", "DriverNotLoaded: no library")
+    log = ProbeFacts(name="kmsg", inventory=inventory_of())
+    gpus = ProbeFacts(name="nvml", inventory=unloaded())
+    assert condition(facts(probes=(gpus, log)), "Ready")[:2] == ("False", "DriverNotLoaded")
 
 
 # --- conditions -------------------------------------------------------------------------------------------------------
@@ -465,12 +468,6 @@ def test_a_silent_probe_without_devices_is_said_and_keeps_the_node_ready() -> No
     assert condition(facts(probes=(log,)), "Ready")[:2] == ("False", "ProbeUnavailable"), "there is no other"
     another = replace(log, inventory=inventory_of(gpu(1)))
     assert condition(facts(probes=(gpus, another)), "Ready")[:2] == ("False", "ProbeUnavailable"), "it has devices"
-
-
-def test_a_probe_without_devices_hides_no_missing_driver() -> None:
-    log = ProbeFacts(name="kmsg", inventory=inventory_of())
-    gpus = ProbeFacts(name="nvml", inventory=unloaded())
-    assert condition(facts(probes=(gpus, log)), "Ready")[:2] == ("False", "DriverNotLoaded")
 
 
 def test_registering_again_does_not_change_what_ready_said_unless_the_agent_was_stopped() -> None:

@@ -163,12 +163,9 @@ def test_a_variable_that_cannot_be_is_refused(variables: dict[str, str], says: s
     assert says in refused([], HERE | variables)
 
 
-def test_a_missing_node_name_is_reported_with_where_it_comes_from() -> None:
+def test_a_missing_node_name_and_a_variable_of_ours_that_does_not_exist_are_reported() -> None:
     assert "--node-name: missing; set NODE_NAME from spec.nodeName" in refused([], {})
     assert parse(["--standalone"], {}).node_name
-
-
-def test_a_variable_of_ours_that_does_not_exist_is_refused_and_service_links_are_not() -> None:
     assert "did you mean NODEDEVICES_LOG_LEVEL?" in refused([], {**HERE, "NODEDEVICES_LOG_LEVLE": "debug"})
     links = {
         "NODEDEVICES_OPERATOR_SERVICE_HOST": "10.96.0.7",

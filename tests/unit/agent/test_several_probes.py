@@ -54,7 +54,7 @@ def both() -> Node:
     return made().line("nvml", gpu(0), gpu(1)).line("nics", nic())
 
 
-def test_one_probes_line_says_nothing_of_anothers_devices() -> None:
+def test_one_probes_line_says_nothing_of_anothers_devices_and_events_are_counted_by_probe() -> None:
     node = both().line("nvml", gpu(0), gpu(1)).line("nics", nic())
     assert node.states == dict.fromkeys([gpu_id(0), gpu_id(1), "NIC-0"], ("Healthy", ""))
     assert [(each.fact.id, each.probe) for each in node.world.inventory.devices] == [
@@ -62,6 +62,10 @@ def test_one_probes_line_says_nothing_of_anothers_devices() -> None:
         (gpu_id(1), "nvml"),
         ("NIC-0", "nics"),
     ]
+    node = both().line("nics", nic(), events=(replace(xid(79, sequence=7), device_id="NIC-0", kind="port"),))
+    node.line("nvml", gpu(0), gpu(1), events=(xid(79, sequence=3),))
+    assert node.states[gpu_id(0)] == ("Unhealthy", "Xid79")
+    assert {name: cursor.sequence for name, cursor in node.world.known.cursors.items()} == {"nvml": 3, "nics": 7}
 
 
 def test_what_goes_or_is_silent_of_one_probe_leaves_anothers_devices() -> None:
@@ -85,13 +89,6 @@ def test_a_silent_probe_makes_only_its_own_devices_unknown() -> None:
     ]
     [ready] = [each for each in shown.conditions if each.type == "Ready"]
     assert (ready.reason, ready.message) == ("ProbeUnavailable", "nics: the probe has not reported for 15 s or more")
-
-
-def test_events_are_counted_by_probe() -> None:
-    node = both().line("nics", nic(), events=(replace(xid(79, sequence=7), device_id="NIC-0", kind="port"),))
-    node.line("nvml", gpu(0), gpu(1), events=(xid(79, sequence=3),))
-    assert node.states[gpu_id(0)] == ("Unhealthy", "Xid79")
-    assert {name: cursor.sequence for name, cursor in node.world.known.cursors.items()} == {"nvml": 3, "nics": 7}
 
 
 @cases("first", ("nvml", "nics"), ("nics", "nvml"))

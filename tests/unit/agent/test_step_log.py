@@ -97,7 +97,7 @@ class Story:
         return list(logged)
 
 
-def test_what_happens_to_all_gpus_at_once_is_one_line() -> None:
+def test_what_happens_to_all_gpus_at_once_is_one_line_and_a_problem_that_counts_no_flood() -> None:
     eight, story = [gpu(number) for number in range(8)], Story()
     every = [gpu_id(number) for number in range(8)]
     assert story.devices(*eight) == []
@@ -105,6 +105,12 @@ def test_what_happens_to_all_gpus_at_once_is_one_line() -> None:
     assert story.devices(*eight) == [("info", "Starting", every)]
     lost = gpu(3, readings=well(lost=True))
     assert story.devices(*eight[:3], lost, *eight[4:]) == [("warning", "FallenOffBus", gpu_id(3))]
+    story = Story()
+    lines = [
+        story.line(Problem(code="EventsDropped", message=f"{number} events found no room"), after=0.1)
+        for number in range(100)
+    ]
+    assert sum(map(len, lines)) == 2
 
 
 def test_a_problem_and_its_end_are_reported_once_and_another_after_the_pause() -> None:
@@ -117,15 +123,6 @@ def test_a_problem_and_its_end_are_reported_once_and_another_after_the_pause() -
     assert story.line(WRONG)
     assert story.line(other) == []
     assert story.line(other, after=PROBLEMS_SECONDS) == ["FileInvalid: devices.yaml: profile: 'h8' is not known"]
-
-
-def test_a_problem_that_counts_does_not_flood_the_log() -> None:
-    story = Story()
-    lines = [
-        story.line(Problem(code="EventsDropped", message=f"{number} events found no room"), after=0.1)
-        for number in range(100)
-    ]
-    assert sum(map(len, lines)) == 2
 
 
 def test_xids_are_counted_by_device_a_mig_devices_for_its_gpu() -> None:

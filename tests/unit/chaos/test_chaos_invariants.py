@@ -73,7 +73,7 @@ def test_a_held_device_that_another_container_could_get_is_found(offered: tuple[
     )
 
 
-def test_init_containers_of_a_pod_have_the_devices_of_its_others() -> None:
+def test_init_containers_have_the_devices_of_their_pods_others_and_unknown_ones_what_they_had() -> None:
     init = PodSeen("u", "pod", "n1", "Running", containers={"c-1": "fetch", "c-2": "main"}, init=frozenset({"fetch"}))
     node = NodeSeen(
         "n1",
@@ -83,9 +83,6 @@ def test_init_containers_of_a_pod_have_the_devices_of_its_others() -> None:
     history = invariants.remember(KNOWN, Seen({}, {"pod": init}))
     assert invariants.nothing_twice(node, history) == []
     assert invariants.nothing_twice(node, replace(history, init=frozenset()))
-
-
-def test_a_container_that_the_kubelet_does_not_know_just_now_still_has_what_it_had() -> None:
     node, history = running(first=[(GPU, A)], second=[(GPU, A)])
     before = invariants.remember(history, Seen({"n1": replace(node, holders=node.holders[:1])}, None))
     forgotten = replace(node, holders=node.holders[1:])
@@ -231,13 +228,16 @@ def test_only_a_forgotten_device_may_have_a_holder_without_an_entry() -> None:
     assert [each for each in wrong(held) if "is held by" in each]
 
 
-def test_a_fault_that_is_not_seen_is_found_and_so_is_one_that_was_not_made() -> None:
+def test_a_fault_that_is_not_seen_or_not_made_or_a_device_at_fault_on_offer_is_found() -> None:
     struck = after(Plan(), Strike("n1", 2, "lost", "e")).nodes["n1"]
     assert [each for each in wrong(node(), struck) if "device 2" in each]
     ill = node(conditions={"DevicesHealthy": ("False", "Unhealthy")})
     ill.shown["status"]["devices"][2]["health"] = {"state": "Unhealthy", "reason": "FallenOffBus"}
     assert wrong(ill, struck) == []
     assert [each for each in wrong(ill) if "device 2" in each]
+    offered = node(offered=frozenset({(GPU, f"d-{n}::0") for n in range(4)}))
+    offered.shown["status"]["devices"][1]["unschedulable"] = "chaos"
+    assert [each for each in wrong(offered, NodePlan("n1", cordoned=(1,))) if "is offered" in each]
 
 
 def test_a_link_that_is_down_is_a_fault_where_the_nic_is_offered_or_held() -> None:
@@ -263,12 +263,6 @@ def test_where_policies_are_not_possible_a_link_is_judged_by_what_is_in_effect(w
     for state in ("Healthy", "Degraded", "Unhealthy"):
         seen.shown["status"]["devices"][5]["health"]["state"] = state
         assert any("device 5" in each for each in wrong(seen, down)) is (state != right)
-
-
-def test_a_device_at_fault_or_out_of_service_that_is_offered_is_found() -> None:
-    offered = node(offered=frozenset({(GPU, f"d-{n}::0") for n in range(4)}))
-    offered.shown["status"]["devices"][1]["unschedulable"] = "chaos"
-    assert [each for each in wrong(offered, NodePlan("n1", cordoned=(1,))) if "is offered" in each]
 
 
 @cases(

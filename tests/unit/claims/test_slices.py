@@ -140,7 +140,7 @@ def test_a_change_of_several_slices_or_of_their_number_is_a_new_generation_of_al
     assert server.generations() == {3}
 
 
-def test_what_others_delete_comes_back() -> None:
+def test_what_others_delete_or_edit_is_as_it_should_be_again() -> None:
     server = Server()
     server.follow(devices(130))
     del server.slices["00001-nodedevices.io-n1"]
@@ -150,9 +150,6 @@ def test_what_others_delete_comes_back() -> None:
     server.slices.clear()
     server.follow(devices(130))
     assert server.generations() == {1}
-
-
-def test_a_slice_that_somebody_edited_is_as_it_should_be_again() -> None:
     server = Server()
     server.follow(devices(3))
     [stored] = server.slices.values()

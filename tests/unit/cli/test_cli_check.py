@@ -47,12 +47,11 @@ def found(kubectl: CommandLine) -> dict[tuple[str, str], JsonObject]:
     return {(each["node"], each["link"]): each for each in json.loads(kubectl.out)["items"]}
 
 
-def test_a_cluster_that_is_well_prints_nothing_and_passes(well: RecordedApi, kubectl: CommandLine) -> None:
+def test_a_cluster_that_is_well_passes_and_every_link_of_a_named_node_is_shown_in_its_order(
+    well: RecordedApi, kubectl: CommandLine
+) -> None:
     assert kubectl("check") == 0
     assert (kubectl.out, kubectl.err) == ("", "1 node: nothing is broken.\n")
-
-
-def test_every_link_of_a_named_node_is_shown_in_its_order(well: RecordedApi, kubectl: CommandLine) -> None:
     assert kubectl("check", "n1", "--no-headers") == 0
     assert [line.split()[1:3] for line in kubectl.out.splitlines()] == [[link, "ok"] for link in LINKS]
     kubectl("check", "--all", "-o", "name")
@@ -177,13 +176,10 @@ def test_what_is_broken_counts_before_what_is_pending(well: RecordedApi, kubectl
     assert kubectl("check") == 3
 
 
-def test_a_pod_that_holds_a_device_at_fault_is_named(well: RecordedApi, kubectl: CommandLine) -> None:
+def test_a_pod_that_holds_a_device_at_fault_or_was_hit_alone_is_named(well: RecordedApi, kubectl: CommandLine) -> None:
     well.objects[NODE_DEVICES] = [node("n1", gpu(0, "ml/train-0", **failed()), gpu(1), gpu(2))]
     assert kubectl("check", "n1", "-o", "json") == 3
     assert found(kubectl)["n1", "pods"]["detail"] == "ml/train-0 has gpu-0 (Xid79)"
-
-
-def test_a_pod_is_hurt_by_what_happened_to_it_alone_and_no_other_is(well: RecordedApi, kubectl: CommandLine) -> None:
     device = gpu(0, "ml/train-0", "ml/train-1")
     device["holders"][0]["health"] = {"state": "Unhealthy", "reason": "MpsDaemonRestarted"}
     well.objects[NODE_DEVICES] = [node("n1", device, gpu(1))]

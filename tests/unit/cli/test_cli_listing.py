@@ -73,20 +73,16 @@ def fleet(api: RecordedApi) -> RecordedApi:
     return api
 
 
-def test_without_a_command_the_nodes_are_listed(fleet: RecordedApi, kubectl: CommandLine) -> None:
+def test_without_a_command_nodes_are_listed_as_kubectl_makes_tables_and_wide_adds_columns(
+    fleet: RecordedApi, kubectl: CommandLine
+) -> None:
     assert kubectl("--sort-by", "name") == 0
     assert squeezed(kubectl.out) == squeezed(NODES_TABLE)
     assert kubectl.err == ""
-
-
-def test_a_table_is_made_as_kubectl_makes_them(fleet: RecordedApi, kubectl: CommandLine) -> None:
-    """Columns begin below their headers, three spaces after the widest cell; no line ends in spaces."""
+    # Columns begin below their headers, three spaces after the widest cell; no line ends in spaces.
     kubectl("devices", "n1")
     assert kubectl.out == DEVICES_TABLE
     assert all(line == line.rstrip() for line in kubectl.out.splitlines())
-
-
-def test_wide_adds_columns_to_the_same_rows(fleet: RecordedApi, kubectl: CommandLine) -> None:
     kubectl("nodes", "n1", "n2", "-o", "wide")
     header, *rows = squeezed(kubectl.out)
     at = [header.index(name) for name in squeezed(NODES_WIDE)[0]]

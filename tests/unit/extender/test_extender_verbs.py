@@ -146,13 +146,10 @@ async def test_a_pod_that_fits_is_answered_as_soon_as_the_last_is_bound() -> Non
     assert second.done()
 
 
-async def test_a_pod_that_is_never_bound_holds_up_one_other_pod_for_a_moment() -> None:
+async def test_a_pod_that_is_never_bound_holds_up_one_other_for_a_moment_and_not_itself() -> None:
     made = verbs(cache(node_devices("n1", gpu(0, 24))))
     found = [await made.filter(read_arguments(asked(pod(name, 20), "n1"))) for name in ("a", "b")]
     assert [each.passed for each in found] == [["n1"], ["n1"]]
-
-
-async def test_a_pod_does_not_wait_for_itself() -> None:
     made = verbs(cache(node_devices("n1", gpu(0, 24))))
     arguments = read_arguments(asked(pod("a", 20), "n1"))
     await made.filter(arguments)

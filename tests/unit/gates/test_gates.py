@@ -237,16 +237,13 @@ def test_of_several_gates_the_first_says_why_and_the_highest_form_of_listing_cou
     assert (kept.ids, [(each.id, each.healthy) for each in kept.retained]) == ((), [(gpu_id(0), True)])
 
 
-def test_the_gates_are_asked_in_the_order_of_the_picture() -> None:
+def test_gates_are_asked_in_the_pictures_order_and_containers_counted_where_a_daemon_serves_memory() -> None:
     """docs/architecture.md: what is wrong with the device comes first, then what people and pods keep it for, then what
     shares need."""
     section = ARCHITECTURE.read_text().partition("### From devices to what the kubelet is sent")[2]
     picture = section.split("```")[1]
     names = [gate.__name__ for gate in GATES]  # type: ignore[attr-defined]
     assert [word for word in re.findall(r"[a-z_]+", picture) if word in names] == names
-
-
-def test_containers_are_counted_where_a_daemon_serves_shares_of_memory() -> None:
     [by_mps] = shares(0, sharing=mps.Mps()).resources
     memory = MemoryShares(unit="1", unit_bytes=1, devices={})
     both = replace(by_mps, sharing=replace(by_mps.sharing, memory=memory))

@@ -12,7 +12,7 @@ from support.cases import cases
 from support.facts import REGISTERED, START, gpu_id, ruled, snapshot, xid
 
 
-def test_a_new_process_with_an_earlier_ones_name_has_new_events() -> None:
+def test_a_new_process_has_new_events_and_they_are_seen_in_their_order() -> None:
     """A process id in a container that was started again; an agent knows of the earlier one from its state file."""
     cursor, _ = fresh_events(EventCursor(), snapshot(events=(xid(79, sequence=9, after=5),)))
     line = snapshot(events=(xid(48, sequence=1, after=100), xid(79, sequence=2, after=101)))
@@ -20,6 +20,8 @@ def test_a_new_process_with_an_earlier_ones_name_has_new_events() -> None:
     assert [event.xid for event in fresh] == [48, 79]
     assert fresh_events(cursor, line)[1] == ()
     assert cursor.sequence == 2
+    _, fresh = fresh_events(EventCursor(), snapshot(events=(xid(31, sequence=2), xid(13, sequence=1))))
+    assert [event.xid for event in fresh] == [13, 31]
 
 
 def test_an_event_repeated_in_later_lines_is_seen_once_by_the_numbers_of_its_process() -> None:
@@ -70,11 +72,6 @@ def test_only_a_log_of_this_boot_is_read_again(before: dict[str, Any], line: dic
     boot = {key: value for key, value in line.items() if key == "boot_id"}
     _, fresh = fresh_events(cursor, snapshot(instance="second", events=(event(1, line.get("device")),), **boot))
     assert len(fresh) == 1
-
-
-def test_events_are_seen_in_their_order() -> None:
-    _, fresh = fresh_events(EventCursor(), snapshot(events=(xid(31, sequence=2), xid(13, sequence=1))))
-    assert [event.xid for event in fresh] == [13, 31]
 
 
 def test_application_xids_are_reported_and_equal_ones_folded() -> None:

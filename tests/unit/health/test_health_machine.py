@@ -263,13 +263,10 @@ def test_a_fault_is_reported_once_however_late_it_came_or_short_the_hold_down_is
     assert story.line(gpu(0)).says() == ("Healthy", "")
 
 
-def test_what_neighbours_decided_is_reported_though_the_hold_down_is_shorter_than_the_wait() -> None:
+def test_what_neighbours_decided_is_reported_once_and_an_ecc_error_is_over_with_its_counter() -> None:
     story = Story(HealthRules(hold_down_seconds=1)).line(gpu(0), at=0, xids=[xid(48)])
     assert story.line(gpu(0), at=10).says() == ("Unhealthy", "Xid48")
     assert story.line(gpu(0), at=11).says() == ("Healthy", "")
-
-
-def test_an_ecc_error_is_over_when_the_counter_is_back_at_zero() -> None:
     story = Story().line(gpu(0, readings=old(ecc_uncorrectable_volatile=3)))
     clean = gpu(0, readings=old(ecc_uncorrectable_volatile=0))
     assert story.line(clean).says() == ("Unhealthy", "EccUncorrectable")
@@ -359,13 +356,9 @@ def test_a_driver_that_could_not_be_queried_was_not_loaded_anew(state: DriverSta
     assert story.line(OLD, at=4 * HOLD).says() == says
 
 
-def test_a_fault_is_still_shown_while_the_driver_is_away() -> None:
+def test_a_fault_is_shown_while_the_driver_is_away_and_remembered_by_a_restarted_agent() -> None:
     story = Story().line(gpu(0), xids=[xid(79)]).line(driver=UNLOADED)
     assert story.says() == ("Unhealthy", "Xid79")
-
-
-# --- restart of the agent -------------------------------------------------------------------------------------------
-def test_a_restarted_agent_remembers_what_was_wrong() -> None:
     story = Story().line(OLD, gpu(1), xids=[xid(79)])
     before = story.verdict()
     story.restart()
@@ -376,7 +369,10 @@ def test_a_restarted_agent_remembers_what_was_wrong() -> None:
     assert story.verdict().since == before.since
 
 
-def test_a_fault_whose_time_was_not_kept_begins_its_hold_down_again() -> None:
+# --- restart of the agent -------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_a_hold_down_begins_again_a_new_boot_needs_a_good_line_and_the_vanished_is_missing() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)])
     faults = tuple(replace(fault, last_seen=None) for fault in story.verdict().faults)
     story.verdicts[gpu_id(0)] = replace(story.verdict(), faults=faults)
@@ -384,16 +380,10 @@ def test_a_fault_whose_time_was_not_kept_begins_its_hold_down_again() -> None:
     story.line(gpu(0), at=HOLD)
     assert keep_alive(story, gpu(0), seconds=HOLD - 1).says() == ("Unhealthy", "Xid62")
     assert keep_alive(story, gpu(0), seconds=1).says() == ("Healthy", "")
-
-
-def test_a_new_boot_drops_a_verdict_only_together_with_a_good_line() -> None:
     story = Story().line(OLD, at=0, xids=[xid(79)]).restart()
     story.clock = HOLD
     assert story.line(boot_id="boot-2", driver=UNLOADED).says() == ("Unhealthy", "Xid79")
     assert story.line(OLD, boot_id="boot-2", driver=LOADED).says() == ("Healthy", "")
-
-
-def test_a_gpu_that_vanished_while_the_agent_was_away_is_missing() -> None:
     story = Story().line(gpu(0), gpu(1)).restart().line(gpu(0))
     assert story.says(1) == ("Unhealthy", "Missing")
 

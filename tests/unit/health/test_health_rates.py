@@ -133,13 +133,18 @@ def test_a_health_rule_may_make_nothing_or_more_of_it(state: str, says: tuple[st
 
 
 # --- what is not known -----------------------------------------------------------------------------------------------
-def test_a_counter_that_was_set_back_begins_anew_and_what_came_before_is_over() -> None:
+def test_a_counter_that_was_set_back_begins_anew_and_one_at_its_greatest_value_ends_nothing() -> None:
     told = lasts(lasts(story(), 10, errors=100), 5, errors=200)
     assert told.says() == FAST
     lasts(told, 5, errors=90)
     assert condition(told) is False
     assert lasts(told, 5, errors=92).verdict().message.startswith("recovering from Fast")
     assert lasts(told, 5, errors=93).verdict().message == "more than 2 errors"
+    told = lasts(lasts(story(), 10, short=3), 5, short=MOST)
+    assert told.says()[1] == "Stops"
+    assert lasts(told, WINDOW + HOLD, short=MOST).says()[1] == "Stops"
+    lasts(told, 5, short=0)
+    assert lasts(told, HOLD, short=0).says() == WELL
 
 
 @cases("away", "no counter", "no answer", "not listed", "silence", "not loaded", "restart")
@@ -172,14 +177,6 @@ def test_a_fault_lasts_until_a_whole_window_is_known_again(away: str) -> None:
     assert (told.says(), told.verdict().message) == (FAST, "more than 2 errors")
     lasts(told, 10, errors=9)
     assert "recovering" in told.verdict().message
-
-
-def test_a_counter_at_its_greatest_value_ends_nothing_until_it_is_cleared() -> None:
-    told = lasts(lasts(story(), 10, short=3), 5, short=MOST)
-    assert told.says()[1] == "Stops"
-    assert lasts(told, WINDOW + HOLD, short=MOST).says()[1] == "Stops"
-    lasts(told, 5, short=0)
-    assert lasts(told, HOLD, short=0).says() == WELL
 
 
 # --- always ----------------------------------------------------------------------------------------------------------

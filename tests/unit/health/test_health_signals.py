@@ -50,13 +50,18 @@ def test_no_vendor_gives_a_reason_of_a_signal_another_meaning() -> None:
     assert not set(levels.REASONS) & set(levels.SIGNAL_REASONS)
 
 
-def test_a_device_at_the_threshold_is_degraded_still_offered_and_says_by_which_numbers() -> None:
+def test_a_device_at_any_threshold_is_degraded_still_offered_and_says_by_which_numbers() -> None:
     story = ruled_by(rule(85)).line(gpu(0, readings=hot(84)), gpu(1, readings=hot(20)))
     assert story.says() == WELL
     verdict = story.line(gpu(0, readings=hot(85)), gpu(1, readings=hot(20))).verdict()
     assert (story.says(), verdict.offered, verdict.recovery_action) == (HOT, True, "None")
     assert verdict.message == "temperatureCelsius has been 85 or more (health.degraded)"
     assert story.says(1) == WELL, "its neighbour"
+    story = ruled_by(rule(80, lasting=600), rule(95))
+    assert lines(story, 90, until=10).says() == WELL
+    assert lines(story, 95, until=11).verdict().message == "temperatureCelsius has been 95 or more (health.degraded)"
+    other = lines(ruled_by(rule(80, lasting=600), rule(95)), 85, until=605)
+    assert other.verdict().message == "temperatureCelsius has been 80 or more for 600 s (health.degraded)"
 
 
 def test_only_a_policy_lets_readings_degrade_and_cooler_is_healthy_after_the_hold_down() -> None:
@@ -89,14 +94,6 @@ def test_a_restart_of_the_agent_keeps_a_degraded_device_and_counts_anew_for_anot
         assert (story.says(0), story.says(1)) == (HOT, WELL)
     story.line(gpu(0, readings=hot(90)), gpu(1, readings=hot(90)), at=130)
     assert (story.says(0), story.says(1)) == (HOT, HOT)
-
-
-def test_of_two_rules_for_a_signal_either_is_enough() -> None:
-    story = ruled_by(rule(80, lasting=600), rule(95))
-    assert lines(story, 90, until=10).says() == WELL
-    assert lines(story, 95, until=11).verdict().message == "temperatureCelsius has been 95 or more (health.degraded)"
-    other = lines(ruled_by(rule(80, lasting=600), rule(95)), 85, until=605)
-    assert other.verdict().message == "temperatureCelsius has been 80 or more for 600 s (health.degraded)"
 
 
 def test_a_policy_that_drops_its_rule_or_raises_its_threshold_applies_to_what_came_before() -> None:

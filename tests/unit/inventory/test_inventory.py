@@ -83,7 +83,7 @@ def test_the_time_of_a_missing_device_begins_when_a_line_does_not_list_it() -> N
     assert present(after(again, seconds=129, forget_missing_seconds=60)) == {gpu_id(0): False}
 
 
-def test_a_vanished_mig_device_stays_while_a_pod_holds_it() -> None:
+def test_a_vanished_mig_device_that_is_held_stays_also_when_its_gpu_is_missing() -> None:
     both = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
     one = gpu(0, partitions=(partition(0, 1),), mig_enabled=True)
     held = frozenset({mig_id(0, 0)})
@@ -92,6 +92,11 @@ def test_a_vanished_mig_device_stays_while_a_pod_holds_it() -> None:
     assert {part.id for part in found.fact.partitions} == {mig_id(0, 0), mig_id(0, 1)}
     again = after(after(after(Inventory(), both), one, held_partitions=held), one, held_partitions=held).devices[0]
     assert again.departed_partitions == {mig_id(0, 0)}
+    cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    found = after(after(Inventory(), cut), held_partitions=frozenset({mig_id(0, 1)})).devices[0]
+    assert not found.present
+    assert found.departed_partitions == {mig_id(0, 1)}
+    assert [part.id for part in found.fact.partitions] == [mig_id(0, 1)]
 
 
 def test_a_mig_device_that_nobody_holds_is_dropped_and_one_that_comes_back_has_not_departed() -> None:
@@ -105,14 +110,6 @@ def test_a_mig_device_that_nobody_holds_is_dropped_and_one_that_comes_back_has_n
     ids = frozenset({mig_id(0, 0)})
     found = after(after(after(Inventory(), both), one, held_partitions=ids), both, held_partitions=ids)
     assert found.devices[0].departed_partitions == frozenset()
-
-
-def test_the_held_mig_devices_of_a_missing_gpu_stay_listed() -> None:
-    cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
-    found = after(after(Inventory(), cut), held_partitions=frozenset({mig_id(0, 1)})).devices[0]
-    assert not found.present
-    assert found.departed_partitions == {mig_id(0, 1)}
-    assert [part.id for part in found.fact.partitions] == [mig_id(0, 1)]
 
 
 def test_what_the_state_file_remembers_is_missing_once_a_line_does_not_list_it() -> None:

@@ -67,7 +67,7 @@ class Counted(Node):
         return {each.reason for each in self.world.verdicts[port(0)].faults}
 
 
-def test_a_counter_at_its_limit_is_no_fault_and_one_above_it_is_one_of_this_nic_alone() -> None:
+def test_a_counter_above_its_limit_is_a_fault_of_this_nic_alone_and_none_where_nothing_is_counted() -> None:
     for limit in LIMITS:
         which = f"{limit.reason} by {limit.counter}"
         assert limit.reason not in Counted().rises(limit, limit.limit).faults, which
@@ -75,6 +75,8 @@ def test_a_counter_at_its_limit_is_no_fault_and_one_above_it_is_one_of_this_nic_
         assert limit.reason in node.faults, which
         assert (node.states[port(0)][0], node.states[port(1)]) == (limit.state.value, WELL), which
         assert (port(0) in node.offers["example.com/nic"]) == (limit.state is HealthState.DEGRADED), which
+    old = {limit.counter: limit.most or 10**6 for limit in LIMITS}
+    assert Counted().lasts(60, **old).states == {port(0): WELL, port(1): WELL}
 
 
 @cases("state", HealthState.UNHEALTHY, HealthState.DEGRADED)
@@ -131,11 +133,6 @@ def test_only_what_a_person_can_find_at_the_card_or_its_cable_is_to_be_inspected
         "PortReceiveErrors",
     }
     assert {each.action for each in LIMITS} == {"Inspect", "None"}
-
-
-def test_a_nic_that_counts_nothing_is_well_whatever_it_has_counted() -> None:
-    old = {limit.counter: limit.most or 10**6 for limit in LIMITS}
-    assert Counted().lasts(60, **old).states == {port(0): WELL, port(1): WELL}
 
 
 def test_a_flapping_link_takes_the_nic_out_of_service_and_a_quiet_one_brings_it_back() -> None:

@@ -82,7 +82,7 @@ def test_a_good_specification_keeps_its_names_and_a_whole_one_of_ours_takes_its_
     assert both["containerEdits"]["mounts"] == [LIBRARY]
 
 
-def test_the_best_is_chosen_and_nodes_alone_only_where_they_will_do() -> None:
+def test_the_best_is_chosen_and_without_libraries_it_says_what_was_searched_for() -> None:
     made = document(device("GPU-a", "/dev/nvidia0"), device("GPU-b", "/dev/nvidia1"), mounts=[LIBRARY])
     bare = document(device("0", "/dev/nvidia0"))
     both = (SPEC, CHANNEL)
@@ -90,9 +90,6 @@ def test_the_best_is_chosen_and_nodes_alone_only_where_they_will_do() -> None:
     assert choose(both, None, [bare, TOOLKIT], nodes_will_do=True)[0] == completed(SPEC, TOOLKIT)
     assert choose(both, None, [None, bare], nodes_will_do=True) == both
     assert choose(both, None, [None, bare], nodes_will_do=False) == (CHANNEL,)
-
-
-def test_without_libraries_it_says_what_was_searched_for_and_three_ways() -> None:
     here = CdiEnvironment(
         toolkit_problem="/etc/cdi/nvidia.yaml: not YAML", made_problem="nvidia-ctk is not in the agent's image"
     )

@@ -158,7 +158,7 @@ def test_each_allocate_counts_once_by_the_largest_demands_of_candidates_that_are
     assert left(gone)[A] == 20, "40 twice: one of the two was for a container that is no candidate"
 
 
-def test_a_gpu_with_shares_of_an_unknown_container_has_no_room_at_all() -> None:
+def test_a_gpu_of_an_unknown_container_or_an_unmet_request_has_no_room_at_all() -> None:
     unknown = replace(NOTHING_HELD, unknown=ids(A, 0))
     assert left(unknown) == {A: 0, B: 100}
     single = CoreShares.from_resource(offered(1, 1))
@@ -167,6 +167,11 @@ def test_a_gpu_with_shares_of_an_unknown_container_has_no_room_at_all() -> None:
     assert fits(taken, Demand(percent=1), single) == {B}
     booked = replace(NOTHING_HELD, bookings=(Booking(ids=frozenset({f"{A}::1Gi.0"}), device=A, demand=ALL),))
     assert left(booked, single) == {A: 0, B: 100}
+    wrong = pod("wrong", "many", acknowledged=True)
+    right = pod("right", "30")
+    booked = after(NOTHING_HELD, ids(A, 0, 1), wrong, right)
+    assert owners(shown(booked, ("wrong", ids(A, 0, 1)), pods=[wrong]))[ids(A, 0, 1)] == (owner("wrong"), ALL)
+    assert owners(shown(Ledger(), ("wrong", ids(A, 0, 1)), pods=[wrong]))[ids(A, 0, 1)] == (owner("wrong"), ALL)
 
 
 def test_ids_that_are_offered_no_more_or_booked_or_broken_take_no_room_of_others() -> None:
@@ -304,14 +309,6 @@ def test_who_was_no_candidate_is_known_by_its_name_only_if_seen_after_the_alloca
     late = pod("late", "30", seen=seen)
     [(found, _)] = owners(shown(booked, ("late", ids(A, 0, 1)), pods=[late])).values()
     assert found == (owner("late") if known else None)
-
-
-def test_a_known_container_whose_request_cannot_be_met_has_all_of_its_gpu() -> None:
-    wrong = pod("wrong", "many", acknowledged=True)
-    right = pod("right", "30")
-    booked = after(NOTHING_HELD, ids(A, 0, 1), wrong, right)
-    assert owners(shown(booked, ("wrong", ids(A, 0, 1)), pods=[wrong]))[ids(A, 0, 1)] == (owner("wrong"), ALL)
-    assert owners(shown(Ledger(), ("wrong", ids(A, 0, 1)), pods=[wrong]))[ids(A, 0, 1)] == (owner("wrong"), ALL)
 
 
 @cases(

@@ -66,7 +66,7 @@ def test_a_dry_run_says_that_it_would_lose_and_that_it_would_not_fit() -> None:
     assert "example.com/x" in resolve({}, [named, same], NONE).trials["trial"].misfit
 
 
-def test_an_edit_that_is_refused_leaves_what_the_policy_gave_this_node() -> None:
+def test_an_edit_or_a_combination_that_is_refused_keeps_what_was_good() -> None:
     before = Previous({"sharing": sharing(4)}, (PolicyRef("p", 3, 0, ("sharing",)),))
     edited = policy("p", generation=4, sharing=INVALID_SHARING)
     found = resolve({}, [edited], before)
@@ -75,9 +75,6 @@ def test_an_edit_that_is_refused_leaves_what_the_policy_gave_this_node() -> None
     assert found.reason == "PolicyInvalid"
     assert found.message.startswith("policy p is not accepted (")
     assert "), generation 3 stays in effect; " in found.message
-
-
-def test_a_combination_that_makes_no_sense_keeps_the_last_good_one_and_fails_both() -> None:
     before = Previous({"sharing": sharing(4)}, (PolicyRef("a", 1, 0, ("sharing",)),))
     both = [policy("a", sharing=sharing(4)), policy("b", capacity=[{"name": GPU, "perNode": 1}])]
     found = resolve({}, both, before)

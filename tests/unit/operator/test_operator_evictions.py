@@ -163,7 +163,7 @@ async def test_an_action_whose_record_cannot_be_written_says_so(make: Callable[[
     assert (found.reason, found.message.endswith("the record cannot be written")) == ("Stopped", True)
 
 
-async def test_nothing_is_proposed_before_the_grace_is_over() -> None:
+async def test_nothing_is_proposed_before_the_grace_is_over_or_announced_while_the_breaker_is_open() -> None:
     one = One(EvictionsConcern, **GRACE)
     one.seconds = 99.0
     found = await one.run()
@@ -172,9 +172,6 @@ async def test_nothing_is_proposed_before_the_grace_is_over() -> None:
     one.seconds = 100.0
     await one.run()
     assert one.evicted
-
-
-async def test_no_eviction_is_announced_while_the_breaker_is_open() -> None:
     one = One(EvictionsConcern, **GRACE)
     one.gate.stops = "actions are stopped"
     found = await one.run()

@@ -111,16 +111,13 @@ async def test_a_pod_that_never_used_its_device_shows_it_and_its_owner_hears_of_
     assert len(told(kube)) == 1
 
 
-async def test_a_pod_that_uses_its_device_again_shows_that() -> None:
+async def test_a_pod_that_uses_its_device_again_shows_that_also_by_a_restarted_operator() -> None:
     kube, manager = await run(idle("Idle"))
     await report(kube, manager, busy())
     assert mark(kube) == ("False", "InUse")
     await report(kube, manager, idle("MemoryOnly", since=LATER))
     assert mark(kube) == ("True", "MemoryOnly")
     assert len(told(kube)) == 2
-
-
-async def test_a_restarted_operator_takes_back_what_the_one_before_wrote() -> None:
     kube, manager = await run(idle())
     kube.put(ITEM, with_status(kube, devices=[busy()]))
     await running(kube)

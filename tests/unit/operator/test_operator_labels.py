@@ -395,16 +395,13 @@ def plan(section: Labels, shown: NodeRecord, now: int = 100) -> LabelPlan:
     return plan_labels(section, eight(offer("nvidia.com/gpu", 8)), shown, now=now)
 
 
-def test_the_timestamp_is_of_the_last_change_of_another_label() -> None:
+def test_the_timestamp_is_of_another_labels_change_and_anothers_label_is_left_and_reported() -> None:
     first = plan(ON, node(), now=100)
     assert first.values == WHOLE | {"nvidia.com/gfd.timestamp": "100"}
     settled = plan(ON, ours(first.values), now=200)
     assert settled.matches(ours(first.values))
     changed = plan(ON, ours({**first.values, "nvidia.com/gpu.count": "7"}), now=300)
     assert changed.values["nvidia.com/gfd.timestamp"] == "300"
-
-
-def test_a_label_of_another_owner_is_left_and_reported() -> None:
     foreign = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "8", "nvidia.com/gfd.timestamp": "9"}
     found = plan(ON, node(foreign))
     assert (found.status, found.reason) == ("False", "Conflict")

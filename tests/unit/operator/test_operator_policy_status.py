@@ -325,8 +325,12 @@ def observed(watching: PolicyRecord) -> str:
     return message.removeprefix("in effect on 1 nodes").removeprefix("; on 1 of them ")
 
 
-def test_a_node_that_observes_by_its_own_flag_says_the_same() -> None:
+def test_a_node_that_observes_by_its_own_flag_or_waits_for_its_turn_says_so() -> None:
     assert observed(policy("p", sharing=sharing(2))) == "sharing.* has no effect while serving.mode is Observe"
+    held = replace(WAITING, held=CHOSEN)
+    assert applied({"a": held})[2] == "in effect on 0 of 1 nodes; a: it waits for its turn in the roll-out"
+    message = applied({"a": held, "b": answered("WaitingForHolders", HOLDERS)})[2]
+    assert message == f"in effect on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
 
 
 @cases(
@@ -345,13 +349,6 @@ def rolled_out(**state: Any) -> dict[str, Any]:
     found = policy_status(P, tally(P, {"a": FORCE}), NOW, rollout=RolloutState(**state))
     condition: dict[str, Any] = next(it for it in found["conditions"] if it["type"] == "RolledOut")
     return condition | {"nodes": found["nodes"]}
-
-
-def test_a_node_that_waits_for_its_turn_says_so_and_is_named_last() -> None:
-    held = replace(WAITING, held=CHOSEN)
-    assert applied({"a": held})[2] == "in effect on 0 of 1 nodes; a: it waits for its turn in the roll-out"
-    message = applied({"a": held, "b": answered("WaitingForHolders", HOLDERS)})[2]
-    assert message == f"in effect on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
 
 
 def test_a_roll_out_says_how_far_it_is() -> None:
@@ -395,7 +392,7 @@ def test_a_paused_policy_says_so_and_how_far_it_is_and_a_dry_run_is_not_rolled_o
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
-def test_a_few_older_policies_are_named_and_that_there_are_more() -> None:
+def test_a_few_older_policies_are_named_and_a_node_counts_for_those_that_select_it() -> None:
     def conflicted(*older: str) -> dict[str, Any]:
         loser = NodeOutcome(CHOSEN, {"p": PolicyOutcome((), ("sharing",), older, generation=1)})
         return next(it for it in said({"a": loser})["conditions"] if it["type"] == "Conflicted")
@@ -405,9 +402,6 @@ def test_a_few_older_policies_are_named_and_that_there_are_more() -> None:
     assert conflicted(*"fedcba")["message"] == f"a, b, c, d, e, ...{rest}"
     none = conflicted()
     assert (none["status"], none["reason"], none["message"]) == ("False", "NoConflict", "")
-
-
-def test_a_node_counts_for_the_policies_whose_selector_it_matches() -> None:
     chosen = policy("p", selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))
     policies = {"p": chosen, "all": P}
     for labels, expected in (({"pool": "a"}, {"p", "all"}), ({"pool": "b"}, {"all"})):

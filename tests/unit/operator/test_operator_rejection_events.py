@@ -124,16 +124,13 @@ async def test_a_rejected_pod_has_one_event_which_says_why_also_without_a_contro
     assert len([path for verb, path, _ in one.kube.writes if verb == "create"]) == 1
 
 
-async def test_a_restarted_operator_writes_no_second_one() -> None:
+async def test_a_restarted_operator_writes_no_second_one_and_the_agent_is_given_time_to_report() -> None:
     one = bench()
     one.put(pod())
     await one.run()
     again = bench(one.kube, seconds=60.0)
     await again.run(record(device(0, "Unhealthy", "Xid79"), resources=[gpus(1, 0, 0, 0)]))
     assert len(one.kube.events) == 1
-
-
-async def test_the_agent_is_given_time_to_report_who_holds_what() -> None:
     one = bench(seconds=1.0)
     one.put(pod())
     assert (await one.run()).again == pytest.approx(SETTLE_SECONDS - 1.0)

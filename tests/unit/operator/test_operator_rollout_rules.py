@@ -191,7 +191,7 @@ def test_a_node_that_can_lose_nothing_gets_its_configuration_at_once(fields: dic
 
 
 # --- what this operator saw -------------------------------------------------------------------------------------------
-def test_a_node_is_watched_from_when_its_agent_has_applied_the_change() -> None:
+def test_a_node_is_watched_from_its_agents_answer_and_some_seconds_after_its_last_probe() -> None:
     assert watch(record(observed_generation=2), None, 5.0) is None
     assert watch(record(change=None), None, 5.0) is None
     assert watch(record(applied_hash="old"), None, 5.0) is None
@@ -200,9 +200,6 @@ def test_a_node_is_watched_from_when_its_agent_has_applied_the_change() -> None:
     assert watch(record(), seen, 9.0) == seen
     assert watch(record(config_hash="bb", applied_hash="bb"), seen, 9.0) == RolloutWatch("bb", applied=9.0, started=9.0)
     assert seen.remaining(7.0) == 8.0, "10 s, as docs/policies.md says"
-
-
-def test_what_the_change_did_shows_some_seconds_after_the_last_probe_has_started() -> None:
     first = watch(record(probe_starting=True), None, 5.0)
     assert first == RolloutWatch("aa", applied=5.0, started=5.0, starting=True)
     later = watch(record(probe_starting=True), first, 12.0)

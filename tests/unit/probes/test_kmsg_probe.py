@@ -70,13 +70,17 @@ def test_it_has_no_devices_and_its_line_is_one_that_the_agent_reads() -> None:
     assert line.driver == Driver(state=DriverState.LOADED), "none that a node's drivers are to name"
 
 
-def test_a_new_line_is_an_event_once() -> None:
+def test_a_new_line_is_an_event_once_and_what_came_after_a_repair_stands_behind_it() -> None:
     log = Log().write("nothing", DAY)
     probe = Probe(log)
     assert probe.events() == []
     log.write(STALLED, DAY + 1).write("nothing", DAY + 2)
     assert probe.events() == [(kinds.MLX5_STALLED, 1)]
     assert probe.events() == []
+    fatal = "mlx5_core 0000:d2:00.0: poll_health:839:(pid 0): Fatal error 3 detected"
+    repaired = "mlx5_core 0000:d2:00.0: mlx5_health_try_recover:338:(pid 268269): health recovery succeeded"
+    log = Log().write(fatal, at=10).write(repaired, at=20).write(fatal, at=200)
+    assert Probe(log, uptime=300.0).events() == [(kinds.MLX5_RECOVERED, 1), (kinds.MLX5_FATAL, 2)]
 
 
 def test_of_before_the_probe_only_what_came_while_it_was_started_anew_or_since_a_boot_is_reported() -> None:
@@ -88,13 +92,6 @@ def test_of_before_the_probe_only_what_came_while_it_was_started_anew_or_since_a
     log = Log().write(STALLED, 5.0)
     assert Probe(log, uptime=BOOTED_SECONDS - 1).events() == [(kinds.MLX5_STALLED, 1)]
     assert Probe(log, uptime=BOOTED_SECONDS + 1).events() == []
-
-
-def test_what_came_again_after_a_repair_stands_behind_it() -> None:
-    fatal = "mlx5_core 0000:d2:00.0: poll_health:839:(pid 0): Fatal error 3 detected"
-    repaired = "mlx5_core 0000:d2:00.0: mlx5_health_try_recover:338:(pid 268269): health recovery succeeded"
-    log = Log().write(fatal, at=10).write(repaired, at=20).write(fatal, at=200)
-    assert Probe(log, uptime=300.0).events() == [(kinds.MLX5_RECOVERED, 1), (kinds.MLX5_FATAL, 2)]
 
 
 def test_the_first_look_reads_behind_all_that_a_driver_wrote_at_boot() -> None:

@@ -51,15 +51,12 @@ def test_folded_events_have_the_details_of_the_first_and_the_same_again_a_new_se
     assert after.sequence > before.sequence
 
 
-def test_more_different_events_than_a_line_holds_are_dropped_and_counted() -> None:
+def test_events_beyond_what_a_line_holds_are_dropped_and_counted_and_news_wake_the_writer() -> None:
     log = EventLog(clock=Clock(100.0))
     for number in range(MAX_EVENTS + 5):
         log.record(xid(number))
     assert len(log.for_line()) == MAX_EVENTS
     assert log.dropped == 5
-
-
-def test_news_wake_whoever_writes_lines() -> None:
     log = EventLog(clock=Clock(100.0))
     assert not log.wake.is_set()
     assert not log.pending()
