@@ -22,6 +22,7 @@ from kubernetes.aio import client
 from msgspec import Struct
 from nodedevices_common import __version__
 from nodedevices_common.errors import retry_after_seconds
+from nodedevices_common.guard import stamp
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.kube import credentials
@@ -106,7 +107,7 @@ class KubeClient:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise CredentialsError(f"use the credentials: {type(error).__name__}: {error}") from error
         self._known = known
-        self._stamp = credentials.stamp(self._kubeconfig, known)
+        self._stamp = stamp(known.files)
 
     async def close(self) -> None:
         for task in self._closing:
@@ -120,7 +121,7 @@ class KubeClient:
         await Periodic(self._check_credentials, seconds=period).run()
 
     async def _check_credentials(self) -> None:
-        if credentials.stamp(self._kubeconfig, self._known) != self._stamp:
+        if stamp(self._known.files) != self._stamp:
             await self._renew(self._api)
 
     async def _renew(self, used: Any) -> bool:
@@ -135,7 +136,7 @@ class KubeClient:
             try:
                 known = await credentials.load(self._kubeconfig)
                 if known.same_as(before):
-                    self._stamp = credentials.stamp(self._kubeconfig, known)
+                    self._stamp = stamp(known.files)
                     return False
                 self._use(known)
             except CredentialsError as error:

@@ -1,14 +1,13 @@
 """The API server's address, its CA and our token; and whether any of them has changed on the disk.
 
 A bound token is renewed by the kubelet before its hour is over, and the cluster's CA can be replaced while we run: both
-are files that change under a running process. They are checked every few seconds (`stamp`), and read again at once
+are files that change under a running process. They are checked every few seconds, and read again at once
 when the API server refuses us or cannot be trusted (client.py). Nothing here depends on the wall clock. A file that
 cannot be used, such as one half written, leaves what was in use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ MAX_CALLS = 32  # at once; two cores of API server answer about 600 small writes
 _config: Any = config  # untyped functions
 _incluster: Any = incluster_config
 
-Stamp = tuple[tuple[str, int, int, int], ...]
-
 
 class CredentialsError(OperationError):
     """Credentials that cannot be read or used; the text says where they come from."""
@@ -35,6 +32,7 @@ class Credentials(Struct, frozen=True):
     configuration: Any
     trust: tuple[object, ...]  # the CA and the client certificate, by content
     token: str
+    files: list[Path]  # that they come from, and that may change
 
     def same_as(self, other: Credentials) -> bool:
         return (self.trust, self.token) == (other.trust, other.token)
@@ -54,28 +52,13 @@ async def load(kubeconfig: str | None) -> Credentials:
     except (config.ConfigException, OSError, ValueError) as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account (or give --kubeconfig)"
         raise CredentialsError(f"load credentials from {where}: {error}") from error
-    return Credentials(configuration, trust, header(configuration))
+    paths = (kubeconfig or _incluster.SERVICE_TOKEN_FILENAME, *_certificates(configuration))
+    return Credentials(configuration, trust, header(configuration), [Path(path) for path in paths if path])
 
 
 def header(configuration: Any) -> str:
     """Return the Authorization header; empty: none."""
     return configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
-
-
-def stamp(kubeconfig: str | None, credentials: Credentials) -> Stamp:
-    """Return a mark of the files that they come from; another one means that they may have changed."""
-    return tuple(_stamps(kubeconfig, credentials.configuration))
-
-
-def _stamps(kubeconfig: str | None, configuration: Any) -> Iterator[tuple[str, int, int, int]]:
-    for path in (kubeconfig or _incluster.SERVICE_TOKEN_FILENAME, *_certificates(configuration)):
-        if path:
-            try:
-                found = Path(path).stat()
-            except OSError:
-                yield path, 0, 0, 0
-            else:
-                yield path, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _certificates(configuration: Any) -> tuple[str | None, ...]:
