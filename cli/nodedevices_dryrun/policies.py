@@ -18,7 +18,8 @@ from nodedevices_api.errors import parse
 from nodedevices_common.errors import InputError
 from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.times import rfc3339
-from nodedevices_operator.records.objects import PolicyRecord, policy_record
+from nodedevices_operator.records.kinds import policy_record
+from nodedevices_operator.records.objects import PolicyRecord
 
 CREATED, CHANGED, DELETED, UNCHANGED = "created", "changed", "deleted", "unchanged"
 _GIVEN = ("apiVersion", "kind", "metadata", "spec")  # of a file; a status is not the person's to write

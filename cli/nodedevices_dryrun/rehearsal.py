@@ -34,14 +34,8 @@ from nodedevices_operator.desired.pools import SECTION as FAULTS
 from nodedevices_operator.desired.pools import Reacting, coming, survey, trial_pool
 from nodedevices_operator.desired.selection import lacking
 from nodedevices_operator.desired.trial import Preview, preview
-from nodedevices_operator.records.objects import (
-    NodeDevicesRecord,
-    NodeRecord,
-    PolicyRecord,
-    node_devices_record,
-    node_record,
-    policy_record,
-)
+from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
 from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect, rules_without_effect
 from nodedevices_dryrun.policies import DELETED, Policies, PolicyChange, changed

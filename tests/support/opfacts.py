@@ -8,14 +8,8 @@ from typing import Any
 from nodedevices_api.sections import Labels
 from nodedevices_operator.desired.labels import plan_labels
 from nodedevices_operator.desired.vendors.registry import VENDORS
-from nodedevices_operator.records.objects import (
-    NodeDevicesRecord,
-    NodeRecord,
-    PolicyRecord,
-    node_devices_record,
-    node_record,
-    policy_record,
-)
+from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
 GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"

@@ -6,7 +6,7 @@ from typing import Any
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Partitions, Sharing
-from nodedevices_operator.records.objects import node_devices_record
+from nodedevices_operator.records.kinds import node_devices_record
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline import inventory

@@ -17,12 +17,7 @@ from msgspec import Struct, field
 from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.records.kinds import Kind, Record
-from nodedevices_operator.records.objects import (
-    HeartbeatArrival,
-    NodeDevicesRecord,
-    NodeRecord,
-    PolicyRecord,
-)
+from nodedevices_operator.records.objects import HeartbeatArrival, NodeDevicesRecord, NodeRecord, PolicyRecord
 
 
 class Dirty(Struct, frozen=True):

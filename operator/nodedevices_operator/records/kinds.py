@@ -1,20 +1,57 @@
-"""The kinds that are watched, and how each becomes a record."""
+"""The kinds that are watched, and how each object becomes its record.
+
+By what the annotations of records say (nodedevices_common.raw), without pydantic: this runs for every watch event of
+the fleet. A missing or odd field reads as absent; nothing here raises for what a status contains, because one odd
+status must not stop the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from sys import hash_info, intern
 from typing import Any
 
-from nodedevices_operator.records.names import NODE_DEVICES, NODES, POLICIES
+from nodedevices_api.base import to_dict
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, XID_CRITICAL_ERROR
+from nodedevices_api.devicepolicy import DevicePolicySpec
+from nodedevices_api.errors import parse
+from nodedevices_api.meta import LabelSelector
+from nodedevices_api.sections import RESERVED_LABEL, reserved_label
+from nodedevices_common.conditions import read as read_condition
+from nodedevices_common.errors import InputError
+from nodedevices_common.quantity import whole_units
+from nodedevices_common.raw import Raw, mapping, mappings, reader, text
+from orjson import dumps
+
+from nodedevices_operator.records.names import (
+    CAPACITY,
+    LABELS,
+    NODE_CONDITION,
+    NODE_DEVICES,
+    NODES,
+    OBJECT_LABELS,
+    POLICIES,
+    TAINT,
+    XID_CONDITION,
+)
+from nodedevices_operator.records.neighbours import reports
 from nodedevices_operator.records.objects import (
+    ConfigurationRecord,
+    DeviceRecord,
+    HealthRecord,
+    HolderRecord,
+    IdleRecord,
     NodeDevicesRecord,
     NodeRecord,
+    OutOfServiceRecord,
+    PartRecord,
     PolicyRecord,
-    node_devices_record,
-    node_record,
-    policy_record,
+    TaintRecord,
 )
+from nodedevices_operator.records.shared import model, one_of_equals, platform, profile, shared
+
+_PRINT = hash_info.width // 8  # bytes of a fingerprint: a hash with a key that is this process's own
 
 
 class Kind(Enum):
@@ -26,15 +63,226 @@ class Kind(Enum):
 
 
 Record = NodeDevicesRecord | NodeRecord | PolicyRecord
-_READERS: Mapping[Kind, Callable[[Mapping[str, Any]], Record]] = {
-    Kind.NODE_DEVICES: node_devices_record,
-    Kind.NODE: node_record,
-    Kind.POLICY: policy_record,
-}
+
+
+def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> NodeDevicesRecord:
+    """Return the record of a NodeDevices. Devices that are as they were `before` are the same objects: as a rule one of
+    them changes, and they are most of an object."""
+    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
+    managed = mappings(metadata.get("managedFields"))
+    owner = next((it for it in mappings(metadata.get("ownerReferences")) if it.get("kind") == "Node"), {})
+    config = spec.get("config")
+    others = (it for it in managed if not _applied(it, OBJECT_LABELS))
+    said = mapping(status.get("configuration"))
+    devices, fingerprints = _devices(mappings(status.get("devices")), before)
+    return _node_devices(
+        raw,
+        owner_uid=text(owner.get("uid")),
+        labels_owned=_owned(managed, OBJECT_LABELS, "f:metadata", "f:labels"),
+        labels_of_others=shared(key for it in others for key in _keys(it, "f:metadata", "f:labels")),
+        config=one_of_equals(without_reserved_labels(config)[0]) if isinstance(config, dict) else None,
+        out_of_service=tuple(_out_of_service(it, managed) for it in mappings(spec.get("unschedulable"))),
+        configuration=_configuration(said, refused_section=_refused_section(said)),
+        devices=devices,
+        fingerprints=fingerprints,
+        platform=platform(status),
+        probe_starting=any(it.get("state") == "Starting" for it in mappings(status.get("probes"))),
+    )
+
+
+def _refused_section(configuration: Raw) -> str:
+    """The first of them is the reason why the configuration is not applied, if it is not."""
+    refusals = mappings(configuration.get("refusals"))
+    return intern(text(refusals[0].get("section"))) if refusals and not configuration.get("filesAlone") else ""
+
+
+def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfServiceRecord:
+    """With the field manager that has the entry, and when that one wrote last."""
+    key = 'k:{"id":' + dumps(text(entry.get("id"))).decode() + "}"
+    having = (it for it in reversed(managed) if key in _inner(it, "f:spec", "f:unschedulable"))
+    by: Raw = next(having, {})
+    since = text(entry.get("since")) or text(by.get("time"))
+    return _entry_out_of_service(entry, since=since, manager=text(by.get("manager")))
+
+
+def _devices(found: Sequence[Raw], before: NodeDevicesRecord | None) -> tuple[tuple[DeviceRecord, ...], bytes]:
+    """Return the records of these devices, and their fingerprints."""
+    known: dict[bytes, DeviceRecord] = {}
+    if before is not None:
+        prints = before.fingerprints
+        known = {prints[at * _PRINT : (at + 1) * _PRINT]: it for at, it in enumerate(before.devices)} if prints else {}
+    healths: dict[HealthRecord, HealthRecord] = {}  # most of a node's are equal
+    try:
+        prints = b"".join([hash(dumps(it)).to_bytes(_PRINT, "big", signed=True) for it in found])
+    except TypeError:  # an integer of more than 64 bits, which no schema of ours allows
+        return tuple([_device_record(it, healths) for it in found]), b""
+    records = [
+        known.get(prints[at * _PRINT : (at + 1) * _PRINT]) or _device_record(it, healths) for at, it in enumerate(found)
+    ]
+    return tuple(records), prints
+
+
+def _device_record(raw: Raw, healths: dict[HealthRecord, HealthRecord]) -> DeviceRecord:
+    health, known = _health(mapping(raw.get("health"))), model(raw)
+    health = healths.setdefault(health, health)
+    partitions = mappings(raw.get("partitions"))
+    own = ((mapping(it.get("health")), it) for it in partitions)
+    held: dict[str, list[HolderRecord]] = {}  # by partition; "": the device itself
+    idle = []
+    for said in mappings(raw.get("holders")):
+        holder = _holder(said)
+        held.setdefault(text(said.get("partition")), []).append(holder)
+        if since := text(said.get("idleSince")):
+            idle.append(IdleRecord(holder, intern(text(said.get("idle"))), since))
+    holders = {part: tuple(having) for part, having in held.items()}
+    return _device(
+        raw,
+        memory_mib=known.memory_mib,
+        health=health,
+        idle=tuple(idle),
+        parts=(
+            _part(raw, health=health, profile=None, holders=holders.get("", ())),
+            *(
+                _part(
+                    it,
+                    health=_health(its) if its else health,
+                    profile=profile(it),
+                    holders=holders.get(text(it.get("id")), ()),
+                )
+                for its, it in own
+            ),
+        ),
+        excluded="excluded" in raw or (bool(partitions) and all("excluded" in it for it in partitions)),
+        model=known,
+    )
+
+
+def node_record(raw: Raw) -> NodeRecord:
+    """Return the record of a Node."""
+    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
+    managed = mappings(metadata.get("managedFields"))
+    conditions = {it.type: it for it in map(read_condition, reversed(mappings(status.get("conditions"))))}
+    taints = mappings(spec.get("taints"))
+    ready = conditions.get("Ready")
+    return _node(
+        raw,
+        ready=ready is not None and ready.status == "True",
+        capacity=_extended(mapping(status.get("capacity"))),
+        allocatable=_extended(mapping(status.get("allocatable"))),
+        owned=_owned(managed, CAPACITY, "f:status", "f:capacity"),
+        labels_owned=_owned(managed, LABELS, "f:metadata", "f:labels"),
+        ready_condition=conditions.get(NODE_READY),
+        condition=conditions.get(NODE_DEVICES_HEALTHY),
+        conditions_owned=_conditions_owned(managed, NODE_CONDITION),
+        xid_condition=conditions.get(XID_CRITICAL_ERROR),
+        xid_condition_owned=bool(_conditions_owned(managed, XID_CONDITION)),
+        taints=tuple(_taint(it) for it in taints if it.get("key") == TAINT),
+        reports=reports(conditions, mapping(metadata.get("labels")), taints),
+    )
+
+
+def _extended(amounts: Raw) -> dict[str, int]:
+    return {intern(name): whole_units(value) for name, value in amounts.items() if "/" in name}
+
+
+def policy_record(raw: Raw) -> PolicyRecord:
+    """Return the record of a DevicePolicy, read and judged."""
+    spec_raw, reserved = without_reserved_labels(mapping(raw.get("spec")))
+    spec: DevicePolicySpec | None = None
+    selector: LabelSelector | None = None
+    refusal = problem = ""
+    try:
+        spec = parse(DevicePolicySpec, spec_raw, "spec")
+        selector = spec.node_selector
+    except InputError as error:
+        refusal, problem = "Invalid", str(error)
+        try:
+            selector = parse(LabelSelector, spec_raw.get("nodeSelector"))
+        except InputError:
+            selector = None
+    nodes = mapping(raw.get("status")).get("nodes")
+    return _policy(
+        raw,
+        selector=selector,
+        spec=spec,
+        sections={} if spec is None else to_dict(spec.sections()),
+        dry_run=spec_raw.get("mode") == "DryRun",
+        refusal=refusal,
+        problem=problem,
+        left_out=f"labels.extra has {', '.join(reserved)}: {RESERVED_LABEL}" if reserved else "",
+        counts=dict(nodes) if isinstance(nodes, dict) else None,
+    )
+
+
+def without_reserved_labels(sections: Raw) -> tuple[Raw, tuple[str, ...]]:
+    """The sections without labels that a policy may not set, and the keys of these.
+
+    The API server refuses them; an object that was stored before it did so loses these labels and nothing else.
+    """
+    labels = mapping(sections.get("labels"))
+    extra = mapping(labels.get("extra"))
+    reserved = tuple(sorted(key for key in extra if reserved_label(key)))
+    if not reserved:
+        return sections, ()
+    kept = {key: value for key, value in extra.items() if key not in reserved}
+    return {**sections, "labels": {**labels, "extra": kept}}, reserved
+
+
+# --- who wrote what --------------------------------------------------------------------------------------------------
+_TYPE = 'k:{"type":"'  # as managedFields begin the name of a condition: k:{"type":"Ready"}
+
+
+def _applied(entry: Raw, manager: object) -> bool:
+    """True when an entry of managedFields is what this manager applied."""
+    return entry.get("operation") == "Apply" and entry.get("manager") == manager
+
+
+def _owned(managed: Sequence[Raw], manager: str, outer: str, inner: str) -> frozenset[str]:
+    return shared(key for fields in managed if _applied(fields, manager) for key in _keys(fields, outer, inner))
+
+
+def _conditions_owned(managed: Sequence[Raw], manager: str) -> frozenset[str]:
+    """Return the types of the conditions that this manager applied."""
+    keys = (
+        key for fields in managed if _applied(fields, manager) for key in _inner(fields, "f:status", "f:conditions")
+    )
+    return shared(key[len(_TYPE) : -2] for key in keys if key.startswith(_TYPE))
+
+
+def _inner(entry: Raw, outer: str, inner: str) -> Raw:
+    return mapping(mapping(mapping(entry.get("fieldsV1")).get(outer)).get(inner))
+
+
+def _keys(entry: Raw, outer: str, inner: str) -> set[str]:
+    return {intern(key[2:]) for key in _inner(entry, outer, inner) if key.startswith("f:")}
+
+
+_node_devices = reader(
+    NodeDevicesRecord,
+    given="owner_uid labels_owned labels_of_others config out_of_service configuration devices fingerprints platform "
+    "probe_starting",
+)
+_entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
+_configuration = reader(ConfigurationRecord, given="refused_section")
+_device = reader(DeviceRecord, given="memory_mib health parts excluded model idle")
+_part = reader(PartRecord, given="health profile holders")
+_holder = reader(HolderRecord)
+_health = reader(HealthRecord)
+_taint = reader(TaintRecord)
+_node = reader(
+    NodeRecord,
+    given="ready capacity allocatable owned labels_owned taints reports "
+    "ready_condition condition conditions_owned xid_condition xid_condition_owned",
+)
+_policy = reader(PolicyRecord, given="selector spec sections dry_run refusal problem left_out counts")
 
 
 def read(kind: Kind, raw: Mapping[str, Any], before: Record | None = None) -> Record:
     """Return the record of a raw object. `before`: an earlier one of it, of which what has not changed is kept."""
-    if kind is Kind.NODE_DEVICES and isinstance(before, NodeDevicesRecord):
-        return node_devices_record(raw, before)
-    return _READERS[kind](raw)
+    match kind:
+        case Kind.NODE_DEVICES:
+            return node_devices_record(raw, before if isinstance(before, NodeDevicesRecord) else None)
+        case Kind.NODE:
+            return node_record(raw)
+        case Kind.POLICY:
+            return policy_record(raw)

@@ -2,7 +2,7 @@
 or the properties of a device, as far as labels show them.
 
 A fleet has few models and few profiles of partitions, so that 40,000 devices cost no more memory for these. As in
-`records/objects.py`, a missing or odd field reads as absent, and nothing here raises.
+`records/kinds.py`, a missing or odd field reads as absent, and nothing here raises.
 """
 
 from __future__ import annotations

@@ -26,14 +26,8 @@ from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.conditions import Since, Staleness, judge, node_conditions
 from nodedevices_operator.desired.consequences import evictions, tainting
 from nodedevices_operator.desired.pods import HolderMatch, Scope
-from nodedevices_operator.records.objects import (
-    HeartbeatArrival,
-    NodeDevicesRecord,
-    NodeRecord,
-    TaintRecord,
-    node_devices_record,
-    node_record,
-)
+from nodedevices_operator.records.kinds import node_devices_record, node_record
+from nodedevices_operator.records.objects import HeartbeatArrival, NodeDevicesRecord, NodeRecord, TaintRecord
 from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.machine import judge_all

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_dryrun.ids import IdEffect, id_effect
-from nodedevices_operator.records.objects import node_devices_record
+from nodedevices_operator.records.kinds import node_devices_record
 from nodedevices_plugin.model import Holder
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases

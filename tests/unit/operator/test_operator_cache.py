@@ -10,9 +10,9 @@ from typing import Any
 
 from hypothesis import given
 from nodedevices_operator.cache.store import Cache
-from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.kinds import Kind, node_devices_record, node_record, policy_record, read
 from nodedevices_operator.records.names import TAINT
-from nodedevices_operator.records.objects import NodeDevicesRecord, node_devices_record, node_record, policy_record
+from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases
 from support.odd_json import with_odd_value
 from support.opfacts import GPU, MEMORY, SINCE, device, health, holder, node, node_devices, raw_node, raw_policy

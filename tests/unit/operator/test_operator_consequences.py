@@ -23,8 +23,9 @@ from nodedevices_operator.desired.consequences import (
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, decide
 from nodedevices_operator.desired.pools import limits, survey
 from nodedevices_operator.desired.trial import Preview, preview
+from nodedevices_operator.records.kinds import node_devices_record
 from nodedevices_operator.records.names import TAINT
-from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 from support.cases import cases
 from support.opfacts import (
     SINCE,

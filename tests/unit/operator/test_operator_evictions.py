@@ -19,7 +19,8 @@ from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswe
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
-from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
+from nodedevices_operator.records.kinds import node_record
+from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases
 from support.concerns import Result, run_seen, tools, view
 from support.fakekube import FakeKube

@@ -19,8 +19,8 @@ from nodedevices_operator.desired.pools import Reacting, survey
 from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.reconcile.policy import Tallies
 from nodedevices_operator.reconcile.surveyor import Surveyor
-from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import PolicyRecord, node_devices_record, node_record, policy_record
+from nodedevices_operator.records.kinds import Kind, node_devices_record, node_record, policy_record
+from nodedevices_operator.records.objects import PolicyRecord
 from support.opfacts import NOW, device, node_devices, policy, raw_node, raw_policy, sharing
 
 NODES, POLICIES, POOLS = ("a", "b", "c", "d"), ("p", "q", "r"), ("x", "y")

@@ -10,7 +10,8 @@ from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.labels import MOST_WRITES, LabelsConcern
 from nodedevices_operator.concerns.port import Shown
 from nodedevices_operator.desired.labels import LabelPlan, plan_labels
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
+from nodedevices_operator.records.kinds import node_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 from support.cases import cases
 from support.concerns import Result, run, tools
 from support.opfacts import device, feature_labels, health, record

@@ -18,8 +18,9 @@ from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.conditions import NAMED, maintenance_scheduled, next_change, problem_reported
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import node_record
 from nodedevices_operator.records.neighbours import SIGNS, Place, Says
-from nodedevices_operator.records.objects import NodeRecord, node_record
+from nodedevices_operator.records.objects import NodeRecord
 from support.cases import cases
 from support.clock import Clock
 from support.fakekube import FakeKube, settle

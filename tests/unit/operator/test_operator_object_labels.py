@@ -8,7 +8,7 @@ from nodedevices_operator.desired.labels import MOST_LABELS, plan_object_labels
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
-from nodedevices_operator.records.objects import node_devices_record
+from nodedevices_operator.records.kinds import node_devices_record
 from structlog.testing import capture_logs
 from support.cases import cases
 from support.fakekube import FakeKube, settle

@@ -21,7 +21,8 @@ from nodedevices_operator.desired.policy_status import (
 from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.reconcile.policy import Tallies
-from nodedevices_operator.records.objects import PolicyRecord, policy_record
+from nodedevices_operator.records.kinds import policy_record
+from nodedevices_operator.records.objects import PolicyRecord
 from support.cases import cases
 from support.contract import INVALID_SHARING
 from support.opfacts import NOW, policy, raw_policy, record, sharing

@@ -19,7 +19,7 @@ from nodedevices_operator.desired.rollout import (
     held_back,
 )
 from nodedevices_operator.records import names
-from nodedevices_operator.records.objects import node_devices_record, policy_record
+from nodedevices_operator.records.kinds import node_devices_record, policy_record
 from support.fakekube import FakeKube, settle
 from support.marking import events_sent
 from support.opfacts import GPU, device, node_devices, raw_node, raw_policy, resource

@@ -29,15 +29,8 @@ from nodedevices_operator.desired.rollout import (
     watch,
     wrong_word,
 )
-from nodedevices_operator.records.objects import (
-    ChangeRecord,
-    NodeDevicesRecord,
-    NodeRecord,
-    PolicyRef,
-    SummaryRecord,
-    node_devices_record,
-    policy_record,
-)
+from nodedevices_operator.records.kinds import node_devices_record, policy_record
+from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord, NodeRecord, PolicyRef, SummaryRecord
 from support.cases import cases
 from support.opfacts import raw_policy
 

@@ -7,7 +7,8 @@ from typing import Any
 from nodedevices_api.sections import Labels
 from nodedevices_operator.desired.labels import LabelPlan, plan_labels
 from nodedevices_operator.desired.vendors.registry import VENDORS
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
+from nodedevices_operator.records.kinds import node_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 from support.acme_labels import AcmeLabels
 from support.opfacts import device, record
 

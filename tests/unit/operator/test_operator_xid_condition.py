@@ -15,7 +15,8 @@ from nodedevices_operator.desired.conditions import WATCHED, xid_condition
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
+from nodedevices_operator.records.kinds import node_record
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, NOW, SINCE, device, health, node_devices, raw_node, raw_policy, record
 from support.there import there
