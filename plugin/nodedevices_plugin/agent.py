@@ -218,7 +218,7 @@ class Agent:
             kubelet_socket=Path(self._local.kubelet_socket),
             others=self._others,
             beside=self._others,
-            differing=self._differing_others,
+            differing=partial(self._others, taking_over=True),
             lists=self._lists,
             prepare=self._prepare,
             keep=self._parts.keep,
@@ -433,10 +433,12 @@ class Agent:
             outcome,
             registrations=self._registrations(),
             probe_errors=self._probes.errors,
-            state_problem=self._state.problem or self._state.lost,
-            cdi_problem=self._cdi.problem,
-            node_files_problem=self._node_files.problem,
-            probe_server_problem=self._paths.problem or self._hardware.problem,
+            problems={
+                "state file": self._state.problem or self._state.lost or "",
+                "CDI": self._cdi.problem,
+                "": self._paths.problem or self._hardware.problem,
+                "files for CNI plugins": self._node_files.problem,
+            },
             cores=self._cores.held(),
             now=now,
         )
@@ -476,7 +478,8 @@ class Agent:
         self._dra.publish(plan, inventory, self._world.verdicts)  # what left the plugin's list may come there now
 
     async def _others(self, resource: str, own: Collection[str], *, taking_over: bool = False) -> str | None:
-        """Return which other plugin serves this resource or its devices; "" none, None: not known (kubelet.guard)."""
+        """Return which other plugin serves this resource or its devices; "" none, None: not known (kubelet.guard).
+        `taking_over`: only one that serves it differently from the plan."""
         offered = await self._holders.offered_now()
         if offered is None:
             return None
@@ -484,10 +487,6 @@ class Agent:
         plan = self._world.plan or Plan()
         found = other_plugins(resource, plan, offered, index, own=own, taking_over=taking_over)
         return offered_text(found) or unread_holders(resource, plan, self._holders.holdings, index)
-
-    async def _differing_others(self, resource: str, own: Collection[str]) -> str | None:
-        """Return which plugin serves this resource differently from the plan; asked before it is taken over."""
-        return await self._others(resource, own, taking_over=True)
 
     async def _lists(self, resource: str) -> bool | None:
         """True when the kubelet lists a healthy id of it; None: not known (kubelet.registration)."""

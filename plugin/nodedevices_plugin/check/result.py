@@ -214,9 +214,8 @@ def _indices(text: str) -> Sequence[str]:
 
 def _is_called(device: InventoryDevice, text: str, names: Mapping[str, str]) -> bool:
     fact = device.fact
-    ids = (fact.id, *(partition.id for partition in fact.partitions))
     is_index = fact.type == GPU and text == str(fact.index)
-    return is_index or text in ids or text in [names[id_] for id_ in ids]
+    return is_index or text in device.ids or text in [names[id_] for id_ in device.ids]
 
 
 def _of_device(name: str, id_: str, verdict: Verdict) -> Finding:

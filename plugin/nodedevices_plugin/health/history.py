@@ -96,7 +96,7 @@ def with_faults(
     found = {own: {occurrences.reason: occurrences for occurrences in listed} for own, listed in before.items()}
     for device in inventory.devices:
         own = device.fact.id
-        for key in (own, *(part.id for part in device.fact.partitions)):
+        for key in device.ids:
             verdict = verdicts.get(key)
             if verdict is None or not verdict.faults:
                 continue

@@ -49,10 +49,8 @@ def follow(
     before: Lasting, inventory: Inventory, rules: HealthRules, vendors: FaultSources, *, monotonic: float
 ) -> dict[LastingCondition, float]:
     """Return the conditions that have to last and that these devices show now, with the time since when."""
-    driver, came = inventory.driver, inventory.line_monotonic
-    if driver is None or driver.state is not DriverState.LOADED or came is None:
-        return {}
-    if monotonic - came >= rules.silence_seconds:
+    came = _counts_from(inventory, rules.silence_seconds, monotonic)
+    if came is None:
         return {}
     keys = (
         _key(device.fact.id, condition)
@@ -61,6 +59,14 @@ def follow(
         if condition.evident and condition.for_seconds
     )
     return {key: before.get(key, came) for key in keys}
+
+
+def _counts_from(inventory: Inventory, silence_seconds: float, monotonic: float) -> float | None:
+    """Return when the line in effect came; None: there is none, its driver is not loaded, or it is too old."""
+    driver, came = inventory.driver, inventory.line_monotonic
+    if driver is None or driver.state is not DriverState.LOADED or came is None:
+        return None
+    return came if monotonic - came < silence_seconds else None
 
 
 def settled(
@@ -127,10 +133,8 @@ def follow_counters(
     before: Counts, inventory: Inventory, vendors: FaultSources, *, silence_seconds: float, monotonic: float
 ) -> dict[CounterKey, Count]:
     """Return the counters of these devices after the line in effect."""
-    driver, came = inventory.driver, inventory.line_monotonic
-    if driver is None or driver.state is not DriverState.LOADED or came is None:
-        return {}
-    if monotonic - came >= silence_seconds:
+    came = _counts_from(inventory, silence_seconds, monotonic)
+    if came is None:
         return {}
     found = {}
     for device in inventory.devices:

@@ -24,6 +24,11 @@ class InventoryDevice:
     # MIG devices that the driver no longer lists while a pod still holds them: they stay listed, Unhealthy.
     departed_partitions: frozenset[str] = frozenset()
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Its own id, and those of its partitions."""
+        return self.fact.id, *(part.id for part in self.fact.partitions)
+
 
 class Inventory(Struct, frozen=True, kw_only=True):
     """Every device that one probe reports or reported, or all of them together (inventory.together); by type, index
@@ -44,11 +49,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
 
 def devices_by_id(inventory: Inventory) -> dict[str, InventoryDevice]:
     """Return the devices by their ids and by those of their partitions."""
-    return {
-        id_: device
-        for device in inventory.devices
-        for id_ in (device.fact.id, *(part.id for part in device.fact.partitions))
-    }
+    return {id_: device for device in inventory.devices for id_ in device.ids}
 
 
 def facts_by_id(inventory: Inventory) -> dict[str, DeviceFact]:

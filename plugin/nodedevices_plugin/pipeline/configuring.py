@@ -76,7 +76,6 @@ class _Running(Struct, frozen=True, kw_only=True):
 
     shape: Plan | None = None
     daemons: tuple[MpsDaemon, ...] | None = None
-    clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are a daemon's clients
     problem: ConfigProblem | None = None
 
 
@@ -275,19 +274,19 @@ def _running(before: ActiveConfig, assessed: Assessment, wanted: _Change | Confi
         shape, why = wanted.shape, None
     else:
         shape, why = _shape(before.effective, assessed)
-    clients, needs = client_ids(shape), _awaited(shape, assessed)
+    needs = _awaited(shape, assessed)
     daemons = needs.daemons if shape.resources or not why else None
     if why:
         problem = ConfigProblem(source="plan", field=why.field, message=str(why))
-        return _Running(shape=shape, daemons=daemons, clients=clients, problem=problem)
+        return _Running(shape=shape, daemons=daemons, problem=problem)
     if not needs.why:
-        return _Running(shape=shape, daemons=daemons, clients=clients)
+        return _Running(shape=shape, daemons=daemons)
     index = assessed.known.index.under(before.effective.index_prefix)
-    start = may_start(needs.unanswered, assessed.inputs.holdings, index, clients=clients)
+    start = may_start(needs.unanswered, assessed.inputs.holdings, index, clients=client_ids(shape))
     if not start.apply and assessed.inputs.holdings.known:  # else not known: after a restart daemons are wanted at once
         problem = replace(_daemons_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
-        return _Running(shape=shape, clients=clients, problem=problem)
-    return _Running(shape=shape, daemons=daemons, clients=clients, problem=_daemons_await(needs))
+        return _Running(shape=shape, problem=problem)
+    return _Running(shape=shape, daemons=daemons, problem=_daemons_await(needs))
 
 
 def _daemons_await(needs: Awaited) -> ConfigProblem:
@@ -333,7 +332,7 @@ def _may(
 ) -> ChangeDecision:
     """True when it may take effect at once, except for the devices that pods hold."""
     index = assessed.known.index.under((before.effective if before.applied_once else requested).index_prefix)
-    clients = running.clients
+    clients: Set[tuple[str, str]] = client_ids(running.shape or Plan())  # whose pods are a daemon's clients
     if not before.applied_once:
         decision = may_begin(needs.unanswered, wanted, assessed.inputs.holdings, index)
         clients = known_clients(wanted, assessed.inventory, assessed.inputs.mps)
@@ -369,7 +368,7 @@ def _with_cdi(configured: Configured, assessed: Assessment, libraries: Sequence[
 
 
 def _with_pods(configured: Configured, assessed: Assessment) -> Configured:
-    """Add why shares of computing power are not offered (gates.pods)."""
+    """Add why shares of computing power are not offered (gates.reasons.pods_unknown)."""
     plan, status, pods = configured.plan, configured.status, assessed.inputs.pods
     if plan is None or not (by_pods := [resource.name for resource in plan.resources if resource.sharing.cores]):
         return configured

@@ -20,7 +20,7 @@ from datetime import datetime
 from msgspec import Struct
 from nodedevices_common.confirming import CONFIG_ACCEPTED, EVERY, OF_NODE, RECOVERED, REMOVED, read
 
-from nodedevices_plugin.model import Cordon, Inventory
+from nodedevices_plugin.model import Cordon, Inventory, devices_by_id
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline.idle import has_context
 from nodedevices_plugin.pipeline.world import Inputs, World
@@ -42,8 +42,7 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
     if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
         return Confirm(value=done, problems=world.confirm_problems)
     value = inputs.seen.confirm
-    known = {device.fact.id for device in world.inventory.devices}
-    known |= {part.id for device in world.inventory.devices for part in device.fact.partitions}
+    known = devices_by_id(world.inventory).keys()
     by_name = {name: id_ for id_, name in device_names(world.inventory).items()}
     confirmed: dict[str, set[str]] = {RECOVERED.answer: set(), REMOVED.answer: set()}
     entries, problems = read(value, OF_NODE, done=done)

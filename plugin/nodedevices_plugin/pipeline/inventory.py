@@ -105,14 +105,13 @@ def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
     for name, part in parts.items():
         kept, problems = [], list(part.problems)
         for device in part.devices:
-            ids = (device.fact.id, *(partition.id for partition in device.fact.partitions))
-            owner = next((taken[id_] for id_ in ids if id_ in taken), None)
+            owner = next((taken[id_] for id_ in device.ids if id_ in taken), None)
             if owner is not None and device.present:
                 problems.append(
                     Problem(code=SAME_ID, message=f"{device.fact.id} is also reported by the probe {owner}")
                 )
             elif owner is None and (device.present or device.fact.id not in here):
-                taken |= dict.fromkeys(ids, name)
+                taken |= dict.fromkeys(device.ids, name)
                 kept.append(device if device.probe == name else dataclasses.replace(device, probe=name))
         result[name] = replace(part, devices=tuple(kept), problems=tuple(problems))
     return result

@@ -75,7 +75,7 @@ class Retired(Struct, frozen=True, kw_only=True):
 
 class ProbeSet(Struct, frozen=True, kw_only=True):
     """`texts`: the probes that run, as configured, the first one first. `auto`: the names of those of them that `auto`
-    added (auto_probes). `since`: when each was started, by name."""
+    added. `since`: when each was started, by name."""
 
     texts: tuple[str, ...]
     auto: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ def kept(
     probes. `held`: ids of devices that are held, or may be; None: not known."""
     if not probe_set.retired:
         return probe_set
-    listed = {id_ for part in parts.values() for device in part.devices for id_ in _ids(device)}
+    listed = {id_ for part in parts.values() for device in part.devices for id_ in device.ids}
     waits = probe_set.waits(parts, monotonic)
 
     def stays(device: InventoryDevice, since: float) -> bool:
@@ -188,7 +188,7 @@ def kept(
         if held is None or device.fact.id in held or waits or monotonic < since + PROVEN_SECONDS:
             return True
         faulty = not vendors.vendor_of(device.fact).elsewhere and any(
-            verdicts[id_].faults for id_ in _ids(device) if id_ in verdicts
+            verdicts[id_].faults for id_ in device.ids if id_ in verdicts
         )
         return faulty and not stage_inventory.is_released(device, now, removed, forget_missing_seconds)
 
@@ -263,10 +263,6 @@ def _without(device: InventoryDevice, partitions: Set[str]) -> InventoryDevice:
         if left == device.fact.partitions
         else dataclasses.replace(device, fact=dataclasses.replace(device.fact, partitions=left))
     )
-
-
-def _ids(device: InventoryDevice) -> set[str]:
-    return {device.fact.id, *(part.id for part in device.fact.partitions)}
 
 
 def _may_be_one(one: DeviceFact, other: DeviceFact) -> bool:

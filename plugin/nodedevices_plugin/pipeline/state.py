@@ -90,7 +90,7 @@ class State:
     held_since: Mapping[str, datetime] = field(default_factory=dict)  # by tenure_key, Holder.since
     tenures: Mapping[str, Tenure] = field(default_factory=dict)  # by device (pipeline.idle)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
-    auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
+    auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.probe_set)
     retired_devices: tuple[str, ...] = ()  # ids of devices without a running probe (pipeline.probe_set)
     most_seen: tuple[MostSeen, ...] | None = None  # (pipeline.expected); None: it is not known what the node had
     given: Mapping[str, Given] = field(default_factory=dict)  # by held id, where it is not as now (pipeline.places)

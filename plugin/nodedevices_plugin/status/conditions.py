@@ -28,6 +28,7 @@ from nodedevices_plugin.model import (
     Plan,
     Registration,
     RegistrationState,
+    devices_by_id,
 )
 from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.model.resource_names import device_names
@@ -197,10 +198,7 @@ def _problems(facts: NodeFacts) -> list[str]:
     ]
     parts += [f"{problem.code}: {problem.message}" for problem in facts.inventory.problems]
     parts += [f"left out of this object: {listing(facts.left_out)}"] if facts.left_out else []
-    parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
-    parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
-    parts += [facts.probe_server_problem] if facts.probe_server_problem else []
-    parts += [f"files for CNI plugins: {facts.node_files_problem}"] if facts.node_files_problem else []
+    parts += [": ".join(filter(None, (what, why))) for what, why in facts.problems.items() if why]
     if lost := {"/".join(key.split("/")[:2]) for key, client in clients.items() if client.reason == RESTARTED}:
         parts.append(f"{RESTARTED}: containers started before it lost their CUDA contexts: {listing(sorted(lost))}")
     return parts + [f"annotation {CONFIRM}: {problem}" for problem in confirming[:NAMED]]
@@ -312,8 +310,7 @@ def _unlisted(facts: NodeFacts) -> str:
     known of them went with the state file. Empty: none."""
     if facts.inventory.line_time is None:
         return ""
-    known = {COUNTED, *(device.fact.id for device in facts.inventory.devices)}
-    known |= {part.id for device in facts.inventory.devices for part in device.fact.partitions}
+    known = {COUNTED, *devices_by_id(facts.inventory)}
     unknown = [
         (holder, id_) for holder in facts.world.holdings.holders for id_ in holder.ids if physical_id(id_) not in known
     ]

@@ -155,8 +155,7 @@ class DeviceReports:
         """Return the holders by device id. The replicas that a container has of one device or partition are one
         entry."""
         facts = self._facts
-        device_of = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
-        device_of |= {device.fact.id: device.fact.id for device in facts.inventory.devices}
+        device_of = {id_: device.fact.id for device in facts.inventory.devices for id_ in device.ids}
         found: dict[str, list[api.Holder]] = defaultdict(list)
         for holder in facts.world.holdings.holders:
             by_part: dict[str, set[str]] = {}  # the ids of shares

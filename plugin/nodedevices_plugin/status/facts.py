@@ -84,10 +84,7 @@ def uses_by_part(facts: NodeFacts) -> dict[str, DeviceUse]:
     """Return how held devices are used, by their ids and those of their partitions."""
     uses = {} if facts.world.uses is None else facts.world.uses.devices
     return {
-        id_: uses[device.fact.id]
-        for device in facts.inventory.devices
-        if device.fact.id in uses
-        for id_ in (device.fact.id, *(part.id for part in device.fact.partitions))
+        id_: uses[device.fact.id] for device in facts.inventory.devices if device.fact.id in uses for id_ in device.ids
     }
 
 
@@ -199,7 +196,7 @@ def missing_parts(inventory: Inventory) -> set[str]:
     gone = {part for device in inventory.devices for part in device.departed_partitions}
     for device in inventory.devices:
         if not device.present:
-            gone |= {device.fact.id, *(part.id for part in device.fact.partitions)}
+            gone.update(device.ids)
     return gone
 
 
@@ -261,10 +258,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     cores: CoresHeld = field(default_factory=CoresHeld)
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
-    state_problem: str | None = None  # why the state file cannot be used or written
-    cdi_problem: str = ""  # why containers do not get devices by CDI as they should
-    node_files_problem: str = ""  # why other programs do not find files about devices (host.node_files)
-    probe_server_problem: str = ""  # why what is asked of the hardware beside probes' lines may be old
+    problems: Mapping[str, str] = field(default_factory=dict)  # what does not work -> why; empty: it works
     previous: tuple[Condition, ...] = ()
     stopping: bool = False  # the last report of this agent
     left_out: tuple[str, ...] = ()  # parts of a report that could not be made, and why (report)

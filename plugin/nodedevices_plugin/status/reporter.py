@@ -76,14 +76,11 @@ class Reporter:
         *,
         registrations: tuple[Registration, ...],
         probe_errors: Mapping[str, str | None],
-        state_problem: str | None,
-        cdi_problem: str,
-        node_files_problem: str,
-        probe_server_problem: str,
+        problems: Mapping[str, str],
         cores: CoresHeld,
         now: datetime,
     ) -> None:
-        """Report a step that was carried out."""
+        """Report a step that was carried out. `problems`: as NodeFacts has them."""
         world = outcome.world
         offered = world.plan if world.observed is None else Plan()
         before = self._taken or Taken(shown=world.config.applied_hash)
@@ -104,10 +101,7 @@ class Reporter:
             cores=cores,
             started=self._started,
             running_seconds=time.monotonic() - world.started,
-            state_problem=state_problem,
-            cdi_problem=cdi_problem,
-            node_files_problem=node_files_problem,
-            probe_server_problem=probe_server_problem,
+            problems=problems,
             previous=self.conditions,
             now=now,
         )

@@ -222,9 +222,8 @@ def _holders(facts: NodeFacts) -> Iterator[Sample]:
     held, uses = _held(facts), facts.world.uses
     for device in facts.inventory.devices:
         where = labels(device)
-        ids = (device.fact.id, *(part.id for part in device.fact.partitions))
-        yield HOLDERS, where, sum(len(held[id_]) for id_ in ids)
-        for holder in sorted({holder for id_ in ids for holder in held[id_]}):
+        yield HOLDERS, where, sum(len(held[id_]) for id_ in device.ids)
+        for holder in sorted({holder for id_ in device.ids for holder in held[id_]}):
             yield HOLDER, (*where, *holder), 1
             if uses is not None and (use := uses.devices.get(device.fact.id)) and use.since is not None:
                 yield IDLE_SECONDS, (*where, *holder, use.word), max(0.0, (facts.now - use.since).total_seconds())
@@ -294,7 +293,7 @@ def _resources(facts: NodeFacts) -> Iterator[Sample]:
 
 def _configuration(facts: NodeFacts) -> Iterator[Sample]:
     yield CDI_PROBLEM, ["source"], bool(facts.config.cdi_problem)
-    yield CDI_PROBLEM, ["file"], bool(facts.cdi_problem)
+    yield CDI_PROBLEM, ["file"], bool(facts.problems.get("CDI"))
     yield CONFIG, [facts.config.reason], 1
     if facts.config.generation is not None:
         yield CONFIG_GENERATION, [], facts.config.generation

@@ -446,7 +446,7 @@ def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
     (registered(RegistrationState.KUBELET_UNREACHABLE, "no"), ("False", "KubeletUnreachable", f"{GPU}: no")),
     (registered(RegistrationState.REJECTED, "bad"), ("False", "RegistrationRejected", f"{GPU}: bad")),
     (registered(RegistrationState.PENDING), ("Unknown", "Starting", f"registering {GPU}")),
-    ({"state_problem": "disk full"}, ("True", "AgentRunning", "state file: disk full")),
+    ({"problems": {"state file": "disk full"}}, ("True", "AgentRunning", "state file: disk full")),
     (
         {"confirm_problems": ("gpu-1: give its id, GPU-1",)},
         ("True", "AgentRunning", "annotation nodedevices.io/confirm: gpu-1: give its id, GPU-1"),
