@@ -1,22 +1,30 @@
-"""What all commands that list rows do: read, sort, print in the wanted form, and go on with what changes (`-w`)."""
+"""What all commands that list rows do: read, sort, print in the wanted form, and go on with what changes (`-w`).
+
+Several clusters are read in a thread each, and one that does not answer costs three seconds. What is bounded is the
+wait for a cluster's first page, its login plugin included; a cluster that answers may take as long as its pages do. An
+answer that comes too late is not waited for, and its thread ends with the program.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from threading import Event, Thread
 
 import click
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.errors import NodeDevicesError, OperationError
 from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.table import Column, Kind, Row, TableText, sort_rows
 from nodedevices_common.text import nearest
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import clusters, documents, objects
+from nodedevices_kubectl import documents, objects
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 
+SECONDS = 3.0
 OUTPUTS = ("table", "wide", "json", "yaml", "name")
 _Node = tuple[str, list[Row]]  # its name and its rows
 
@@ -83,7 +91,7 @@ def _show_several(session: Session, listing: Listing, source: Source, field: str
     contexts, words = session.contexts(listing.contexts)
     for line in words:
         session.say(line)
-    answers = clusters.read_all(session, contexts, source.names, listing.selector)
+    answers = read_clusters(session, contexts, source.names, listing.selector)
     kind = replace(source.kind, columns=(Column("CLUSTER", "cluster"), *source.kind.columns))
     rows, without = [], []  # of devices, and of clusters that have nothing to show
     for answer in answers:
@@ -101,7 +109,7 @@ def _show_several(session: Session, listing: Listing, source: Source, field: str
     session.flush()
     if silent := [answer for answer in answers if answer.problem]:
         said = "; ".join(f"{answer.context}: {answer.problem}" for answer in silent)
-        raise clusters.ClustersError(f"{len(silent)} of {len(answers)} clusters could not be read: {said}")
+        raise ClustersError(f"{len(silent)} of {len(answers)} clusters could not be read: {said}")
 
 
 def print_rows(session: Session, listing: Listing, kind: Kind, rows: Sequence[Row]) -> None:
@@ -207,3 +215,76 @@ def _follow(session: Session, listing: Listing, source: Source, printer: _Printe
             session.say(f"{error}; trying again")
             failures += 1
             time.sleep(waits.after(failures))
+
+
+# --- several clusters ------------------------------------------------------------------------------------------------
+class ClustersError(OperationError):
+    """Some of several clusters could not be read; what the others said is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`problem`: why nothing is known of it; empty: it is. `refused`: it answered, and that one may not read it.
+    `installed`: whether it has our kinds at all."""
+
+    context: str
+    items: Sequence[Raw] = ()
+    problem: str = ""
+    refused: bool = False
+    installed: bool = True
+
+    @property
+    def state(self) -> str:
+        if self.problem:
+            return "Forbidden" if self.refused else "Unreachable"
+        return "Answered" if self.installed else "NotInstalled"
+
+
+class _Reading:
+    def __init__(self, session: Session, names: Sequence[str], selector: str) -> None:
+        self._session, self._names, self._selector = session, names, selector
+        self._answer = Answer("")
+        self._began, self._ended = Event(), Event()
+        Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        context = self._session.context_name
+        try:
+            self._answer = Answer(context, self._read())
+        except NodeDevicesError as error:
+            absent = bool(getattr(error, "no_such_kind", False))
+            refused = getattr(error, "status", 0) in {401, 403}
+            problem = Answer(context, problem=str(error), refused=refused)
+            self._answer = Answer(context, installed=False) if absent else problem
+        finally:
+            self._session.close()
+            self._ended.set()
+            self._began.set()
+
+    def _read(self) -> list[Raw]:
+        api = self._session.api
+        api.page_read = lambda _: self._began.set()
+        if not self._names:
+            return api.list_all(objects.NODE_DEVICES, selector=self._selector)[0]
+        found = []
+        for name in self._names:
+            item = api.find(objects.at(objects.NODE_DEVICES, name))
+            if item is not None:  # else it may be a node of another cluster
+                found.append(item)
+            self._began.set()
+        return found
+
+    def answer(self, deadline: float, seconds: float) -> Answer:
+        if not self._began.wait(max(0.0, deadline - time.monotonic())):
+            return Answer(self._session.context_name, problem=f"no answer within {seconds:g} s")
+        self._ended.wait()
+        return self._answer
+
+
+def read_clusters(
+    session: Session, contexts: Sequence[str], names: Sequence[str], selector: str, seconds: float = SECONDS
+) -> list[Answer]:
+    """The NodeDevices of each cluster, in the order of the contexts."""
+    deadline = time.monotonic() + seconds
+    readings = [_Reading(session.beside(context, seconds), names, selector) for context in contexts]
+    return [reading.answer(deadline, seconds) for reading in readings]

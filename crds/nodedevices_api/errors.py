@@ -109,20 +109,14 @@ _ADVICE: dict[str, Callable[[dict[str, Any]], str]] = {
     "string_too_short": lambda context: f"give at least {context['min_length']} characters",
     "too_long": lambda context: f"give at most {context['max_length']} entries",
     "too_short": lambda context: f"give at least {context['min_length']} entries",
-    "int_type": lambda _: "give a whole number",
-    "int_parsing": lambda _: "give a whole number",
-    "int_from_float": lambda _: "give a whole number",
-    "float_type": lambda _: "give a number",
-    "float_parsing": lambda _: "give a number",
-    "bool_type": lambda _: "give true or false",
-    "bool_parsing": lambda _: "give true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), lambda _: "give a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), lambda _: "give a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), lambda _: "give true or false"),
     "string_type": lambda _: "give text, in quotes",
-    "tuple_type": lambda _: "give a list",
-    "list_type": lambda _: "give a list",
-    "dict_type": lambda _: "give keys and values",
-    "model_type": lambda _: "give keys and values",
-    "model_attributes_type": lambda _: "give keys and values",
-    "dataclass_type": lambda _: "give keys and values",
+    **dict.fromkeys(("tuple_type", "list_type"), lambda _: "give a list"),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "model_attributes_type", "dataclass_type"), lambda _: "give keys and values"
+    ),
 }
 
 

@@ -302,30 +302,29 @@ class Link(Loose):
     count: Count = Field(description="Number of these links.")
 
 
-class DeviceHealth(Loose):
+class HolderHealth(Loose):
+    """What happened to one holder alone."""
+
+    state: HealthState = Field(description="Degraded or Unhealthy.")
+    reason: ReasonText = Field(
+        default="", description="Machine-readable, such as Xid79, Missing or MpsDaemonRestarted."
+    )
+    message: HealthMessage = Field(default="", description="What happened, for people.")
+    since: Time = Field(description="When this state and reason began.")
+    recovery_action: Word | None = optional(
+        "Recommended recovery action, such as RestartApp, ResetDevice or RebootNode."
+    )
+    fault_domain: FaultDomain | None = optional("Where the fault lies.")
+
+
+class DeviceHealth(HolderHealth):
     """Health of a device."""
 
     state: HealthState = Field(
         description="Healthy, Degraded: offered. Unhealthy: not offered. Unknown: cannot be determined."
     )
-    reason: ReasonText = Field(default="", description="Machine-readable, such as Xid79 or Missing.")
     reasons: AtomicList[Word] = listed(MAX_REASONS, "All reasons, if several; faults.rules match each.")
-    message: HealthMessage = Field(default="", description="What happened, for people.")
-    since: Time = Field(description="When this state and reason began.")
     xids: AtomicList[Count] = listed(MAX_XIDS, "XIDs of all its faults since boot.")
-    recovery_action: Word | None = optional("Recommended recovery action: RebootNode, ResetDevice.")
-    fault_domain: FaultDomain | None = optional("Where the fault lies.")
-
-
-class HolderHealth(Loose):
-    """What happened to one holder alone."""
-
-    state: HealthState = Field(description="Degraded or Unhealthy.")
-    reason: ReasonText = Field(default="", description="Machine-readable, such as MpsDaemonRestarted.")
-    message: HealthMessage = Field(default="", description="What happened, for people.")
-    since: Time = Field(description="When this state and reason began.")
-    recovery_action: Word | None = optional("Recommended recovery action, such as RestartApp.")
-    fault_domain: FaultDomain | None = optional("Where the fault lies.")
 
 
 class Notice(Loose):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nodedevices_kubectl import clusters
+from nodedevices_kubectl.listing import read_clusters
 from nodedevices_kubectl.session import Machine, Session
 from support.command_line import CommandLine, JsonObject, gpu, node
 from support.recorded_api import NODE_DEVICES, RecordedApi, recorded_api
@@ -89,7 +89,7 @@ def test_a_cluster_that_hangs_delays_the_others_no_longer_than_said(fleet: Comma
         path = Path(fleet.environment["KUBECONFIG"])
         kubeconfig(path, {"east": f"http://127.0.0.1:{hangs.getsockname()[1]}", "west": west.url})
         session = Session(Machine(fleet.environment))
-        answers = clusters.read_all(session, ["east", "west"], (), "", seconds=0.5)
+        answers = read_clusters(session, ["east", "west"], (), "", seconds=0.5)
     assert [answer.state for answer in answers] == ["Unreachable", "Answered"]
     assert "no answer" in answers[0].problem
 
