@@ -37,7 +37,7 @@ from nodedevices_plugin.gates.reasons import counts_containers
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.cores import AllocationFiles, CoreGate
-from nodedevices_plugin.host.machine import FoundHardware, HostPathReader, LocalMachine, Machine, ServedMachine
+from nodedevices_plugin.host.machine import FoundHardware, HostPathReader, Machine, ServedMachine
 from nodedevices_plugin.host.mps_daemons import MpsDaemons
 from nodedevices_plugin.host.node_files import NodeFiles
 from nodedevices_plugin.host.state_keeper import StateKeeper
@@ -118,7 +118,7 @@ class Agent:
         self._config_file = self._config_reader(workers["config-file"])
         self._device_files: DeviceFiles = NOT_READ
         self._device_folder = self._device_files_reader(workers["config-file"])
-        machine: Machine = LocalMachine()
+        machine: Machine = Machine()
         if local.probe_server:
             machine = ServedMachine(
                 local.probe_server, failed=lambda request: self._metrics.server_failures.labels(request).inc()

@@ -30,7 +30,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.text import show
 
 from nodedevices_plugin.health import reasons
-from nodedevices_plugin.host.machine import FoundHardware, LocalMachine, Machine, ServedMachine
+from nodedevices_plugin.host.machine import FoundHardware, Machine, ServedMachine
 from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFolder
 from nodedevices_plugin.inputs.probes import Line, Probes
 from nodedevices_plugin.model import HoldersState, Holdings, Unmatched
@@ -254,7 +254,7 @@ async def read_sources(local: Local, *, policy: str, state_file: str) -> Sources
     def on_device_files(files: DeviceFiles) -> None:
         found.device_files = files
 
-    machine: Machine = ServedMachine(local.probe_server) if local.probe_server else LocalMachine()
+    machine: Machine = ServedMachine(local.probe_server) if local.probe_server else Machine()
     hardware = FoundHardware(worker=Worker("hardware"), on_change=lambda: None, check=machine.hardware)
     hardware.want(wanted=True)  # or it does not say what its problem is
     worker = Worker("files")

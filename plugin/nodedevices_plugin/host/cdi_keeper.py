@@ -21,7 +21,7 @@ import structlog
 from nodedevices_probe.programs import ProgramError
 
 from nodedevices_plugin.host.cdi_files import CdiFiles, CdiFolder, ToolkitSpecs
-from nodedevices_plugin.host.machine import LocalMachine, Machine
+from nodedevices_plugin.host.machine import Machine
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors import cdi, cdi_schema
@@ -38,7 +38,7 @@ LATER_PATIENCE_SECONDS = 0.25  # and afterwards, when a fault may be waiting to 
 def generate(request: SpecRequest, machine: Machine | None = None) -> dict[str, Any]:
     """The spec that it makes. Raises ProgramError. Blocks."""
     tool = request.program.name
-    printed = (machine or LocalMachine()).run(request.program, request.arguments, driver_root=request.driver_root)
+    printed = (machine or Machine()).run(request.program, request.arguments, driver_root=request.driver_root)
     try:
         document = json.loads(printed.text)
     except (ValueError, RecursionError) as error:
@@ -125,7 +125,7 @@ class CdiKeeper:
                 ToolkitSpecs(spec_folders, source, worker=looks, on_change=on_change),
                 CdiFiles(folder, source, worker=files),
                 on_change=on_change,
-                machine=machine or LocalMachine(),
+                machine=machine or Machine(),
             )
             for name, vendor in vendors.cdi_vendors().items()
             if (source := vendor.cdi_source) is not None

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from nodedevices_common.errors import OperationError
@@ -39,48 +39,41 @@ from nodedevices_probe.serving.requests import FindHardware, FindPaths, Request,
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
+log = structlog.get_logger(__name__)
+
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 1 << 20
 MAX_PROGRAM_BYTES = 6 * MAX_PRINTED_BYTES + 4096  # JSON writes some characters in six
 MAX_WHY = 300  # characters
+HARDWARE_SECONDS = 10.0  # between two searches for hardware
+PATHS_SECONDS = 5.0  # between two searches for optional paths
+RETRY_SECONDS = 1.0  # after a failure: the probe server may only just be starting
+FIRST_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
 
 
 class MachineError(OperationError):
     """There is no good answer; the text says why."""
 
 
-class Machine(Protocol):
-    """Raises MachineError; `run` ProgramError alone."""
+class Machine:
+    """As this container has it. Raises MachineError; `run` ProgramError alone."""
 
     def existing(self, driver_root: Path, patterns: Sequence[str]) -> frozenset[str]:
-        """The optional paths that exist (nodedevices_probe.node.roots)."""
-        ...
-
-    def hardware(self) -> Mapping[str, str]:
-        """The kinds of probes whose hardware is there now, each with the reason."""
-        ...
-
-    def run(self, program: Program, arguments: Sequence[str], *, driver_root: str) -> Printed:
-        """What a vendor's program prints (nodedevices_probe.programs.run)."""
-        ...
-
-
-class LocalMachine:
-    """As this container has it."""
-
-    def existing(self, driver_root: Path, patterns: Sequence[str]) -> frozenset[str]:
+        """Return the optional paths that exist."""
         return existing(driver_root, patterns)
 
     def hardware(self) -> Mapping[str, str]:
+        """Return the kinds of probes whose hardware is there now, each with the reason."""
         return requests.present(KINDS)
 
     def run(self, program: Program, arguments: Sequence[str], *, driver_root: str) -> Printed:
+        """Return what a vendor's program prints (nodedevices_probe.programs.run)."""
         return programs.run(program, arguments, driver_root=driver_root)
 
 
-class ServedMachine:
+class ServedMachine(Machine):
     """As the probe server at `path` has it. `failed` is called for each answer that is none, with its kind."""
 
     def __init__(
@@ -205,13 +198,6 @@ def _printed(answer: object, driver_root: str) -> Printed:
     raise ValueError("is not what a program printed")
 
 
-log = structlog.get_logger(__name__)
-
-HARDWARE_SECONDS = 10.0  # between two searches for hardware
-RETRY_SECONDS = 1.0  # after a failure: the probe server may only just be starting
-FIRST_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
-
-
 class FoundHardware(Periodic):
     """`found`: the names of the kinds; None before the first check. `on_change` is called on the loop when it grows, or
     when `problem` is something else: why it may be old; empty: it is not.
@@ -234,7 +220,7 @@ class FoundHardware(Periodic):
         )
         self._worker = worker
         self._on_change = on_change
-        self._present = check or LocalMachine().hardware
+        self._present = check or Machine().hardware
         self._wanted = False
         self._problem = ""
         self.found: frozenset[str] | None = None
@@ -268,9 +254,6 @@ class FoundHardware(Periodic):
             self._on_change()
 
 
-PATHS_SECONDS = 5.0  # between two searches for optional paths
-
-
 class HostPathReader(Periodic):
     """`existing` is what was found last, nothing at first. `problem`: why that may be old; empty: it is not.
     `on_change` is called on the loop when one of them is something else.
@@ -294,7 +277,7 @@ class HostPathReader(Periodic):
             seconds=lambda: RETRY_SECONDS if self.problem else PATHS_SECONDS,
             patience_seconds=FIRST_SECONDS,
         )
-        self._machine = machine or LocalMachine()
+        self._machine = machine or Machine()
         self._driver_root = driver_root
         self._files = files
         self._vendors = vendors

@@ -33,6 +33,12 @@ from nodedevices_plugin.status.publisher import AGENT_CONDITIONS
 
 MAX_MOST_SEEN = 16  # maxItems of status.mostSeen
 MAX_UNSCHEDULABLE = 128  # maxItems of spec.unschedulable
+REFUSED = (401, 403)
+FINISHED = frozenset({"Succeeded", "Failed"})
+NOT_LISTED = "the API server has not listed them yet"
+STANDALONE = "a standalone agent has no API server that knows them"
+
+log = structlog.get_logger(__name__)
 
 
 def seen_object(item: Object | None) -> SeenObject:
@@ -87,14 +93,6 @@ def older_conditions(item: Object | None, own: tuple[Condition, ...]) -> tuple[C
             except ValueError:
                 continue
     return tuple(found.values())
-
-
-REFUSED = (401, 403)
-FINISHED = frozenset({"Succeeded", "Failed"})
-NOT_LISTED = "the API server has not listed them yet"
-STANDALONE = "a standalone agent has no API server that knows them"
-
-log = structlog.get_logger(__name__)
 
 
 class PodWatch:

@@ -52,7 +52,7 @@ class ControlMissingError(ControlError):
 
 
 class Control:
-    """The daemons below one MPS root, as this container sees it."""
+    """The daemons below one MPS root, as this container sees it. Every call raises ControlError."""
 
     def __init__(self, root: str) -> None:
         self._root = root

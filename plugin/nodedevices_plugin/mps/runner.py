@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 from msgspec import Struct, field
@@ -23,7 +22,7 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_common.files import replace
 
 from nodedevices_plugin.mps import files, records
-from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, ControlError
+from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, Control, ControlError
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.records import Running
 from nodedevices_plugin.sharing import mps
@@ -34,19 +33,6 @@ log = structlog.get_logger(__name__)
 CHECK_SECONDS = 5.0  # between two questions to a daemon that answers
 MISSED = 2  # queries in a row without an answer: it is dead
 BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.0)
-
-
-class Daemons(Protocol):
-    """The runner's port to `control.Control`. Every call raises ControlError."""
-
-    def find(self) -> None: ...
-    def percentage(self, resource: str) -> int: ...
-    def send(self, resource: str, command: str) -> str: ...
-    def start(self, resource: str) -> None: ...
-    def process(self, resource: str) -> Process | None: ...
-    def alive(self, process: Process) -> bool: ...
-    def quit(self, resource: str) -> None: ...
-    def set_mode(self, gpu: str, mode: str) -> None: ...
 
 
 class _Run(Struct):
@@ -67,7 +53,7 @@ class _Run(Struct):
 class Runner:
     """`root`: the MPS root as this container sees it. Times are those of time.monotonic()."""
 
-    def __init__(self, root: Path, daemons: Daemons) -> None:
+    def __init__(self, root: Path, daemons: Control) -> None:
         self._wanted_file = root / records.WANTED_FILE
         self._done_file = root / records.RUNNING_FILE
         self._daemons = daemons

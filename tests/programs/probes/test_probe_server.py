@@ -17,7 +17,6 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.host.machine import (
     FoundHardware,
     HostPathReader,
-    LocalMachine,
     Machine,
     MachineError,
     ServedMachine,
@@ -345,7 +344,7 @@ def test_connections_that_say_nothing_keep_no_request_away(here: Path) -> None:
     with ExitStack() as stack:
         for _ in range(MAX_WAITING + 4):
             stack.enter_context(connected(here)).sendall(b"half a requ")
-        assert ServedMachine(str(here)).hardware() == LocalMachine().hardware()
+        assert ServedMachine(str(here)).hardware() == Machine().hardware()
 
 
 def test_more_processes_than_the_most_are_refused_until_one_ends(tmp_path: Path) -> None:
@@ -410,8 +409,8 @@ def test_the_server_answers_the_kubelet_whatever_others_send_and_not_while_it_ha
 def test_optional_nodes_and_hardware_are_as_they_are_where_the_server_runs(here: Path) -> None:
     patterns = ("/dev/nul*", "/dev/fuse", "/etc/cufile.json")
     served: Machine = ServedMachine(str(here))
-    assert served.existing(Path("/nowhere"), patterns) == LocalMachine().existing(Path("/nowhere"), patterns) > set()
-    assert served.hardware() == LocalMachine().hardware()
+    assert served.existing(Path("/nowhere"), patterns) == Machine().existing(Path("/nowhere"), patterns) > set()
+    assert served.hardware() == Machine().hardware()
 
 
 def test_a_vendors_program_runs_where_the_server_does_and_says_why_it_fails(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.mps import records
-from nodedevices_plugin.mps.control import ControlError, ControlMissingError
+from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.runner import BACKOFF, Runner
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
@@ -16,10 +16,11 @@ from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 GPU = "nvidia.com/gpu"
 
 
-class Driver:
+class Driver(Control):
     """NVIDIA's part: daemons by resource with their percentage, GPUs with their mode. `broken` names what fails."""
 
     def __init__(self) -> None:
+        super().__init__("/mps")
         self.running: dict[str, int] = {}
         self.modes: dict[str, str] = {}
         self.said: list[str] = []
@@ -37,7 +38,7 @@ class Driver:
             raise ControlError("Cannot find MPS control daemon process")
         return self.running[resource]
 
-    def send(self, resource: str, command: str) -> str:
+    def send(self, resource: str, command: str, *, seconds: float = 0.0) -> str:
         self.percentage(resource)
         self.said.append(command)
         if command in self.broken:
@@ -177,7 +178,7 @@ def test_the_file_says_which_process_a_daemon_is_as_soon_as_it_answers(machine: 
     seen = []
     sent = machine.driver.send
 
-    def send(resource: str, command: str) -> str:
+    def send(resource: str, command: str, *, seconds: float = 0.0) -> str:
         seen.append(instance(machine.root))
         return sent(resource, command)
 
