@@ -264,10 +264,13 @@ def to_saved(effective: Effective) -> dict[str, Any]:
     """Return the configuration as the state file has it."""
     sections = to_dict(Resolved(**{name: getattr(effective.sections, name) for name in SECTION_NAMES}))
     # An earlier version, which reads the whole configuration or nothing, does not know each field of it.
-    faults = effective.sections.faults.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    newer = {
+        name: getattr(effective.sections, name).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        for name in ("faults", "serving")
+    }
     return {
         "resourcePrefix": effective.resource_prefix,
-        "sections": {**sections, "faults": faults},
+        "sections": {**sections, **newer},
         "node": to_plain(effective.node),
     }
 
