@@ -126,9 +126,7 @@ def test_the_nearest_gpus_are_preferred_as_by_amds_weights(tmp_path: Path) -> No
     ({"numa_node": 0}, {"numa_node": 1}, 50),
     ({"numa_node": None}, {"numa_node": None}, 50),
 )
-def test_a_pair_with_a_link_of_its_own_scores_as_amd_says(
-    one: dict[str, Any], other: dict[str, Any], score: int
-) -> None:
+def test_a_pair_with_its_own_link_scores_as_amd_says(one: dict[str, Any], other: dict[str, Any], score: int) -> None:
     """100 less 20 for two GPUs, 10 for XGMI, 10 or 20 for NUMA nodes: allocator/device.go of AMD's plugin."""
     others = (Link(kind="XGMI", to=gpu_id(7), count=1), Link(kind="XGMI", to=gpu_id(1), count=1))
     linked, plain = gpu(0, links=others, **one), gpu(1, links=others[:1], **other)

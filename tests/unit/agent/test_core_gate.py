@@ -279,9 +279,7 @@ async def test_what_is_read_at_a_start_is_what_was_written(agent: Gated) -> None
 
 
 @pytest.mark.parametrize("before", ["listed", "removed"])
-async def test_what_is_written_for_a_container_stays_while_a_folder_of_its_ids_is_swept(
-    agent: Gated, before: str
-) -> None:
+async def test_what_is_written_for_a_container_stays_while_its_ids_are_swept(agent: Gated, before: str) -> None:
     """An earlier container had the same ids. `before`: what the sweep does next when the new one comes."""
     await agent.runs()
     [allocated] = agent.book.allocated()

@@ -51,9 +51,7 @@ def test_its_shares_are_offered_and_its_containers_get_its_variable() -> None:
         f"sharing.strategy: {NAME}: windows are of whole devices; use partitions.strategy none",
     ),
 )
-def test_what_it_cannot_do_is_refused_in_its_words_and_what_was_good_stays(
-    requested: dict[str, Any], said: str
-) -> None:
+def test_what_it_cannot_do_is_refused_in_its_words_and_the_last_stays(requested: dict[str, Any], said: str) -> None:
     node = node_with().now(config()).now(requested)
     assert (node.world.config.reason, node.counts) == ("ConfigInvalid", {GPU: (6, 6)})
     assert said in node.world.config.message

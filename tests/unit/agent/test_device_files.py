@@ -39,9 +39,7 @@ async def read(folder: Path) -> DeviceFiles:
         ({"sriov.json": " null\n"}, ""),
     ],
 )
-async def test_the_nodes_own_file_comes_before_the_one_for_all(
-    files: dict[str, str], resource: str, tmp_path: Path
-) -> None:
+async def test_a_nodes_file_comes_before_the_one_for_all(files: dict[str, str], resource: str, tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     outcome = (await read(tmp_path)).get("sriov.json", DeviceFileOutcome())

@@ -104,7 +104,7 @@ def test_what_a_runtime_would_refuse_is_not_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-async def test_a_folder_that_cannot_be_written_is_reported_once_and_stops_nothing(
+async def test_a_folder_that_is_refused_is_said_and_stops_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "cdi"

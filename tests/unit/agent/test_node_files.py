@@ -96,9 +96,7 @@ def test_a_folder_that_cannot_be_is_said_with_its_path(tmp_path: Path) -> None:
         keep_folder(wanted(tmp_path / "file", a="1"))
 
 
-async def test_what_cannot_be_written_is_said_once_until_it_can(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_cannot_be_written_is_said_until_it_can(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "dp"
     folder.touch()
     files = NodeFiles(worker=Worker("test"), compare_seconds=0.0)

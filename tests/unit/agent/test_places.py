@@ -320,9 +320,7 @@ def other(*nodes: str, pci: str = "", **facts: Any) -> DeviceFact:
     (nic(0, id="CARD"), other(pci="0000:3b:00.0")),
     ids=["one device node", "one PCI address"],
 )
-def test_of_two_devices_at_one_place_the_first_is_offered_and_the_other_named(
-    first: DeviceFact, second: DeviceFact
-) -> None:
+def test_of_two_devices_at_one_place_the_first_is_offered(first: DeviceFact, second: DeviceFact) -> None:
     node = Node(BOTH).line("one", first).line("two", second)
     assert node.offered == ["CARD"]
     [problem] = node.problems

@@ -35,9 +35,7 @@ def refused(node: Node) -> tuple[str, str, str]:
     (("nics", "intel", "nvml"), (NICS, "intel", "nvml")),
     (("auto", "nics"), ("amd", NICS)),
 )
-def test_a_policy_replaces_the_nodes_list_by_names_that_are_built_in_or_the_nodes_own(
-    names: tuple[str, ...], runs: tuple[str, ...]
-) -> None:
+def test_a_policy_replaces_the_nodes_list_by_names_known_there(names: tuple[str, ...], runs: tuple[str, ...]) -> None:
     for node in (Node(BOTH, None, None, frozenset({"amd"})), Node(FileOutcome(), FLAGS, None, frozenset({"amd"}))):
         assert by(node, *names).runs == runs
         assert node.world.config.reason != "ConfigInvalid"

@@ -35,9 +35,7 @@ def test_a_table_is_written_between_its_marks_and_all_else_stays(page: Path) -> 
     )
 
 
-def test_check_shows_what_differs_and_the_remedy_and_writes_nothing(
-    page: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_shows_what_differs_and_what_to_do_alone(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--check", str(page)]) == 1
     printed = capsys.readouterr().out
     assert "-old" in printed

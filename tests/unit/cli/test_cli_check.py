@@ -47,7 +47,7 @@ def found(kubectl: CommandLine) -> dict[tuple[str, str], JsonObject]:
     return {(each["node"], each["link"]): each for each in json.loads(kubectl.out)["items"]}
 
 
-def test_a_cluster_that_is_well_passes_and_every_link_of_a_named_node_is_shown_in_its_order(
+def test_a_cluster_that_is_well_passes_and_a_named_nodes_links_are_shown(
     well: RecordedApi, kubectl: CommandLine
 ) -> None:
     assert kubectl("check") == 0
@@ -141,7 +141,7 @@ CHANGED: dict[str, JsonObject] = {
 
 
 @pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
-def test_what_the_kubelet_has_not_written_yet_is_pending_for_a_minute(
+def test_what_is_not_written_yet_is_pending_a_minute(
     well: RecordedApi, kubectl: CommandLine, change: JsonObject
 ) -> None:
     well.objects[NODES] = [plain_node("n1", 0)]

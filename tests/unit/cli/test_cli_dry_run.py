@@ -122,7 +122,7 @@ def test_a_deleted_policy_takes_its_shares_along(fleet: RecordedApi, kubectl: Co
     assert "--delete shere: there is no such policy; there are: share" in kubectl.err
 
 
-def test_a_policy_that_is_there_keeps_its_age_and_one_that_is_the_same_changes_nothing(
+def test_a_policy_keeps_its_age_and_the_same_changes_nothing(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     fleet.add(POLICIES, policy(sharing=SHARED))
@@ -149,9 +149,7 @@ def test_what_the_schema_refuses_has_field_and_value(fleet: RecordedApi, kubectl
     assert not fleet.changes
 
 
-def test_what_the_api_server_refuses_is_refused_and_where_it_may_not_be_asked_that_is_said(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_what_the_server_refuses_is_refused_or_not_asked(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     path = write(policy(labels={"pool": "none"}, sharing=SHARED))
     for code, exit_code, said in ((422, 3, "policy share would be refused: API"), (403, 4, "has not checked policy")):
         fleet.refusals[f"POST {POLICIES}"] = [code]
@@ -168,18 +166,14 @@ def test_what_the_agent_would_refuse_is_shown_on_its_node(fleet: RecordedApi, ku
     assert found(kubectl)["n2"]["effect"] == "Changes"
 
 
-def test_an_older_policy_of_its_priority_that_wins_is_named(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_an_older_policy_that_wins_is_named(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     fleet.add(POLICIES, policy("whole", sharing={"strategy": "none"}))
     assert kubectl("policy", "dry-run", "-f", write(policy(sharing=SHARED)), "-o", "json") == 3
     assert found(kubectl)["n2"]["effect"] == "Refused"
     assert "the older whole stays in effect" in found(kubectl)["n2"]["message"]
 
 
-def test_of_a_node_that_has_not_come_to_the_configuration_of_now_no_number_is_given(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_of_a_node_that_is_behind_no_number_is_given(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     fleet.add(POLICIES, policy("parts", partitions={"strategy": "mixed"}))
     assert kubectl("policy", "dry-run", "-f", write(policy(sharing=SHARED)), "-o", "json") == 3
     assert {each["effect"] for each in found(kubectl).values()} == {"Uncertain", "Changes"}
@@ -190,9 +184,7 @@ def test_of_a_node_that_has_not_come_to_the_configuration_of_now_no_number_is_gi
 FAULTS = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 5}}
 
 
-def test_taints_and_evictions_are_shown_as_limits_allow_them(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_taints_and_evictions_are_shown_within_limits(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0, "ml/train-0", **failed()), gpu(1))
     path = write(policy(faults=FAULTS))
     assert kubectl("policy", "dry-run", "-f", path, "-o", "json") == 3
@@ -205,9 +197,7 @@ def test_taints_and_evictions_are_shown_as_limits_allow_them(
     assert "30 of 40 nodes failed" in found(kubectl)["n1"]["message"]
 
 
-def test_a_policy_that_gets_more_nodes_counts_those_it_has(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_a_policy_that_gets_more_nodes_counts_the_old(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     """`n2`, which has the policy already, is out of service: the one node that maxUnavailable allows."""
     faults = {"taintEffect": "NoSchedule", "budget": {"maxUnavailable": 1}}
     fleet.add(POLICIES, policy("faults", labels={"pool": "y"}, faults=faults))
@@ -228,9 +218,7 @@ def test_a_policy_that_gets_more_nodes_counts_those_it_has(
     assert "1 of its 3 nodes are: n2" in found(kubectl)["n1"]["message"]
 
 
-def test_actions_of_this_hour_count_and_where_the_record_cannot_be_read_it_is_said(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_actions_of_this_hour_count_or_are_not_known(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0, "ml/train-0", **failed()), gpu(1))
     record = "nodedevices-system/nodedevices-actions"
     fleet.add(POLICIES, {**policy("other", labels={"a": "b"}, faults=FAULTS), "status": {"actionsRecord": record}})
@@ -247,9 +235,7 @@ def test_actions_of_this_hour_count_and_where_the_record_cannot_be_read_it_is_sa
     assert found(kubectl)["n1"]["message"].endswith(doubt)
 
 
-def test_a_fault_is_acted_on_by_its_device_and_a_rule_about_no_device_is_said(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_a_fault_is_acted_on_by_its_devices_rule(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0, "ml/train-0", **failed()), gpu(1))
     kept = {"match": {"type": "gpu"}, "taintEffect": "None", "evictMode": "Never"}
     nics = {"reasons": ["LinkDown"], "state": "Ignored", "match": {"type": "nic"}}
@@ -281,7 +267,7 @@ def test_health_rules_without_effect_are_said_as_the_node_would_say_them(
     ]
 
 
-def test_devices_that_a_node_would_be_expected_to_have_and_has_not_are_said(
+def test_devices_expected_of_a_node_and_not_there_are_said(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     expect = [{"match": {"type": "gpu"}, "count": 2}]
@@ -292,9 +278,7 @@ def test_devices_that_a_node_would_be_expected_to_have_and_has_not_are_said(
     assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, expect=expect))) == 4
 
 
-def test_an_extended_resource_of_ours_is_counted_or_refused(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_an_extended_resource_is_counted_or_refused(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     entries = [{"name": "example.com/slot", "perNode": 8}, {"name": "nvidia.com/gpu", "perNode": 1}]
     assert kubectl("policy", "dry-run", "-f", write(policy(capacity=entries[:1])), "-o", "json") == 0
     [slots] = found(kubectl)["n1"]["resources"]
@@ -309,9 +293,7 @@ def test_a_policy_that_only_reports_is_shown_as_enforced(fleet: RecordedApi, kub
     assert "nvidia.com/gpu:1->2" in kubectl.out
 
 
-def test_who_may_not_read_nodes_sees_what_the_labels_of_nodedevices_select(
-    fleet: RecordedApi, kubectl: CommandLine, write: Any
-) -> None:
+def test_who_may_not_read_nodes_sees_what_labels_select(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     fleet.objects[NODE_DEVICES][1]["metadata"]["labels"] = {"pool": "x"}
     fleet.refusals[NODES] = [403]
     assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=SHARED)), "-o", "name") == 0

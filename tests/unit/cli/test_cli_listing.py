@@ -73,7 +73,7 @@ def fleet(api: RecordedApi) -> RecordedApi:
     return api
 
 
-def test_without_a_command_nodes_are_listed_as_kubectl_makes_tables_and_wide_adds_columns(
+def test_nodes_are_listed_as_kubectl_makes_tables_and_wide_adds_columns(
     fleet: RecordedApi, kubectl: CommandLine
 ) -> None:
     assert kubectl("--sort-by", "name") == 0
@@ -262,9 +262,7 @@ def test_what_is_not_there_is_an_error_that_says_what_is(
 
 
 @pytest.mark.parametrize("device", ["gpu-2", "2", "GPU-00000002-0000-4000-8000-000000000000", "GPU-00000002"])
-def test_a_device_is_known_by_name_index_or_start_of_its_id(
-    fleet: RecordedApi, kubectl: CommandLine, device: str
-) -> None:
+def test_a_device_is_known_by_name_index_or_id(fleet: RecordedApi, kubectl: CommandLine, device: str) -> None:
     assert kubectl("describe", f"n1/{device}") == 0
     assert "Device:           gpu-2" in kubectl.out
 

@@ -72,7 +72,7 @@ def test_the_rows_are_those_of_the_pods(tenant: RecordedApi, kubectl: CommandLin
 
 
 @pytest.mark.parametrize("arguments", [("-A",), ("-n", "ml", "-l", "a=b"), ("-n", "ml", "-w")])
-def test_beyond_a_namespace_the_role_is_needed(
+def test_beyond_a_namespace_it_takes_the_role(
     tenant: RecordedApi, kubectl: CommandLine, arguments: tuple[str, ...]
 ) -> None:
     assert kubectl("pods", *arguments) == 1

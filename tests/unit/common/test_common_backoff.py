@@ -44,7 +44,7 @@ def test_what_a_server_asks_for_is_waited_for_and_a_little_longer() -> None:
     st.floats(min_value=0, max_value=1),
     st.integers(min_value=0, max_value=100_000),
 )
-def test_no_wait_is_longer_than_its_bound_or_shorter_than_the_one_before(
+def test_no_wait_is_beyond_its_bound_or_the_one_before(
     initial: float, factor: float, jitter: float, failures: int
 ) -> None:
     backoff = Backoff(initial_seconds=initial, max_seconds=100.0, factor=factor, jitter=jitter)

@@ -20,9 +20,7 @@ FREE = {"gpu-0": 40, "gpu-1": 12, "gpu-2": 15, "gpu-3": 12, "gpu-4": 40}
     (41, False, None),
     (41, True, None),
 )
-def test_the_fullest_device_with_room_is_chosen_or_the_emptiest_and_of_equals_the_first(
-    size: int, spread: bool, chosen: str | None
-) -> None:
+def test_the_fullest_device_with_room_or_the_emptiest_is_chosen(size: int, spread: bool, chosen: str | None) -> None:
     assert choose(FREE, size, spread=spread) == chosen
 
 

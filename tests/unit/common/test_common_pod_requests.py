@@ -64,9 +64,7 @@ def test_whatever_stands_in_a_pod_nothing_is_raised(pod: dict[str, Any], contain
     (Container(name="main", requests={MEMORY: 2, VCUDA: 45}, cores="7"), Demand(percent=7)),
     (Container(name="main", requests={MEMORY: 2, VCUDA: 99}), Demand(percent=99)),
 )
-def test_a_container_needs_what_its_annotation_says_else_its_vcuda_cores_else_its_share_of_memory(
-    of: Container, needs: Demand
-) -> None:
+def test_a_container_needs_what_it_says_else_its_vcuda_cores_else_its_share(of: Container, needs: Demand) -> None:
     [want] = wants([of], MEMORY)
     assert (want.demand, want.problem) == (needs, "")
 

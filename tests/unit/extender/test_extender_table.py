@@ -259,7 +259,7 @@ def test_a_pod_that_says_wrongly_what_it_needs_waits_and_once_bound_counts_as_al
 
 # --- scores ----------------------------------------------------------------------------------------------------------
 @cases(("packing", "scores"), ("binpack", [10, 5, 2]), ("spread", [0, 5, 8]))
-def test_the_fuller_the_chosen_gpu_will_be_the_higher_its_node_scores_and_with_spread_the_lower(
+def test_the_fuller_the_chosen_gpu_the_higher_its_node_scores_or_with_spread_lower(
     packing: str, scores: list[int]
 ) -> None:
     found = []
@@ -284,9 +284,7 @@ def test_of_several_chosen_gpus_the_score_is_the_middle(packing: str, score: int
 
 @cases(("total", "free"), (24, 30), (0, 30), (0, 5))
 @cases(("packing", "score"), ("binpack", 0), ("spread", 10))
-def test_a_gpu_with_more_free_than_there_is_scores_as_an_empty_one(
-    total: int, free: int, packing: str, score: int
-) -> None:
+def test_a_gpu_with_more_free_than_it_has_scores_as_empty(total: int, free: int, packing: str, score: int) -> None:
     known = cache(node_devices("n1", gpu(0, total, free=free, held=0), packing=packing))
     table = there(known.table("n1", MEMORY, 1.0))
     assert table.score(requests_of(pod("p", 4), {MEMORY})[MEMORY]) == score

@@ -149,9 +149,7 @@ def test_shares_of_a_gpu_that_a_pod_holds_whole_wait_for_that_pod() -> None:
 
 
 @cases(("shown", "listed"), (frozenset({GPU}), 4), (frozenset(), 0))
-def test_shares_without_their_daemon_stay_listed_only_where_the_kubelet_knows_them(
-    shown: frozenset[str], listed: int
-) -> None:
+def test_shares_without_their_daemon_stay_where_the_kubelet_knows_them(shown: frozenset[str], listed: int) -> None:
     plan = gated(shares(0, 1, sharing=mps.Mps()), BOTH, WELL, shown=shown)
     assert list(why(plan).values()) == [reasons.HELPER_NOT_READY] * listed
     assert [each.blocked and each.blocked.reason for each in plan.resources[0].unlisted] == [

@@ -120,7 +120,7 @@ def test_a_row_is_evident_beyond_its_threshold_and_unknown_where_nothing_is_said
 
 
 @cases(("reason", "fine", "bad"), *ROWS, ids=names)
-def test_a_row_is_a_fault_once_it_has_lasted_and_only_memory_takes_a_gpu_out(
+def test_a_row_that_lasts_is_a_fault_and_only_memory_is_fatal(
     reason: str, fine: dict[str, Any], bad: dict[str, Any]
 ) -> None:
     [row] = [each for each in read(Readings()) if each.reason == reason]
@@ -195,8 +195,6 @@ def test_a_rack_that_boots_slowly_is_no_fault_and_an_nvlink_is_slow_below_its_ge
 
 
 @cases(("generation", "speed"), (3, 1), (None, 1), (6, 1), (4, None))
-def test_an_nvlinks_speed_is_judged_only_where_what_is_right_is_known(
-    generation: int | None, speed: int | None
-) -> None:
+def test_an_nvlinks_speed_is_judged_where_what_is_right_is_known(generation: int | None, speed: int | None) -> None:
     readings = Readings(nvlink_generation=generation, nvlink_megabytes_per_second=speed)
     assert evident(readings, "NvlinkSlow") is None

@@ -253,7 +253,7 @@ def test_another_limit_of_a_gpu_reaches_the_servers_that_run(machine: Machine) -
     ]
 
 
-def test_limits_that_somebody_changed_are_set_again_without_an_end_of_the_clients(
+def test_limits_that_were_changed_are_set_and_clients_go_on(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.want(daemon(0)).said()
@@ -273,7 +273,7 @@ def test_limits_that_somebody_changed_are_set_again_without_an_end_of_the_client
     assert "it limits its clients to 80 %, not 25 %" in capsys.readouterr().out
 
 
-def test_limits_that_cannot_be_set_now_are_tried_at_every_pass_and_reported_once(
+def test_limits_that_cannot_be_set_are_tried_at_every_pass(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.want(daemon(0)).said()

@@ -73,9 +73,7 @@ def test_every_key_of_the_plugin_is_read() -> None:
     ({"deviceIDs": ["1017"], "drivers": ["mlx5_core"]}, [0, 1]),
     ({"vendors": [], "ifNames": ["p0"]}, [0]),
 )
-def test_elements_of_a_selector_are_alternatives_and_all_must_fit(
-    selectors: dict[str, Any], selected: list[int]
-) -> None:
+def test_elements_of_a_selector_are_alternatives_and_all_fit(selectors: dict[str, Any], selected: list[int]) -> None:
     config = read(entry(selectors=selectors))
     ports = [hca(0), hca(1, linkType="infiniband")]
     assert [number for number, each in enumerate(ports) if config.resource_for(each) is not None] == selected

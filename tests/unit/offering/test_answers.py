@@ -82,9 +82,7 @@ def test_an_id_that_is_about_to_go_is_granted_to_nobody_unless_its_plan_was_drop
     ((allocate("GPU-1"), allocate("GPU-0", name=NIC)), True),
     ((), True),
 )
-def test_a_plan_is_decided_again_where_an_id_that_it_takes_away_was_granted_meanwhile(
-    after: tuple[RecentAllocate, ...], may: bool
-) -> None:
+def test_a_plan_is_decided_again_where_an_id_of_it_was_granted(after: tuple[RecentAllocate, ...], may: bool) -> None:
     assert answers(*after).withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=()) is may
 
 
@@ -148,9 +146,7 @@ def test_shares_come_from_the_least_shared_device_unless_packed(packed: dict[str
     (["GPU-1", "GPU-0::1"], {"EXCLUSIVE_WINDOW": "1 of 2"}),
     (["GPU-1"], {}),
 )
-def test_what_shares_need_is_decided_by_the_shares_and_not_by_whole_devices_beside_them(
-    ids: list[str], windows: dict[str, str]
-) -> None:
+def test_what_shares_need_is_not_decided_by_whole_devices_beside(ids: list[str], windows: dict[str, str]) -> None:
     known = DeviceNodes(nodes={"GPU-0": (), "GPU-1": ()})
     assert edits(grant(in_shares("GPU-0", "GPU-1"), ids), NodeContainers(by_vendor={"": known})).envs == windows
 

@@ -109,9 +109,7 @@ def test_the_best_is_chosen_and_without_libraries_it_says_what_was_searched_for(
     (CdiEnvironment(kept=True), False, True),
     (CdiEnvironment(kept=True), True, False),
 )
-def test_the_last_good_one_counts_only_for_what_is_in_effect(
-    here: CdiEnvironment, active: bool, is_missing: bool
-) -> None:
+def test_the_last_good_one_counts_for_what_is_in_effect(here: CdiEnvironment, active: bool, is_missing: bool) -> None:
     assert bool(missing((SPEC,), here, active=active)) is is_missing
     assert missing((CHANNEL,), here, active=active) == ""
 

@@ -157,9 +157,7 @@ NEW = pod("web-0", "30", uid="new", seen=105.0)
 
 
 @pytest.mark.parametrize("order", [(GONE, NEW), (NEW, GONE)])
-def test_of_two_pods_of_one_name_the_unfinished_one_has_the_shares(
-    books: Books, order: tuple[NodePod, NodePod]
-) -> None:
+def test_of_two_pods_of_one_name_the_unfinished_has_the_shares(books: Books, order: tuple[NodePod, NodePod]) -> None:
     books.pods(*order)
     books.granted(ids(A, 0, 1))
     books.shows(holder("web-0", ids(A, 0, 1)))
@@ -368,9 +366,7 @@ def test_one_that_was_recorded_and_is_listed_starts_with_what_is_written_and_mor
     ((holder("a", ids(A, 0, 1)),), True),
     ((holder("b", ids(A, 0, 1)),), False),
 )
-def test_without_the_api_server_a_record_stays_unless_the_kubelet_shows_another_container(
-    listed: tuple[Holder, ...], stays: bool
-) -> None:
+def test_without_the_api_server_a_record_stays_unless_another_is_shown(listed: tuple[Holder, ...], stays: bool) -> None:
     books = Books()
     books.book.remember({frozenset(ids(A, 0, 1)): record("a")})
     books.shows(*listed, after=2.0)

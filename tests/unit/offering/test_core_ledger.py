@@ -242,9 +242,7 @@ def test_a_list_that_is_not_younger_than_the_allocate_shows_who_had_the_ids_befo
 
 
 @cases(("taken", "booked"), (9.0, False), (10.0, False), (10.1, True))
-def test_a_holder_that_is_not_booked_counts_by_a_list_younger_than_the_kubelets_answer(
-    taken: float, booked: bool
-) -> None:
+def test_a_holder_that_is_not_booked_counts_by_a_list_after_the_answer(taken: float, booked: bool) -> None:
     ledger = freed(Ledger(), SHARES, [*ids(A, *range(2, 8))], frozenset(), at=10.0)
     found = shown(ledger, ("a", ids(A, 0, 1)), taken=taken)
     assert [each.device for each in found.bookings] == [A] * booked

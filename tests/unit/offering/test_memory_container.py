@@ -82,9 +82,7 @@ def test_it_goes_with_limits_by_mps() -> None:
     (("/opt/limiter/lib/libvgpu",), False),
     (("/usr",), False),
 )
-def test_a_path_is_mounted_only_at_or_below_a_folder_that_the_node_allows(
-    allowed: tuple[str, ...], possible: bool
-) -> None:
+def test_a_path_is_mounted_only_below_a_folder_that_the_node_allows(allowed: tuple[str, ...], possible: bool) -> None:
     resource = offered(mounts=(LIBRARY,))
     mode = there(mode_of(resource))
     why = mode.refusal(resource, allowed_setting(allowed))

@@ -257,7 +257,7 @@ STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-d
 
 @cases("strategies", *((each,) for each in STRATEGIES), STRATEGIES[:-1])
 @cases("enforcement", "none", "mps")
-def test_a_container_gets_its_device_as_one_with_a_whole_device_whatever_the_strategy(
+def test_a_container_gets_its_device_as_a_whole_one_by_any_strategy(
     strategies: tuple[str, ...], enforcement: str
 ) -> None:
     gpus, modes = cards(8, 8), {"mps-root": "/run/nvidia/mps"}

@@ -166,9 +166,7 @@ def test_shares_are_offered_when_their_daemon_answers_however_long_a_clients_lis
     ({("nvidia.com/gpu", 25): "does not answer: no such file"}, False),
     ({("nvidia.com/gpu", 50): "does not answer: of other limits"}, True),
 )
-def test_a_daemon_that_is_merely_starting_is_distinguished_from_one_that_fails(
-    answers: dict[tuple[str, int], str], only_starting: bool
-) -> None:
+def test_a_daemon_that_starts_is_no_failing_one(answers: dict[tuple[str, int], str], only_starting: bool) -> None:
     assert starting(clients(gpu(0), gpu(1)), said(answers)) is only_starting
 
 

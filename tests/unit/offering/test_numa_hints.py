@@ -37,9 +37,7 @@ def hints(*devices: DeviceFact, **sections: Any) -> dict[str, list[int]]:
 
 @cases("model", *MODELS)
 @cases(("numa_node", "said"), (0, [0]), (1, [1]), (None, []))
-def test_every_kind_of_device_has_its_probes_numa_node_or_none(
-    model: str, numa_node: int | None, said: list[int]
-) -> None:
+def test_every_device_has_its_probes_numa_node_or_none(model: str, numa_node: int | None, said: list[int]) -> None:
     found = hints(*machine(model, numa_node=numa_node))
     assert found
     assert set(map(tuple, found.values())) == {tuple(said)}

@@ -82,7 +82,7 @@ def test_what_is_held_as_offered_or_is_anothers_changes_nothing() -> None:
     (WHOLE, "vendor.example/gpu", gpu_id(0)),  # of another plugin
     (WHOLE, None, "gpu.nvidia.com/n1/gpu-0"),  # by a DRA driver
 )
-def test_a_device_that_is_held_in_another_shape_is_withheld_and_no_other(
+def test_a_device_held_in_another_shape_is_withheld_alone(
     settings: PlanSettings, resource: str | None, id_: str
 ) -> None:
     plan, [stranger] = protected(settings, (resource, id_))

@@ -293,9 +293,7 @@ def test_shares_come_from_the_least_shared_gpu_first_and_packed_from_the_most() 
     ([share(0, 0), share(0, 1), share(0, 2), share(1, 0)], [], 2, [1, 1]),
     ([share(0, 0), share(0, 1), share(1, 0)], [], 1, [1]),
 )
-def test_packed_shares_are_as_nvidia_packs(
-    available: list[str], must: list[str], size: int, recorded: list[int]
-) -> None:
+def test_packed_shares_are_nvidias(available: list[str], must: list[str], size: int, recorded: list[int]) -> None:
     chosen = prefer(shares(2, 4), available, must, size, Topology(), packed=True)
     assert per_gpu(chosen) == recorded
     assert set(must) <= set(chosen) <= set(available)

@@ -264,7 +264,7 @@ def test_a_vanished_mig_device_that_is_held_stays_listed_as_unhealthy() -> None:
     ("mixed", {"nvidia.com/gpu": [(gpu_id(0), True)], "nvidia.com/mig-1g.10gb": [(mig_id(0, 1), False)]}),
     ("single", {"nvidia.com/gpu": [(gpu_id(0), True), (mig_id(0, 1), False)]}),
 )
-def test_what_a_pod_holds_of_a_gpu_that_left_mig_mode_stays_listed_as_unhealthy(
+def test_what_a_pod_holds_of_a_gpu_out_of_mig_stays_ill(
     strategy: str, offers: dict[str, list[tuple[str, bool]]]
 ) -> None:
     """The kubelet would show an id that is dropped as healthy."""

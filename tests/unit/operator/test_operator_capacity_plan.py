@@ -107,9 +107,7 @@ def shared(index: int, total: int, *state: str) -> dict[str, Any]:
     pytest.param((101, 2), ["GPU-0", "GPU-1", "GPU-2", "GPU-3"], id="and the large one is still offered"),
     pytest.param((101, 1), ["GPU-0", "GPU-1", "GPU-2"], id="or the whole one is withdrawn"),
 )
-def test_silent_devices_are_told_apart_by_their_resources_however_many_shares_each_has(
-    healthy: tuple[int, int], counted: list[str]
-) -> None:
+def test_silent_devices_are_told_apart_whatever_their_shares(healthy: tuple[int, int], counted: list[str]) -> None:
     """Two that are shared by memory, and two whole ones."""
     silent = ("Unknown", "ProbeSilent")
     devices = (shared(0, 22), shared(1, 79, *silent), device(2), device(3, *silent))

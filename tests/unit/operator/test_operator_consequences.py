@@ -347,9 +347,7 @@ def test_some_pods_are_never_evicted(metadata: dict[str, Any], why: str) -> None
     (("NoSchedule",), "NoExecute", True),
     (("NoExecute",), "NoSchedule", False),
 )
-def test_a_taint_that_takes_no_more_than_the_shown_is_no_action(
-    shown: tuple[str, ...], effect: str, more: bool
-) -> None:
+def test_a_taint_that_takes_no_more_than_shown_is_no_action(shown: tuple[str, ...], effect: str, more: bool) -> None:
     taints = [TaintRecord(value="Xid79", effect=each) for each in shown]
     assert consequences.stronger(TaintRecord(value="Xid79", effect=effect), taints) is more
 
@@ -390,9 +388,7 @@ def hit(pod: str, since: str = SINCE, **more: Any) -> dict[str, Any]:
     ([hit("a", reason="Correlating")], {}),
     ([holder("c")], {}),
 )
-def test_what_hit_holders_alone_is_a_fault_of_their_device(
-    holders: list[dict[str, Any]], at_fault: dict[str, str]
-) -> None:
+def test_what_hit_holders_alone_is_their_devices_fault(holders: list[dict[str, Any]], at_fault: dict[str, str]) -> None:
     shown = device(0, holders=holders)
     assert consequences.faulty(record(shown)) == at_fault
     cut = device(0, partitions=[{"id": "MIG-1", "name": "mig-1", "profile": "1g"}])

@@ -102,9 +102,7 @@ async def test_a_lease_that_nobody_renews_is_taken_when_its_time_is_over(server:
     assert server.spec()["leaseTransitions"] == 1
 
 
-async def test_a_holder_that_goes_on_after_a_stop_may_not_write_and_learns_who_leads(
-    server: LeaseServer, time: Time
-) -> None:
+async def test_a_holder_that_was_stopped_may_not_write_and_learns_who_leads(server: LeaseServer, time: Time) -> None:
     a, b = await leader_and_standby(server, time)
     time.seconds += LEASE_SECONDS + 1
     assert not a.may_write()  # before it has sent anything

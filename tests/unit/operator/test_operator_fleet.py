@@ -286,9 +286,7 @@ async def test_a_record_that_could_not_be_read_while_nothing_is_proposed_is_trie
 
 
 @pytest.mark.parametrize("before", [0, 1])
-async def test_killed_between_record_and_grant_the_next_life_grants_and_counts_once(
-    kube: FakeKube, before: int
-) -> None:
+async def test_killed_between_record_and_grant_it_grants_and_counts_once(kube: FakeKube, before: int) -> None:
     operator = Operator(kube)
     for index in range(before):  # so that the record is there, or is not
         operator.gate.propose("z", "Evict", [action("z", index)])
@@ -435,9 +433,7 @@ EMPTY = dict.fromkeys(("reason", "opened", "until", "closed", "resumed"), "") | 
         *(EMPTY | {"actions": actions} for actions in ("no JSON", '[{"node": 1}]', "7", '["x"]')),
     ],
 )
-async def test_a_record_that_somebody_else_wrote_stops_actions_and_is_kept_until_they_resume(
-    kube: FakeKube, data: dict[str, str]
-) -> None:
+async def test_a_record_of_anothers_stops_actions_until_they_resume(kube: FakeKube, data: dict[str, str]) -> None:
     before = kube.put(RECORD, {"metadata": {"name": NAME, "uid": "u"}, "data": data})
     operator = Operator(kube)
     operator.gate.propose("a", "Evict", [action("a")])

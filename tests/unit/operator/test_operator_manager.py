@@ -120,9 +120,7 @@ async def test_while_the_api_server_is_away_no_agent_is_late(manager: Manager, k
     assert stale(kube) == "Fresh"
 
 
-async def test_who_stays_silent_after_the_api_servers_return_is_late(
-    manager: Manager, kube: FakeKube, clock: Clock
-) -> None:
+async def test_who_is_silent_after_the_servers_return_is_late(manager: Manager, kube: FakeKube, clock: Clock) -> None:
     kube.fails = lambda _verb, path: KubeError(f"{path}: no answer")
     clock.now += 2 * OVERDUE_AFTER_SECONDS
     with pytest.raises(KubeError):
@@ -254,9 +252,7 @@ async def test_marks_of_a_nodedevices_deleted_while_no_operator_ran_are_taken_ba
     assert [it["reason"] for it in kube.events if it["involvedObject"]["kind"] == "Pod"][-1] == "DeviceRecovered"
 
 
-async def test_such_marks_stay_until_the_agent_has_reported_and_who_holds_what_is_known(
-    manager: Manager, kube: FakeKube, clock: Clock
-) -> None:
+async def test_such_marks_stay_until_holders_are_known(manager: Manager, kube: FakeKube, clock: Clock) -> None:
     await broken_and_gone(manager, kube)
     made_anew(kube, heartbeat="")
     await started(kube, clock=clock)
@@ -273,9 +269,7 @@ async def test_such_marks_stay_until_the_agent_has_reported_and_who_holds_what_i
     assert condition(kube, POD, POD_CONDITION)["status"] == "True"
 
 
-async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_known_again(
-    manager: Manager, kube: FakeKube, clock: Clock
-) -> None:
+async def test_a_pod_with_the_broken_device_stays_marked(manager: Manager, kube: FakeKube, clock: Clock) -> None:
     await broken_and_gone(manager, kube)
     made_anew(kube, FAULTY)
     await started(kube, clock=clock)
@@ -319,9 +313,7 @@ async def test_a_condition_that_somebody_else_wrote_is_listed_as_the_contract_al
 
 
 # --- a Node made anew ------------------------------------------------------------------------------------------------
-async def test_a_node_recreated_between_two_reconciliations_inherits_no_limit_of_the_one_before(
-    manager: Manager, kube: FakeKube
-) -> None:
+async def test_a_node_recreated_between_two_looks_inherits_no_limit(manager: Manager, kube: FakeKube) -> None:
     async def wanted(turn: int) -> str:
         raw = raw_policy("tiers", labels={"extra": {"example.com/tier": str(turn)}}, generation=turn + 1)
         arrive(manager, kube, f"{names.POLICIES}/tiers", raw)

@@ -425,9 +425,7 @@ async def never(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("leave", [clean, never])
-async def test_a_readiness_gate_stays_open_when_nobody_watches(
-    marked: Cluster, leave: Callable[[Cluster], Any]
-) -> None:
+async def test_a_readiness_gate_stays_open_unwatched(marked: Cluster, leave: Callable[[Cluster], Any]) -> None:
     await leave(marked)
     assert marked.pod_mark("gated") == ("True", "NotMonitored")
     assert marked.pod_mark("plain") == ("", "")

@@ -114,7 +114,7 @@ def silence(seconds: float) -> tuple[float, bool, bool, bool, bool]:
 
 @given(st.lists(STEPS, max_size=20))
 @example([silence(242), silence(345), silence(130.5), silence(182)])  # half a second before the heartbeat is overdue
-def test_the_next_reconcile_is_no_later_than_the_answer_changes_by_itself(
+def test_the_next_reconcile_is_in_time_for_the_answers_change(
     steps: list[tuple[float, bool, bool, bool, bool]],
 ) -> None:
     since = Since()

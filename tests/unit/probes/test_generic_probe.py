@@ -279,9 +279,7 @@ devices:
 """
 
 
-def test_of_audio_and_capture_in_squats_daemonset_the_first_is_offered_until_capture_has_a_count(
-    tmp_path: Path,
-) -> None:
+def test_of_squats_audio_and_capture_the_first_is_offered_until_capture_has_a_count(tmp_path: Path) -> None:
     """squat/generic-device-plugin 179b1fe, manifests/generic-device-plugin.yaml: there both have the same nodes."""
     machine = Machine(tmp_path, SQUATS_SOUND.replace("COUNT", ""))
     for name in ("controlC0", "pcmC0D0c"):

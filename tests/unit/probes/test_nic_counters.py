@@ -120,9 +120,7 @@ def test_a_sub_function_says_what_its_own_connections_did_alone(machine: Machine
     assert machine.counters(name) == OF_CONNECTIONS
 
 
-def test_an_efa_says_what_its_driver_counts_as_errors_and_another_makers_file_of_the_name_is_not_read(
-    machine: Machine,
-) -> None:
+def test_an_efa_says_what_its_driver_counts_as_errors_and_no_other_makers_file_is_read(machine: Machine) -> None:
     """The names: drivers/infiniband/hw/efa/efa_verbs.c."""
     errors = {
         "rdma_read_wr_err": 1,

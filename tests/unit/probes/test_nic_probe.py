@@ -270,9 +270,7 @@ def test_in_a_container_the_routes_of_the_host_count_and_not_its_own(tmp_path: P
 
 
 @pytest.mark.parametrize("missing", ["host-sys", "host-net", "interface"])
-def test_a_card_is_not_reported_for_a_file_where_routes_and_interfaces_may_be_those_of_two_networks(
-    tmp_path: Path, missing: str
-) -> None:
+def test_a_card_is_not_reported_for_a_file_where_routes_may_be_another_networks(tmp_path: Path, missing: str) -> None:
     nics = virtual_machine(tmp_path)
     nics.routes("eth0" if missing != "interface" else "net0", at="host-net")
     system = System(tmp_path, host_sys=None if missing == "host-sys" else tmp_path / "sys")

@@ -27,7 +27,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "simulated-devices.md"
     ("mi300x", "counters: {linkDowned: 1}", "counters.linkDowned: no such counter; a gpu of amd has no counters"),
     ("h100", "conditions: [hot]", "conditions[0]: 'hot' is not allowed; a gpu of nvidia has no conditions: give"),
 )
-def test_a_word_that_the_devices_probe_does_not_report_is_refused_with_those_that_it_does(
+def test_a_word_that_its_probe_does_not_report_is_refused_with_those_it_does(
     profile: str, said: str, complaint: str
 ) -> None:
     with pytest.raises(CheckError, match="devices.0.*" + re.escape(complaint)):
