@@ -24,16 +24,7 @@ from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_id, gpu_nodes, memory
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import Drm, System, drm, hwmon, node_conditions, sensors
-from nodedevices_probe.protocol import (
-    MAX_INTEGER,
-    MAX_SMALL,
-    Attribute,
-    DeviceFact,
-    Link,
-    Partition,
-    Readings,
-    within,
-)
+from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Attribute, DeviceFact, Link, Partition, Readings, within
 from nodedevices_probe.source import SysfsSource, attributes
 
 # --- what bears on health, and telemetry ------------------------------------------------------------------------------

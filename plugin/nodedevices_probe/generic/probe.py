@@ -27,15 +27,7 @@ from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
 
 from nodedevices_probe import generic as names
 from nodedevices_probe.files import WatchedFile
-from nodedevices_probe.generic.config import (
-    BY_MATCH,
-    ConfigEntry,
-    DeviceGroup,
-    GenericConfig,
-    needed,
-    parse,
-    shape,
-)
+from nodedevices_probe.generic.config import BY_MATCH, ConfigEntry, DeviceGroup, GenericConfig, needed, parse, shape
 from nodedevices_probe.generic.glob import is_pattern
 from nodedevices_probe.generic.search import MAX_NODES, Found, Search, UsbDevice
 from nodedevices_probe.loop import NO_DRIVER, SourceFacts

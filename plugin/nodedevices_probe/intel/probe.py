@@ -15,13 +15,7 @@ from nodedevices_probe.files import CheckError
 from nodedevices_probe.intel import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, System, drm, node_conditions, sensors
-from nodedevices_probe.protocol import (
-    MAX_SMALL,
-    Attribute,
-    DeviceFact,
-    Readings,
-    within,
-)
+from nodedevices_probe.protocol import MAX_SMALL, Attribute, DeviceFact, Readings, within
 from nodedevices_probe.source import SysfsSource, attributes
 
 PCI_VENDOR = "0x8086"

@@ -21,11 +21,7 @@ from nodedevices_probe import nvidia
 from nodedevices_probe.node.sysfs import System, mig_device_nodes
 from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.nvidia.facts import memory_capacity, small
-from nodedevices_probe.protocol import (
-    PROFILE,
-    Partition,
-    is_device_id,
-)
+from nodedevices_probe.protocol import PROFILE, Partition, is_device_id
 
 # nvmlGpuInstanceGetInfo names a profile by a number of the card's; which of nvml.h's profiles that is says what it has
 # besides slices and memory: by its name there after NVML_GPU_INSTANCE_PROFILE_. The names here are go-nvlib's

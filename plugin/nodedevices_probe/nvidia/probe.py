@@ -25,13 +25,7 @@ from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.sysfs import System, nearest, unbound
 from nodedevices_probe.nvidia.calls import DriverGoneError, Library, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
-from nodedevices_probe.nvidia.facts import (
-    GpuIdentity,
-    identify,
-    links_of,
-    pcie_path,
-    read_links,
-)
+from nodedevices_probe.nvidia.facts import GpuIdentity, identify, links_of, pcie_path, read_links
 from nodedevices_probe.nvidia.mig import MigDevices
 from nodedevices_probe.nvidia.readings import (
     COMPLETED,

@@ -30,14 +30,7 @@ from nodedevices_common import __version__
 
 from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, Source, SourceFacts
-from nodedevices_probe.protocol import (
-    DeviceFact,
-    Driver,
-    DriverState,
-    Readings,
-    problem,
-    text,
-)
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Readings, problem, text
 from nodedevices_probe.remote import CONTROLLER, POOL, TYPE, UNCHECKED, UNREACHABLE, VENDOR
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, RemotePool, parse, split_address
 from nodedevices_probe.source import attributes

@@ -30,19 +30,7 @@ from nodedevices_api.bounds import (
 )
 
 from nodedevices_probe import amd, fpga, generic, intel, nic, nvidia, remote
-from nodedevices_probe.files import (
-    CheckError,
-    Flag,
-    Integer,
-    ListOf,
-    MapOf,
-    Object,
-    OneOf,
-    OrNull,
-    Rule,
-    Text,
-    shown,
-)
+from nodedevices_probe.files import CheckError, Flag, Integer, ListOf, MapOf, Object, OneOf, OrNull, Rule, Text, shown
 from nodedevices_probe.nic.models import MAKERS
 from nodedevices_probe.nic.rdma import COUNTERS
 from nodedevices_probe.node.sysfs import NODE_MISSING
