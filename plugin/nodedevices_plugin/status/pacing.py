@@ -69,14 +69,14 @@ class Cause(StrEnum):
     STOP = "stop"  # the agent ends: at once, and once
 
 
-class Situation(Struct, frozen=True, kw_only=True):
-    """The publisher's knowledge at one moment. Times are monotonic seconds."""
+class Situation(Struct, kw_only=True):
+    """The publisher's knowledge, which it keeps up to date. Times are monotonic seconds."""
 
-    wanted: Mapping[str, Any] | None  # status without heartbeatTime; None: nothing to say yet
+    wanted: Mapping[str, Any] | None = None  # status without heartbeatTime; None: nothing to say yet
     may_create: bool = True  # False: a node that never had a device gets no object
-    listed: bool  # the API server has said whether the object is there
-    exists: bool
-    owner_known: bool = True  # since the object last vanished or a write was refused
+    listed: bool = False  # the API server has said whether the object is there
+    exists: bool = False
+    owner_known: bool = False  # since the object last vanished or a write was refused
     owner_read_at: float | None = None
     owner_seconds: float = OWNER_SECONDS
     owner_wrong: bool = False

@@ -122,30 +122,19 @@ class Publisher:
         self._draw = draw
         self._bucket = WriteBucket(now=clock())
         self._wake = asyncio.Event()
-        self._wanted: Mapping[str, Any] | None = None
-        self._may_create = True
+        self._known = Situation(owner_seconds=owner_seconds)
         self._unschedulable: Sequence[Mapping[str, Any]] = ()
-        self._listed = False
         self._object: Object | None = None
         self._gone = ""  # uid of the object that was deleted last
         self._own_version = 0  # resourceVersion of our newest write
         self._seen_version = 0  # of what came last from the watch
         self._own_status: dict[str, Any] | None = None  # our part of the object after that write
-        self._written: Mapping[str, Any] | None = None
-        self._written_at: float | None = None
         self._schema: Mapping[str, Any] | None = None  # of the status, while the CRD lacks fields of it
         self._schema_read_at = 0.0
         self._left_out: tuple[str, ...] = ()  # these
-        self._heartbeat = pacing.HEARTBEAT_SECONDS
-        self._repaired_at: float | None = None
-        self._created_at: float | None = None
-        self._recreations = 0
-        self._owner_seconds = owner_seconds
         self._credentials_seconds = credentials_seconds
         self._stop_seconds = stop_seconds
-        self._owner_known = False
         self._read_with: object = None  # the credentials of that time
-        self._owner_read_at: float | None = None
         self._owner: str | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -159,10 +148,10 @@ class Publisher:
     ) -> None:
         """The status this node should show, without `agent.heartbeatTime`. `unschedulable`: of spec, people's words,
         with which an object that was deleted is made again. Never blocks."""
-        self._may_create = may_create
+        self._known.may_create = may_create
         self._unschedulable = unschedulable
-        if status != self._wanted:
-            self._wanted = status
+        if status != self._known.wanted:
+            self._known.wanted = status
         self._wake.set()
 
     def problem(self) -> str:
@@ -171,14 +160,14 @@ class Publisher:
         found = [connection.problem(now) for connection in (self._watching, self._reading_owner, self._writing)]
         if self._keeps_vanishing:
             found.append(
-                f"NodeDevices was deleted {self._recreations} times in a row soon after it was created: the Node of "
-                f"uid {self._owner}, which the agent's token names, may no longer exist"
+                f"NodeDevices was deleted {self._known.recreations} times in a row soon after it was created: the Node "
+                f"of uid {self._owner}, which the agent's token names, may no longer exist"
             )
         return "; ".join(filter(None, found))
 
     @property
     def _keeps_vanishing(self) -> bool:
-        return self._object is None and self._recreations > pacing.RECREATE_FREELY
+        return self._object is None and self._known.recreations > pacing.RECREATE_FREELY
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -191,7 +180,7 @@ class Publisher:
         agent = ((self._object or {}).get("status") or {}).get("agent") or {}
         if self._own_status is None or agent.get("startTime") != (status.get("agent") or {}).get("startTime"):
             return
-        self._wanted = status
+        self._known.wanted = status
         try:
             async with asyncio.timeout(self._stop_seconds):
                 await self._apply(Cause.STOP)
@@ -217,7 +206,7 @@ class Publisher:
         if item is None and self._object is not None:
             log.warning("the NodeDevices object was deleted; it will be created again", name=self._name)
             self._vanished()
-        self._listed = True
+        self._known.listed = True
         if self._gone and _uid(item) == self._gone:
             self._gone = ""  # it is back, from a backup of etcd
         self._object = item
@@ -228,21 +217,23 @@ class Publisher:
     def _vanished(self) -> None:
         now = self._clock()
         self._gone = _uid(self._object)
-        young = self._created_at is not None and now - self._created_at < pacing.RECREATE_BACKOFF.max_seconds
-        self._recreations = self._recreations + 1 if young else 0
+        young = (
+            self._known.created_at is not None and now - self._known.created_at < pacing.RECREATE_BACKOFF.max_seconds
+        )
+        self._known.recreations = self._known.recreations + 1 if young else 0
         self._object = None
         self._own_version = 0
         self._own_status = None
-        self._written = None
-        self._owner_known = False
+        self._known.written = None
+        self._known.owner_known = False
         if self._keeps_vanishing:
             self._metrics.publishing(works=False)
 
     # --- writing -----------------------------------------------------------------------------------------------------
     async def _write(self) -> None:
         while True:
-            if self._owner_known and self._store.credentials() != self._read_with:
-                self._owner_known = False
+            if self._known.owner_known and self._store.credentials() != self._read_with:
+                self._known.owner_known = False
             step = pacing.next_write(self._situation(), self._bucket, self._clock())
             wait = step.wait
             if wait is not None:
@@ -271,28 +262,14 @@ class Publisher:
 
     def _situation(self) -> Situation:
         owners = ((self._object or {}).get("metadata") or {}).get("ownerReferences") or ()
-        return Situation(
-            wanted=self._wanted,
-            may_create=self._may_create,
-            listed=self._listed,
-            exists=self._object is not None,
-            owner_known=self._owner_known,
-            owner_read_at=self._owner_read_at,
-            owner_seconds=self._owner_seconds,
-            owner_wrong=self._owner is not None and self._owner not in {owner.get("uid") for owner in owners},
-            written=self._written,
-            written_at=self._written_at,
-            heartbeat_seconds=self._heartbeat,
-            drifted=self._own_status is not None
-            and self._object is not None
-            and owned(self._object.get("status")) != self._own_status,
-            repaired_at=self._repaired_at,
-            created_at=self._created_at,
-            recreations=self._recreations,
-        )
+        known, item = self._known, self._object
+        known.exists = item is not None
+        known.owner_wrong = self._owner is not None and self._owner not in {owner.get("uid") for owner in owners}
+        known.drifted = item is not None and self._own_status not in (None, owned(item.get("status")))
+        return known
 
     async def _create(self) -> None:
-        self._created_at = self._clock()
+        self._known.created_at = self._clock()
         self._wrote(await self._restore() or await self._store.apply_object(self._name, self._owner))
         log.info("NodeDevices object applied", name=self._name, owner_uid=self._owner)
 
@@ -329,8 +306,8 @@ class Publisher:
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
-        before, first = self._owner, self._owner_read_at is None
-        self._owner, self._owner_known, self._owner_read_at = owner, True, self._clock()
+        before, first = self._owner, self._known.owner_read_at is None
+        self._owner, self._known.owner_known, self._known.owner_read_at = owner, True, self._clock()
         self._read_with = read_with
         if first and owner is None:
             log.warning(
@@ -339,10 +316,10 @@ class Publisher:
             )
         elif not first and owner != before:
             log.info("the Node was recreated: the token names another one", name=self._name, uid=owner, before=before)
-            self._recreations, self._created_at, self._not_before = 0, None, 0.0
+            self._known.recreations, self._known.created_at, self._not_before = 0, None, 0.0
 
     async def _apply(self, cause: Cause) -> None:
-        wanted = self._wanted
+        wanted = self._known.wanted
         if wanted is None:
             return
         began = self._clock()
@@ -361,16 +338,16 @@ class Publisher:
         now = self._clock()
         if not self._wrote(answer):
             return
-        self._written, self._written_at = wanted, now
+        self._known.written, self._known.written_at = wanted, now
         self._own_status = owned(answer.get("status"))
-        self._heartbeat = pacing.HEARTBEAT_SECONDS * self._draw(
+        self._known.heartbeat_seconds = pacing.HEARTBEAT_SECONDS * self._draw(
             1 - pacing.HEARTBEAT_JITTER, 1 + pacing.HEARTBEAT_JITTER
         )
         if cause is Cause.REPAIR:
-            self._repaired_at = now
+            self._known.repaired_at = now
             log.warning("fields of the agent's status were changed by another writer, reapplied", name=self._name)
         if self._owner is None and cause is Cause.HEARTBEAT:
-            self._owner_known = False  # a token of a moment without a Node names none; the next one may
+            self._known.owner_known = False  # a token of a moment without a Node names none; the next one may
         self._metrics.published(cause.value, now - began)
 
     async def _apply_known(self, body: Mapping[str, Any]) -> Object:
@@ -403,7 +380,7 @@ class Publisher:
 
     def _hold_back(self, error: ApiError) -> None:
         if error.status in (403, 422):
-            self._owner_known = False
+            self._known.owner_known = False
         self._failures += 1
         wait = WRITE_BACKOFF.after(self._failures, self._draw, at_least=error.retry_after)
         if error.status in (401, 409) and self._failures == 1 and not error.retry_after:

@@ -16,7 +16,7 @@ def status(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, A
     return {"devices": [{"id": "GPU-1", "health": {"state": state, "reason": reason}}], **more}
 
 
-SETTLED = Situation(wanted=status(), listed=True, exists=True, written=status(), written_at=100.0)
+SETTLED = Situation(wanted=status(), listed=True, exists=True, owner_known=True, written=status(), written_at=100.0)
 
 
 def empty_bucket(now: float, *, left: int = 0) -> WriteBucket:
