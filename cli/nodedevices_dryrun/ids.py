@@ -165,7 +165,7 @@ def _shown(status: Raw) -> dict[str, tuple[object, ...]]:
     return {
         text(resource.get("name")): (resource.get("capacity"), text(resource.get("sharing")), resource.get("replicas"))
         for resource in mappings(status.get("resources"))
-        if resource.get("managedBy") == "plugin"
+        if resource.get("managedBy") in {"plugin", "dra"}
     }
 
 

@@ -195,8 +195,11 @@ class Dra:
             state = RegistrationState.REGISTERED
         else:
             state = RegistrationState.REJECTED if self._driver.refused else RegistrationState.PENDING
+        why = self.problem or (
+            "" if state is RegistrationState.REGISTERED else self._unavailable() or self._waits_for()
+        )
         return tuple(
-            Registration(resource=resource.name, state=state, message=self.problem)
+            Registration(resource=resource.name, state=state, message=why)
             for resource in (plan.by(Api.DRA).resources if plan is not None else ())
         )
 

@@ -205,3 +205,17 @@ async def test_without_the_component_or_the_rights_the_device_plugin_goes_on_and
         await kubelet.until(lambda: node.condition("ConfigApplied")[0] == "ConfigInvalid")
         assert "forbidden" in node.condition("ConfigApplied")[1]
         assert kubelet.allocatable(GPU) == 2
+
+
+async def test_a_node_whose_component_was_taken_away_says_what_to_install_and_is_not_ready(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    claim = node.api.give(allocated("train", "gpu-0"))
+    async with node.running():
+        await node.serving_by_dra()
+        await node.dra.prepare(claim)
+    node.dra.registry.rmdir()
+    async with node.running():
+        await kubelet.until(lambda: node.condition("ConfigApplied")[0] == "ConfigInvalid")
+        assert "install the component dra" in node.condition("ConfigApplied")[1]
+        assert kubelet.capacity(GPU) == 0, "a claim may have it"

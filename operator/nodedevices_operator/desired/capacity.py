@@ -52,7 +52,7 @@ def plan_capacity(
     requested: Mapping[str, int] | None = None,
 ) -> CapacityPlan:
     """The desired capacity. `ours` are names that we are known to have set; `requested` is None until it is needed."""
-    served = {resource.name for resource in record.resources if resource.managed_by == "plugin"}
+    served = {resource.name: resource for resource in record.resources if resource.served}
     values: dict[str, int] = {}
     refused: list[str] = []
     held_back: dict[str, int] = {}
@@ -60,7 +60,8 @@ def plan_capacity(
     for entry in entries:
         shown = node.capacity.get(entry.name)
         if entry.name in served:
-            refused.append(f"{entry.name} is served by the device plugin on this node")
+            by = "DRA" if served[entry.name].managed_by == "dra" else "the device plugin"
+            refused.append(f"{entry.name} is served by {by} on this node")
             continue
         if shown and entry.name not in ours:
             refused.append(f"{entry.name} is already {shown} on the Node, set by another writer")
@@ -114,7 +115,7 @@ def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]
     unknown = [device for device in in_service if device.health.state == "Unknown"]
     if not unknown:
         return well
-    served = {resource.name: resource for resource in resources if resource.managed_by == "plugin"}
+    served = {resource.name: resource for resource in resources if resource.served}
     listed = [device for device in devices if not device.excluded]
     if not served:
         kept = [device for device in unknown if device.health.reason not in _WITHDRAWN]

@@ -135,7 +135,7 @@ class IdChanges(Struct, frozen=True):
 
 def id_changes(record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> IdChanges:
     """`now` and `then` are the node's whole configuration without and with the change, in wire form."""
-    present = {resource.name for resource in record.resources if resource.managed_by == "plugin"}
+    present = {resource.name for resource in record.resources if resource.served}
     after = understood(then)
     if not present or after.misfit or would_observe(now, then, observing=record.observes):
         return IdChanges()

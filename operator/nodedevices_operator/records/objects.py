@@ -136,6 +136,11 @@ class ResourceRecord:
     free: int | None = None  # None: not known
     withheld: tuple[WithheldRecord, ...] = ()
 
+    @property
+    def served(self) -> bool:
+        """True when the node's agent offers it, by the device plugin API or by DRA."""
+        return self.managed_by in {"plugin", "dra"}
+
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedRecord:

@@ -253,15 +253,13 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, assessed: Assessme
 
 
 def _no_dra(before: ActiveConfig, requested: Effective, assessed: Assessment) -> ConfigProblem | None:
-    """Return why devices cannot be served by DRA; None: they can. A node that does so already goes on."""
+    """Return why devices cannot be served by DRA; None: they can. A node that does so already waits for nothing."""
     dra, field = assessed.inputs.dra, "serving.api"
     if why := access.by_cdi_alone(requested, assessed.inventory):
         return ConfigProblem(source="dra", field="injection.deviceListStrategies", message=why)
-    if before.applied_once and before.effective.by_dra:
-        return None
     if dra.unavailable:
         return ConfigProblem(source="dra", field=field, message=f"{field}: DRA: {dra.unavailable}")
-    if dra.waits_for:
+    if dra.waits_for and not (before.applied_once and before.effective.by_dra):
         return ConfigProblem(source="dra", field=field, message=f"{field}: DRA waits: {dra.waits_for}", waits=True)
     return None
 

@@ -119,6 +119,10 @@ def test_silent_devices_are_told_apart_whatever_their_shares(healthy: tuple[int,
 def test_a_name_that_is_somebody_elses_is_refused_and_without_entries_ours_is_to_go() -> None:
     found = plan(CapacityEntry(name=GPU, per_node=9), record(*TWO), node({GPU: 2}))
     assert (dict(found.values), found.status, found.reason) == ({}, "False", "Conflict")
+    by_dra = record(*TWO, resources=[resource(2, 2, by="dra")])
+    found = plan(CapacityEntry(name=GPU, per_node=9), by_dra, node({}))
+    assert not found.values, "or pods would take it from DRA"
+    assert f"{GPU} is served by DRA on this node" in found.message
     assert plan(SUM, record(*TWO), node({MEMORY: 5})).reason == "Conflict"
     assert plan(SUM, record(*TWO), node({MEMORY: 0})).values == {MEMORY: 2 * ONE}
     found = plan(SUM, record(*TWO), node({MEMORY: 5}), ours=frozenset({MEMORY}))

@@ -61,7 +61,7 @@ def _labels(record: NodeDevicesRecord) -> dict[str, str]:
     devices = [device for device in listed if not device.missing] or listed
     platform = record.platform
     mig = any(_mig_enabled(device) for device in devices)
-    mps = any(resource.sharing == "mps" for resource in record.resources if resource.managed_by == "plugin")
+    mps = any(resource.sharing == "mps" for resource in record.resources if resource.served)
     labels = {
         "gpu.machine": _clean((platform.machine or "unknown").replace(" ", "-")),
         "gpu.mode": platform.mode if platform.mode in {"compute", "graphics"} else "unknown",
@@ -229,7 +229,7 @@ def _offer(record: NodeDevicesRecord, base: str) -> _Offer:
 
     Where it has another name, for whole GPUs: of all names that are not a MIG profile's, the one with most replicas.
     """
-    served = [replace(it, name=it.name.partition("/")[2]) for it in record.resources if it.managed_by == "plugin"]
+    served = [replace(it, name=it.name.partition("/")[2]) for it in record.resources if it.served]
     found = [it for it in served if it.name in {base, f"{base}.shared"}]
     if not found and base == "gpu":
         found = [it for it in served if not it.name.startswith("mig-")]
@@ -244,7 +244,7 @@ def _offer(record: NodeDevicesRecord, base: str) -> _Offer:
 def _by_memory(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> _Offer | None:
     """GPUs of one model that are shared by memory, all or some of them: their resource has a name of its own, and as
     many shares of each as its memory has units."""
-    if not any(it.sharing == "memory" for it in record.resources if it.managed_by == "plugin"):
+    if not any(it.sharing == "memory" for it in record.resources if it.served):
         return None
     shares = max(device.shares for device in devices)
     return _Offer(shares, STRATEGIES["memory"]) if shares else None
