@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,10 +32,8 @@ sys.exit(main(sys.argv[1:], {KIND.name: KIND}))
 
 def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-c", PROGRAM, *arguments]
-    tests = Path(__file__).parents[2]
-    return subprocess.run(
-        command, capture_output=True, timeout=PATIENCE_SECONDS, check=False, env={"PYTHONPATH": str(tests)}
-    )
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    return subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False, env={"PYTHONPATH": path})
 
 
 def test_a_kind_of_one_file_reports_what_it_finds_below_its_root(tmp_path: Path) -> None:
