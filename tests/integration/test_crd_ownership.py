@@ -190,7 +190,7 @@ def full_device(index: int, partitions: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("gpus", "partitions", "limit"),
-    [(8, 0, 10_600), (8, 7, 33_000), (16, 7, 62_000)],
+    [(8, 0, 10_600), (8, 7, 35_500), (16, 7, 66_500)],
     ids=["8 GPUs", "8 x 7 MIG", "16 x 7 MIG"],
 )
 def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, limit: int) -> None:
