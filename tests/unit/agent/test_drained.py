@@ -61,13 +61,11 @@ def test_a_gpu_is_swapped_without_a_fault_and_without_a_restart() -> None:
     assert drained(made) == {}, "a pod holds it"
     held(made)
     assert list(drained(made)) == [OLD]
-
     made.line(FIRST)  # pulled out
     assert OLD not in made.states
     assert made.says() == ("Healthy", "", True)
     assert (says(made, "DevicesHealthy"), says(made, "Ready")) == (("True", "AllHealthy"), ("True", "AgentRunning"))
     assert says(made, "ExpectedDevices") is None, "the node does not miss it"
-
     made.line(FIRST, THIRD)  # another one in its place
     assert sorted(made.offers[GPU]) == [gpu_id(0), NEW]
 

@@ -40,7 +40,6 @@ from support.reports import node_facts
 from support.stepped_node import Node
 
 SHARED = "nvidia.com/gpu.shared"
-LONG_CLAIM = f"gpu.nvidia.com/{'a' * 180}/gpu-0"  # a pool is called like its node: 253 characters are allowed
 ODD: tuple[Any, ...] = ("", "x" * 400, "\U0001f4a5 \x00\n", "::", "-", "A/b/c+", -1, 1 << 70)
 FAULTY = gpu_id(1)
 NOTICE = Notice(code="Xid31", message="a page fault", since=START, time=START, count=3, counted=START, newest=START)

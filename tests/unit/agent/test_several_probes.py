@@ -106,7 +106,6 @@ def test_nothing_is_offered_before_every_probe_has_reported_and_a_device_that_mo
     node = made().line("nvml", gpu(0))
     assert node.world.plan is None
     assert node.line("nics", nic()).world.plan is not None
-
     late = made().line("nvml", gpu(0)).wait(10).line("nvml", gpu(0)).wait(5)
     assert [each.name for each in late.plan.resources] == ["nvidia.com/gpu"]
     node = both().line("nvml", gpu(0)).line("nics", nic(), gpu(1))

@@ -61,11 +61,9 @@ def test_check_is_content_with_what_generate_wrote_and_shows_what_differs_and_wh
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [str(tmp_path / "crds"), "--reference", str(tmp_path / "reference")]
-
     assert generate.main(folders) == 0
     assert generate.main([*folders, "--check"]) == 0
     assert capsys.readouterr().out == ""
-
     file = tmp_path / "crds" / "nodedevices.yaml"
     file.write_text(file.read_text().replace("shortNames", "nickNames"))
     assert generate.main([*folders, "--check"]) == 1

@@ -138,12 +138,10 @@ def test_a_field_left_out_equals_its_default_and_a_plain_number_is_a_quantity() 
 def test_times_are_written_in_utc_and_long_texts_are_clipped() -> None:
     health = DeviceHealth(state="Healthy", since=NOW.astimezone(timezone(timedelta(hours=2))))
     holder = Holder(namespace="ml", pod="p", container="c", since=NOW)
-
     assert to_dict(health)["since"] == "2026-11-21T07:02:11Z"
     assert to_dict(holder)["since"] == "2026-11-21T07:02:11.123456Z"
     health = DeviceHealth(state="Unhealthy", since=NOW, message="x" * 1000)
     condition = Condition(type="Ready", status="True", reason="Because", message="ü" * 5000, last_transition_time=NOW)
-
     assert len(health.message) == HEALTH_MESSAGE_LIMIT
     assert health.message.endswith("…")
     assert len(condition.message) == CONDITION_MESSAGE_LIMIT

@@ -90,7 +90,6 @@ def test_a_device_says_that_a_rule_that_counts_decided_and_the_text_stays_while_
     said = "GPU memory page fault (XID 31), 3 times or more within 86400 s (health.rules); "
     assert of.world.verdicts[gpu_id(0)].message.startswith(said)
     assert strike(of, 31, count=5).world.verdicts[gpu_id(0)].message.startswith(said)
-
     several = strike(node(rule("Xid13", "Xid3?", count=2, window=60)), 13, 31)
     assert "(XID 31); Xid13, Xid3?: 2 times or more within 60 s (" in several.world.verdicts[gpu_id(0)].message
 

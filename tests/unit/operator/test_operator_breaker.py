@@ -17,7 +17,7 @@ from nodedevices_operator.records.names import config_map_path
 from support.cases import cases
 from support.fakekube import FakeKube, settle
 from support.marking import events_sent
-from support.opfacts import GPU, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
+from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
 from support.whole_operator import arrive
 
 NODES = tuple(f"n{index}" for index in range(10))
@@ -61,13 +61,6 @@ class Cluster:
     async def fail(self, *nodes: str) -> None:
         for name in nodes:
             arrive(self.manager, self.kube, f"{names.NODE_DEVICES}/{name}", self.report(name, "Unhealthy", "Xid79"))
-        await self.settle()
-
-    async def restart_daemons(self, *nodes: str) -> None:
-        """What the holders of the devices have done is lost, and the devices are well."""
-        own = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp", faultDomain="Node")
-        for name in nodes:
-            arrive(self.manager, self.kube, f"{names.NODE_DEVICES}/{name}", self.report(name, health=own))
         await self.settle()
 
     async def resume(self, value: str, path: str = RECORD) -> None:

@@ -100,12 +100,10 @@ def changed(path: str, value: object) -> bytes:
 
 def test_what_a_probe_encodes_is_read_back_in_camel_case_without_what_is_not_known() -> None:
     line = encode(FULL)
-
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert parse_line(line) == FULL
     line = json.loads(encode(FULL))
-
     assert "eccUncorrectableVolatile" not in line["devices"][0]["readings"]
     assert line["devices"][0]["readings"]["remapFailure"] is False
     assert line["devices"][0]["productName"] == "NVIDIA H100 80GB HBM3"

@@ -54,7 +54,6 @@ def state(text: str, node: str = "node-a") -> SimulatedState:
 def test_a_fault_ends_when_it_is_taken_out_of_the_file(key: str, value: Any) -> None:
     [_, ill] = state(yaml.safe_dump({"profile": "h100 x 2", "devices": [{"index": 1, key: value}]})).facts.devices
     [_, well] = state("profile: h100 x 2").facts.devices
-
     assert [each.reason for each in read(ill.readings) if each.evident] != []
     assert [each.reason for each in read(well.readings) if each.evident is not False] == []
 
@@ -62,7 +61,6 @@ def test_a_fault_ends_when_it_is_taken_out_of_the_file(key: str, value: Any) -> 
 @cases("name", *sorted(NVIDIA))
 def test_every_profile_of_nvidias_is_a_machine_that_is_well(name: str) -> None:
     facts = state(f"profile: {name} x 8").facts
-
     assert facts.driver.state is DriverState.LOADED
     assert [device.index for device in facts.devices] == list(range(8))
     assert [device.numa_node for device in facts.devices] == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -78,7 +76,6 @@ def test_every_profile_of_nvidias_is_a_machine_that_is_well(name: str) -> None:
 
 def test_ids_stay_with_the_node_and_a_profile_without_a_number_is_one_machine() -> None:
     one, again, other = (from_profile("h100 x 2", node=node).facts for node in ("a", "a", "b"))
-
     assert one == again
     assert not {device.id for device in one.devices} & {device.id for device in other.devices}
     assert len(parse_profile("gb200")) == 4
@@ -93,7 +90,6 @@ def test_switched_bridged_and_lone_boards_are_linked_as_they_are() -> None:
     h100 = state("profile: h100 x 4").facts.devices
     bridged = state("profile: h100nvl x 4").facts.devices
     lone = state("profile: l40s x 4").facts.devices
-
     assert h100[0].links == (Link(kind="NVLink", to="switch", count=18),)
     assert bridged[2].links == (Link(kind="NVLink", to=bridged[3].id, count=12),)
     assert lone[0].links == ()
@@ -111,7 +107,6 @@ def test_what_the_file_says_of_a_device_replaces_the_profile() -> None:
         - {index: 8, model: l4, numaNode: null}
         """
     ).facts
-
     assert [device.index for device in facts.devices] == [0, 1, 2, 3, 4, 6, 7, 8]
     third = facts.devices[3]
     assert (third.readings.lost, third.readings.recovery_action) == (True, "RebootNode")
@@ -134,7 +129,6 @@ def test_devices_may_be_written_out_whole() -> None:
         machine: {type: Workbench}
         """
     ).facts
-
     first, second = facts.devices
     assert (first.id, first.minor, first.pci_bus_id) == ("GPU-12345678-1234-1234-1234-123456780000", 3, "0000:07:00.0")
     assert (first.capacity, nvidia.compute_capability(first), first.numa_node) == ({"memory": "40Gi"}, "8.0", 0)
@@ -152,7 +146,6 @@ def test_devices_may_be_written_out_whole() -> None:
 
 def test_devices_may_be_hidden_from_the_bus_absent_or_struck_though_they_are_gone() -> None:
     facts = state("{profile: h100 x 8, driver: {state: NotLoaded}}").facts
-
     assert facts.devices == ()
     assert facts.driver.version == ""
     assert facts.accelerators_on_bus == 8
@@ -168,7 +161,6 @@ def test_mig_devices_need_only_a_profile() -> None:
     (device,) = state(
         "{profile: a100 x 1, devices: [{index: 0, mig: [{profile: 1g.10gb}, {profile: 3g.40gb}]}]}"
     ).facts.devices
-
     small, big = device.partitions
     assert (small.start, small.size, big.start, big.size) == (0, 1, 4, 4)
     assert small.id != big.id
@@ -262,7 +254,6 @@ def test_every_model_is_of_a_known_maker() -> None:
 def test_every_profile_of_other_makers_is_well_and_known_by_pci_addresses(name: str) -> None:
     facts = state(f"profile: {name} x 6").facts
     own = [device for device in facts.devices if (device.vendor, device.type) == KINDS[name]]
-
     assert facts.driver.state is DriverState.LOADED
     assert facts.driver.name not in ("", "nvidia")
     assert len(own) == 6
@@ -278,7 +269,6 @@ def test_every_profile_of_other_makers_is_well_and_known_by_pci_addresses(name: 
 
 def test_an_mi300x_in_cpx_mode_has_eight_partitions_of_24_gb() -> None:
     whole, cut = state("profile: mi300x, mi300x-cpx").facts.devices
-
     assert (whole.partitions, whole.extra["partitionProfile"].string) == ((), "spx_nps1")
     assert len(cut.partitions) == 8
     assert {part.profile for part in cut.partitions} == {"cpx_nps4"}
@@ -290,7 +280,6 @@ def test_an_mi300x_in_cpx_mode_has_eight_partitions_of_24_gb() -> None:
 def test_a_profile_of_several_kinds_is_one_machine_with_nics_beside_its_gpus() -> None:
     facts = state("profile: h100 x 2, mi300x-cpx, connectx-7 x 2, u250").facts
     devices = facts.devices
-
     assert [device.type for device in devices] == ["gpu", "gpu", "gpu", "nic", "nic", "fpga"]
     assert [device.vendor for device in devices] == ["nvidia", "nvidia", "amd", "mellanox", "mellanox", "xilinx"]
     assert devices[0].id == from_profile("h100 x 2", node="node-a").facts.devices[0].id
@@ -305,7 +294,6 @@ def test_a_profile_of_several_kinds_is_one_machine_with_nics_beside_its_gpus() -
 def test_virtual_functions_come_with_their_physical_one() -> None:
     first, *rest = state("profile: e810 x 2").facts.devices
     functions = rest[:4]
-
     assert [device.type for device in rest] == ["vf"] * 4 + ["nic"] + ["vf"] * 4
     assert first.extra["virtualFunctions"].integer == 4
     assert [each.extra["vfIndex"].integer for each in functions] == [0, 1, 2, 3]
@@ -328,7 +316,6 @@ def test_the_file_says_what_a_nic_has_and_what_is_wrong_with_it() -> None:
         - {index: 2, vendor: acme, type: nic}
         """
     _, second, other = state(text).facts.devices
-
     assert second.readings.conditions == ("linkDown",)
     assert second.readings.counters == {"symbolError": 7, "linkDowned": 0}
     assert (second.numa_node, second.pcie_root, second.device_nodes) == (1, "pci0000:16", ("/dev/null",))
@@ -342,7 +329,6 @@ def test_the_file_says_what_a_nic_has_and_what_is_wrong_with_it() -> None:
 def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: str) -> None:
     (ill,) = state(f"{{profile: mi300x, devices: [{{index: 0, {reading}}}]}}").facts.devices
     (well,) = state("profile: mi300x").facts.devices
-
     assert [each.reason for each in Amd().read(ill.readings) if each.evident] != []
     assert [each.reason for each in Amd().read(well.readings) if each.evident is not False] == []
 
