@@ -108,8 +108,8 @@ def decide(assessed: Assessment) -> Step:
     )
     judged_from = expected.judged_from(known.probes, known.probe_set.since)
     given = access.access(active.effective, assessed.devices, plan) if plan is not None else Access()
-    expected_now = _expected(active, assessed, state.most_seen or (), judged_from)
-    after = World(
+    after = replace(
+        world,
         known=known,
         active=active,
         plan=plan,
@@ -123,12 +123,9 @@ def decide(assessed: Assessment) -> Step:
         confirm_problems=assessed.confirm.problems,
         departed=_departed(world.departed, inventory, now),
         lost=_lost(assessed),
-        expected=expected_now,
+        expected=_expected(active, assessed, state.most_seen or (), judged_from),
         allocations=allocations,
         uses=uses,
-        left=world.left,
-        started=world.started,
-        wall_offset=world.wall_offset,
     )
     silent_from = _silent_from(known)
     deadlines = (

@@ -215,17 +215,15 @@ class Publisher:
         self._wake.set()
 
     def _vanished(self) -> None:
-        now = self._clock()
+        known, now = self._known, self._clock()
+        young = known.created_at is not None and now - known.created_at < pacing.RECREATE_BACKOFF.max_seconds
+        known.recreations = known.recreations + 1 if young else 0
+        known.written = None
+        known.owner_known = False
         self._gone = _uid(self._object)
-        young = (
-            self._known.created_at is not None and now - self._known.created_at < pacing.RECREATE_BACKOFF.max_seconds
-        )
-        self._known.recreations = self._known.recreations + 1 if young else 0
         self._object = None
         self._own_version = 0
         self._own_status = None
-        self._known.written = None
-        self._known.owner_known = False
         if self._keeps_vanishing:
             self._metrics.publishing(works=False)
 
