@@ -156,7 +156,7 @@ class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
         )
         self._path = path
         self._node = node
-        self._files = {file.name: file for file in vendors.device_files()}
+        self._files = {name: file for name, (_, file) in vendors.files_by_name().items()}
 
     def _there(self) -> Mapping[str, bytes | str]:
         there = {child.name for child in self._path.iterdir() if not child.name.startswith(".")}

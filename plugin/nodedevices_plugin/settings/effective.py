@@ -237,7 +237,7 @@ def resolve(
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:
                 own[name] = to_dict(section)
-    for device_file in local.vendors.device_files():
+    for _, device_file in local.vendors.files_by_name().values():
         if (content := (device_files or {}).get(device_file.name)) is not None:
             own = {**device_file.sections(content), **own}
     theirs = to_dict(sections_of(spec_config, local.modes)) if spec_config is not None else {}

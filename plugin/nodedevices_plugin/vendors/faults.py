@@ -80,7 +80,7 @@ class CounterLimit(Struct, frozen=True, kw_only=True):
     for_seconds: float = 0.0
     most: int | None = None  # where the counter stops: from there on it cannot be read
     reason: str
-    state: HealthState
+    state: HealthState = HealthState.DEGRADED
     unused: HealthState | None = None
     message: str
     action: str = "None"

@@ -91,10 +91,6 @@ class Vendors:
         """Return the vendors' own flags, by vendor."""
         return {vendor.name: vendor.flags for vendor in self.every if vendor.flags is not None}
 
-    def device_files(self) -> tuple[DeviceFile, ...]:
-        """Return the device files of all vendors."""
-        return tuple(file for vendor in self.every for file in vendor.files)
-
     def files_by_name(self) -> Mapping[str, tuple[str, DeviceFile]]:
         """Return each device file with its vendor's name, by its own."""
         return {file.name: (vendor.name, file) for vendor in self.every for file in vendor.files}

@@ -31,7 +31,7 @@ LOCAL = at_once(["--node-name=n1", "--probe=nic", "--probe=fpga"], {})
 PARSED: dict[str, Callable[[bytes], object]] = {
     "config-file": file.parse,
     "simulated-file": lambda raw: simulated.parse_file(raw, node="n1"),
-    **{each.name: each.parse for each in VENDORS.device_files()},
+    **{name: file.parse for name, (_, file) in VENDORS.files_by_name().items()},
 }
 CALLS = 50_000  # of Python functions, whatever the file
 CALLS_PER_BYTE = 200

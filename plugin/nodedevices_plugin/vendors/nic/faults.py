@@ -149,7 +149,6 @@ _EFA = CounterLimit(
     window_seconds=MINUTE,
     for_seconds=LASTING,
     reason="EfaRetransmitTimeouts",
-    state=HealthState.DEGRADED,
     message="more than 100 timeouts a minute of EFA's connections, which took another path, for 5 minutes",
 )
 LIMITS = (
@@ -191,7 +190,6 @@ LIMITS = (
         window_seconds=HOUR,
         most=_8_BITS,
         reason="LinkWasDown",
-        state=HealthState.DEGRADED,
         message="the NIC has lost its link within the last hour, and connections with it",
     ),
     CounterLimit(
@@ -200,7 +198,6 @@ LIMITS = (
         window_seconds=HOUR,
         most=_16_BITS,
         reason="SymbolErrors",
-        state=HealthState.DEGRADED,
         message="more than 120 symbol errors within an hour: a dirty or failing cable or transceiver",
         action="Inspect",
     ),
@@ -210,7 +207,6 @@ LIMITS = (
         window_seconds=MINUTE,
         most=_8_BITS,
         reason="LinkErrorRecovery",
-        state=HealthState.DEGRADED,
         message="the link was trained again more than 5 times within a minute: the cable or the transceiver",
         action="Inspect",
     ),
@@ -220,7 +216,6 @@ LIMITS = (
         window_seconds=MINUTE,
         most=_16_BITS,
         reason="PortReceiveErrors",
-        state=HealthState.DEGRADED,
         message="more than 10 packets with errors a second: the cable or the transceiver, here or on the way",
         action="Inspect",
     ),
@@ -230,7 +225,6 @@ LIMITS = (
         window_seconds=MINUTE,
         most=_16_BITS,
         reason="PortTransmitDiscards",
-        state=HealthState.DEGRADED,
         message="more than 100 packets a second were discarded before they were sent: congestion, or flow control",
     ),
     CounterLimit(
@@ -239,7 +233,6 @@ LIMITS = (
         window_seconds=MINUTE,
         for_seconds=LASTING,
         reason="LocalAckTimeouts",
-        state=HealthState.DEGRADED,
         message="more than one packet a second was not acknowledged, for 5 minutes: the fabric, or a peer",
     ),
     CounterLimit(
@@ -248,7 +241,6 @@ LIMITS = (
         window_seconds=MINUTE,
         for_seconds=LASTING,
         reason="ReceiverNotReady",
-        state=HealthState.DEGRADED,
         message="connections were given up for 5 minutes because a peer was not ready to receive",
     ),
     CounterLimit(
@@ -257,7 +249,6 @@ LIMITS = (
         window_seconds=MINUTE,
         for_seconds=LASTING,
         reason="RoceSlowRestarts",
-        state=HealthState.DEGRADED,
         message="more than 10 slow restarts of RoCE a second, for 5 minutes: packets are lost on the way",
     ),
     _EFA,
