@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -78,7 +77,5 @@ def by_device(reason: str, why: Mapping[str, str], *, parts: bool = False) -> Ch
     return check if blocked else None
 
 
-class Gate(Protocol):
-    """One reason. Returns None where it blocks nothing of this shape now, which is the usual case and costs nothing."""
-
-    def __call__(self, shape: Plan, facts: GateFacts) -> Check | None: ...
+Gate = Callable[[Plan, GateFacts], Check | None]
+"""One reason. Returns None where it blocks nothing of this shape now, which is the usual case and costs nothing."""

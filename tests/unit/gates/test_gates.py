@@ -240,7 +240,7 @@ def test_gates_are_asked_in_the_pictures_order_and_containers_counted_where_a_da
     shares need."""
     section = ARCHITECTURE.read_text().partition("### From devices to what the kubelet is sent")[2]
     picture = section.split("```")[1]
-    names = [gate.__name__ for gate in GATES]  # type: ignore[attr-defined]
+    names = [gate.__name__ for gate in GATES]
     assert [word for word in re.findall(r"[a-z_]+", picture) if word in names] == names
     [by_mps] = shares(0, sharing=mps.Mps()).resources
     memory = MemoryShares(unit="1", unit_bytes=1, devices={})
