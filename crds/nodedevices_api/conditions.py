@@ -50,6 +50,10 @@ EXPECTED_DEVICES: Final = "ExpectedDevices"  # only where a policy expects devic
 ALL_FOUND: Final = "AllFound"
 TOO_FEW: Final = "Expected{expected}Found{found}"  # a template; the numbers are of the entry that lacks the most
 
+SLICES_PUBLISHED: Final = "SlicesPublished"  # only where DRA serves devices
+PUBLISHED: Final = "Published"
+NOT_PUBLISHED: Final = "NotPublished"
+
 # --- NodeDevices, by the operator ------------------------------------------------------------------------------------
 POLICY_RESOLVED: Final = "PolicyResolved"
 RESOLVED: Final = "Resolved"
@@ -185,6 +189,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, POD_RESOURCES_INCOMPLETE, RATE_LIMITED)},
     ALLOCATED_ONCE: {"True": (NO_DOUBLE_ALLOCATION,), "False": (DOUBLE_ALLOCATION,), "Unknown": (STARTING,)},
     EXPECTED_DEVICES: {"True": (ALL_FOUND,), "False": (TOO_FEW,), "Unknown": (STARTING,)},
+    SLICES_PUBLISHED: {"True": (PUBLISHED,), "False": (NOT_PUBLISHED,)},
     POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
     ACTIONS_SYNCED: {
         "True": (IN_SYNC,),
@@ -210,5 +215,5 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     },
     ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED, PAUSED, FAILED)},
 }
-"""Which reasons a condition of ours can have, by its status. The first eleven are a NodeDevices'; the last five a
+"""Which reasons a condition of ours can have, by its status. The first twelve are a NodeDevices'; the last five a
 DevicePolicy's."""

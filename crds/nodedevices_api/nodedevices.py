@@ -586,7 +586,7 @@ class NodeDevicesStatus(Loose):
         Field(
             default=(),
             description="By the agent: Ready, DevicesHealthy, ConfigApplied, HoldersKnown, AllocatedOnce, "
-            "ExpectedDevices. By the operator: PolicyResolved, ActionsSynced, Stale, ProblemReported, "
+            "ExpectedDevices, SlicesPublished. By the operator: PolicyResolved, ActionsSynced, Stale, ProblemReported, "
             "MaintenanceScheduled. Some exist only where they apply.",
         )
     )

@@ -82,6 +82,7 @@ async def test_devices_are_in_slices_once_the_kubelet_has_the_driver_and_in_no_l
         assert device["attributes"]["vendor"] == {"string": "acme"}
         assert kubelet.capacity(GPU) == 0
         await kubelet.until(lambda: node.condition("ConfigApplied")[0] == "Applied")
+        assert node.condition("SlicesPublished")[0] == "Published"
         [resource] = node.status["resources"]
         assert (resource["name"], resource["managedBy"], resource["capacity"]) == (GPU, "dra", 2)
 

@@ -22,6 +22,7 @@ from nodedevices_plugin.cores.ids import COUNTED
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.rules import action_rank
 from nodedevices_plugin.model import (
+    Api,
     HealthState,
     HoldersState,
     Inventory,
@@ -57,6 +58,7 @@ def conditions(facts: NodeFacts, devices: tuple[api.Device, ...]) -> tuple[Condi
         _holders_known(facts),
         _allocated_once(facts),
         *_expected_devices(facts),
+        *_slices_published(facts),
     )
 
 
@@ -160,6 +162,21 @@ def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
     worst = max(lacking, key=lambda count: count.lacking)
     reason = names.TOO_FEW.format(expected=worst.expected, found=worst.found)
     return (_condition(facts, kind, "False", reason, _too_few(lacking)),)
+
+
+def _slices_published(facts: NodeFacts) -> tuple[Condition, ...]:
+    """None where DRA serves nothing."""
+    by_dra = {resource.name for resource in facts.offered.by(Api.DRA).resources}
+    if not by_dra:
+        return ()
+    missing = {
+        registration.message
+        for registration in facts.registrations
+        if registration.resource in by_dra and registration.state is not RegistrationState.REGISTERED
+    }
+    if not missing:
+        return (_condition(facts, names.SLICES_PUBLISHED, "True", names.PUBLISHED),)
+    return (_condition(facts, names.SLICES_PUBLISHED, "False", names.NOT_PUBLISHED, "; ".join(sorted(missing))),)
 
 
 def lacking_devices(facts: NodeFacts) -> list[Count]:

@@ -49,7 +49,7 @@ SILENT_SECONDS = 60.0  # until it says that the API server does not answer
 UNKNOWN_FIELD = frozenset({400, 422, 500})  # 500 by Kubernetes 1.32 to 1.37: "field not declared in schema"
 OPERATOR_FIELDS = frozenset({"actions", "affectedPods"})
 AGENT_CONDITIONS = frozenset(
-    {"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce", "ExpectedDevices"}
+    {"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce", "ExpectedDevices", "SlicesPublished"}
 )
 
 

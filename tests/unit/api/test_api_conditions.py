@@ -47,6 +47,7 @@ ConfigApplied: True Applied; False ConfigInvalid RegistrationRejected WaitingFor
 HoldersKnown: True Synced; Unknown PodResourcesUnavailable PodResourcesIncomplete RateLimited
 AllocatedOnce: True NoDoubleAllocation; False DoubleAllocation; Unknown Starting
 ExpectedDevices: True AllFound; False Expected{expected}Found{found}; Unknown Starting
+SlicesPublished: True Published; False NotPublished
 PolicyResolved: True Resolved NoPolicy; False Conflict PolicyInvalid
 ActionsSynced: True InSync; False CapacityPending CapacityNotWritten CapacityForbidden CapacityConflict
   EvictionsPending EvictionsNotWritten EvictionsForbidden EvictionsRefused EvictionsStopped EvictionsBlocked
