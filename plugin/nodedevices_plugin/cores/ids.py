@@ -36,11 +36,7 @@ def counted(devices: int) -> tuple[SchedulableId, ...]:
 
 
 def prefer(
-    resource: OfferedResource,
-    known: Sequence[SchedulableId],
-    must_include: frozenset[str],
-    size: int,
-    closest: Closest,
+    resource: OfferedResource, known: Sequence[SchedulableId], must_include: frozenset[str], size: int, closest: Closest
 ) -> tuple[str, ...]:
     """`size` of the known ids, `must_include` (what an init container of the pod had) among them: ids of no device, or
     all ids of free devices, those that are connected best (`closest`: which to add to some, and how many).

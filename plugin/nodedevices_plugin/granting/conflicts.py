@@ -88,12 +88,7 @@ def _conflicting(given: Mapping[str, ContainerEdits], since: datetime) -> dict[s
         "devices in another way (docs/injection.md)"
     )
     verdict = Verdict(
-        state=HealthState.DEGRADED,
-        reason=REASON,
-        message=text,
-        since=since,
-        offered=True,
-        fault_domain="Application",
+        state=HealthState.DEGRADED, reason=REASON, message=text, since=since, offered=True, fault_domain="Application"
     )
     return dict.fromkeys(names, verdict)
 

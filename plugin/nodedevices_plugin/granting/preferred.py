@@ -90,10 +90,7 @@ def _best(start: _Taken, sizes: Sequence[int], scores: Sequence[Sequence[int]], 
                     continue
                 gains = tuple(old + count * pair for old, pair in zip(taken.gains, scores[device], strict=True))
                 longer[some] = _Taken(
-                    devices=(*taken.devices, device),
-                    count=taken.count + count,
-                    score=score,
-                    gains=gains,
+                    devices=(*taken.devices, device), count=taken.count + count, score=score, gains=gains
                 )
         beginnings = _most_promising(list(longer.values()))
     return best[1] if best is not None else ()

@@ -207,11 +207,7 @@ class FoundHardware(Periodic):
     """
 
     def __init__(
-        self,
-        *,
-        worker: Worker,
-        on_change: Callable[[], None],
-        check: Callable[[], Mapping[str, str]] | None = None,
+        self, *, worker: Worker, on_change: Callable[[], None], check: Callable[[], Mapping[str, str]] | None = None
     ) -> None:
         super().__init__(
             self._check,

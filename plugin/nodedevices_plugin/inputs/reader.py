@@ -19,12 +19,7 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from nodedevices_api.bounds import (
-    ATTRIBUTE_NAME_PATTERN,
-    DEVICE_NAME_PATTERN,
-    SEMANTIC_VERSION_PATTERN,
-    WORD_PATTERN,
-)
+from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, SEMANTIC_VERSION_PATTERN, WORD_PATTERN
 from nodedevices_common.errors import InputError
 from nodedevices_common.quantity import QUANTITY_PATTERN
 from nodedevices_probe.protocol import (

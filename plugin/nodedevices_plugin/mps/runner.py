@@ -241,12 +241,7 @@ class Runner:
 
     def _remember(self) -> None:
         text = records.running_text(
-            Running(
-                resource=name,
-                gpus=tuple(run.gpus.values()),
-                instance=run.instance,
-                started=run.started,
-            )
+            Running(resource=name, gpus=tuple(run.gpus.values()), instance=run.instance, started=run.started)
             for name, run in sorted(self._runs.items())
         )
         if text == self._written:

@@ -75,10 +75,7 @@ def _shapes(value: object) -> bool:
 
 
 def node_settings(
-    values: Values,
-    files: Mapping[str, object] | None = None,
-    withheld: Iterable[str] = (),
-    vendors: Vendors = VENDORS,
+    values: Values, files: Mapping[str, object] | None = None, withheld: Iterable[str] = (), vendors: Vendors = VENDORS
 ) -> NodeSettings:
     """Return the settings from the options by name (flags, variables, file). `files`: the device files' contents.
     `withheld`: vendors without a good one."""

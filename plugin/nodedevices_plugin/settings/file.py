@@ -127,13 +127,7 @@ def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
 
 
 def _flags(
-    place: str,
-    value: object,
-    flags: dict[str, Value],
-    problems: list[str],
-    unused: list[str],
-    *,
-    vendors: Vendors,
+    place: str, value: object, flags: dict[str, Value], problems: list[str], unused: list[str], *, vendors: Vendors
 ) -> None:
     if value is None:
         return

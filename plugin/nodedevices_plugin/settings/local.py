@@ -43,10 +43,7 @@ class Local:
     """The values of flags and variables; `given` has those that a configuration can have as well."""
 
     node_name: str = setting(
-        "name of this Node, from `spec.nodeName`",
-        group="node",
-        variables=("NODE_NAME",),
-        metavar="NAME",
+        "name of this Node, from `spec.nodeName`", group="node", variables=("NODE_NAME",), metavar="NAME"
     )
     pod_name: str = setting(
         "name of this pod, from `metadata.name`; the kubelet's list of pods is complete once this pod is in it "
@@ -56,10 +53,7 @@ class Local:
         flag=False,
     )
     pod_namespace: str = setting(
-        "namespace of this pod, from `metadata.namespace`",
-        group="node",
-        variables=("POD_NAMESPACE",),
-        flag=False,
+        "namespace of this pod, from `metadata.namespace`", group="node", variables=("POD_NAMESPACE",), flag=False
     )
     standalone: bool = setting(
         "serve only the kubelet and metrics; never connect to an API server", group="node", default=False
@@ -111,9 +105,7 @@ class Local:
         variables=("FALLBACK_STRATEGIES",),
     )
     resource_prefix: str = setting(
-        "domain of default resource names; default: the vendor's, such as `nvidia.com`",
-        group="node",
-        metavar="DOMAIN",
+        "domain of default resource names; default: the vendor's, such as `nvidia.com`", group="node", metavar="DOMAIN"
     )
     serving_mode: str = setting(
         "Serve: register with the kubelet; Observe: only observe, beside the vendor's plugin",
@@ -190,18 +182,9 @@ class Local:
         guard.TLS_HELP, group="service", metavar="DIR", formerly=guard.FORMERLY, read=_or_none
     )
     metrics_token_file: str | None = setting(guard.TOKEN_HELP, group="service", metavar="FILE", read=_or_none)
-    log_level: str = setting(
-        "minimum level of log messages",
-        group="service",
-        default="info",
-        choices=logs.LEVELS,
-    )
+    log_level: str = setting("minimum level of log messages", group="service", default="info", choices=logs.LEVELS)
     log_format: str = setting(
-        "auto: text on a terminal, else JSON",
-        group="service",
-        default="auto",
-        choices=logs.FORMATS,
-        flag=False,
+        "auto: text on a terminal, else JSON", group="service", default="auto", choices=logs.FORMATS, flag=False
     )
 
     # Not flags themselves: what other flags and variables say.

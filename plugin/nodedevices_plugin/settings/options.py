@@ -134,11 +134,7 @@ OPTIONS = options()  # as the agent comes, for pages and tests that list them
 OF_VENDORS = tuple(option for option in OPTIONS if option not in OWN)
 
 
-ONLY_WITH: Mapping[str, str] = {
-    "default-config": "config-dir",
-    "fallback-strategies": "config-dir",
-    **guard.ONLY_WITH,
-}
+ONLY_WITH: Mapping[str, str] = {"default-config": "config-dir", "fallback-strategies": "config-dir", **guard.ONLY_WITH}
 NOT_WITH: Mapping[str, str] = {"config-file": "config-dir"}
 DOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$"
 

@@ -17,15 +17,7 @@ from msgspec import Struct
 from nodedevices_api.sections import SharedResource
 from nodedevices_common.quantity import from_bytes
 
-from nodedevices_plugin.model import (
-    ContainerEdits,
-    Grant,
-    MemoryShares,
-    OfferedResource,
-    PlanError,
-    SharingFacts,
-    Unit,
-)
+from nodedevices_plugin.model import ContainerEdits, Grant, MemoryShares, OfferedResource, PlanError, SharingFacts, Unit
 
 Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag's name: {"mps-root": "/run/nvidia/mps"}
 

@@ -270,15 +270,9 @@ class Memory(SharingMode, frozen=True):
         resource, facts, has = grant.resource, grant.resource.sharing, memory_grant(grant)
         if has is None or not isinstance(facts, MemoryFacts):
             return ContainerEdits()
-        parts = [
-            container_edits(facts.container, has, settings),
-            ContainerEdits(envs=limit_variables(has)),
-        ]
+        parts = [container_edits(facts.container, has, settings), ContainerEdits(envs=limit_variables(has))]
         if facts.enforced_by is not None:
-            parts += [
-                ContainerEdits(envs=mps_variables(has)),
-                mps.client_edits(resource, settings),
-            ]
+            parts += [ContainerEdits(envs=mps_variables(has)), mps.client_edits(resource, settings)]
         return merged(parts)
 
     def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:

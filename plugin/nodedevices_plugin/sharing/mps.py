@@ -19,16 +19,7 @@ from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe.nvidia import compute_capability
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
-from nodedevices_plugin.model import (
-    ContainerEdits,
-    Grant,
-    Inventory,
-    Mount,
-    OfferedResource,
-    PlanError,
-    Unit,
-    cuda_mps,
-)
+from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, Mount, OfferedResource, PlanError, Unit, cuda_mps
 from nodedevices_plugin.sharing.base import (
     NodeTraits,
     Settings,

@@ -16,15 +16,7 @@ from nodedevices_probe.generic.config import ConfigEntry, DeviceGroup, GenericCo
 from nodedevices_probe.generic.glob import is_pattern, match_text
 from nodedevices_probe.protocol import DeviceFact, Readings
 
-from nodedevices_plugin.model import (
-    AllocationError,
-    ContainerEdits,
-    DeviceNode,
-    Grant,
-    InventoryDevice,
-    Mount,
-    Unit,
-)
+from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Grant, InventoryDevice, Mount, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, gone, text
 from nodedevices_plugin.vendors.faults import FaultCondition, node_missing
 from nodedevices_plugin.vendors.settings import DeviceFile, content_of

@@ -24,14 +24,7 @@ from msgspec import Struct, field
 from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import (
-    ContainerEdits,
-    DeviceNode,
-    Grant,
-    InventoryDevice,
-    OfferedResource,
-    SchedulableId,
-)
+from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, InventoryDevice, OfferedResource, SchedulableId
 from nodedevices_plugin.vendors.base import gone, text
 from nodedevices_plugin.vendors.nic import onload
 from nodedevices_plugin.vendors.nic.configs import Configs

@@ -126,9 +126,4 @@ def parse(raw: bytes) -> GpuConfig:
     )
 
 
-FILE = DeviceFile(
-    name="gpu_config.json",
-    type=GpuConfig,
-    parse=parse,
-    sections=GpuConfig.sections,
-)
+FILE = DeviceFile(name="gpu_config.json", type=GpuConfig, parse=parse, sections=GpuConfig.sections)

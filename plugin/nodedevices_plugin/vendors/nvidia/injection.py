@@ -14,15 +14,7 @@ from uuid import UUID, uuid5
 from msgspec import Struct, field
 from nodedevices_api.sections import Injection
 
-from nodedevices_plugin.model import (
-    ContainerEdits,
-    DeviceNode,
-    Grant,
-    Inventory,
-    Mount,
-    OfferedResource,
-    SchedulableId,
-)
+from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, Inventory, Mount, OfferedResource, SchedulableId
 from nodedevices_plugin.vendors.base import NodeView, gone
 from nodedevices_plugin.vendors.cdi import STRATEGIES, qualified
 from nodedevices_plugin.vendors.nvidia import cdi, driver_directory, flags, nodes
@@ -34,11 +26,7 @@ from nodedevices_plugin.vendors.nvidia.nodes import Handle
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
 # The toolkit reads device names from mounts under this folder, which an unprivileged image cannot forge.
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
-FEATURE_VARIABLES: Mapping[str, str] = {
-    "gdrcopy": "NVIDIA_GDRCOPY",
-    "gds": "NVIDIA_GDS",
-    "mofed": "NVIDIA_MOFED",
-}
+FEATURE_VARIABLES: Mapping[str, str] = {"gdrcopy": "NVIDIA_GDRCOPY", "gds": "NVIDIA_GDS", "mofed": "NVIDIA_MOFED"}
 _PLUGIN = "nvidia-device-plugin"
 _SUFFIXES = UUID("7e7c9e0a-6a0e-5d0c-9d5e-9a1b5c0b7f43")  # our own namespace for uuid5, chosen once
 

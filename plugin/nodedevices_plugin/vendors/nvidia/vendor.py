@@ -13,15 +13,7 @@ from nodedevices_plugin.model import HealthState, InventoryDevice, Unit, resourc
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, path_score
 from nodedevices_plugin.vendors.cdi import CdiNeeds
 from nodedevices_plugin.vendors.faults import CODED, FaultCondition, Meaning, node_missing
-from nodedevices_plugin.vendors.nvidia import (
-    cdi,
-    driver_directory,
-    faults,
-    gpu_config,
-    kernel_log,
-    nodes,
-    units,
-)
+from nodedevices_plugin.vendors.nvidia import cdi, driver_directory, faults, gpu_config, kernel_log, nodes, units
 from nodedevices_plugin.vendors.nvidia import flags as own_flags
 from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext

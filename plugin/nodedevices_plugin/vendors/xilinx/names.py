@@ -15,15 +15,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import nearest, show
-from nodedevices_probe.fpga import (
-    DEVICE_ID,
-    DEVICE_TYPE,
-    MEDIA,
-    SERIAL,
-    SHELL,
-    SHELL_UUID,
-    TIMESTAMP,
-)
+from nodedevices_probe.fpga import DEVICE_ID, DEVICE_TYPE, MEDIA, SERIAL, SHELL, SHELL_UUID, TIMESTAMP
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.vendors.base import text
