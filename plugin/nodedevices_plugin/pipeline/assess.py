@@ -177,7 +177,7 @@ def assess(
     cordons = _cordons(start)
     cordons_now = tuple(cordon for cordon in cordons if cordon.holds(now))
     given_up = removals.union(cordon.id for cordon in cordons_now)
-    asked = asked_since(world.known.asked, cordons, now=now, monotonic=monotonic)
+    asked = asked_since(world.known.asked, cordons_now, monotonic)
     parts = (*owned.items(), *(("", retired.inventory) for retired in probe_set.retired))
     judged = _judged(start, parts, by_probe, inventory, in_use=used, given_up=given_up)
     removed_probes = probe_sets.withheld(probe_set, probes)
@@ -224,7 +224,6 @@ def assess(
         drained=follow_drained(
             world.state.drained,
             inventory,
-            cordons_now,
             held=holding.known_devices,
             asked=asked,
             now=now,

@@ -77,18 +77,15 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
 SETTLED_SECONDS = 15.0  # a probe that was asked for processes has answered, or counts as silent (probe_set)
 
 
-def asked_since(
-    before: Mapping[str, float], cordons: Iterable[Cordon], *, now: datetime, monotonic: float
-) -> dict[str, float]:
-    """Return since when (time.monotonic()) this agent knows of each entry, and has had its probe asked. The entry's own
-    time is a person's, and may be from before a restart."""
-    return {cordon.id: before.get(cordon.id, monotonic) for cordon in cordons if cordon.holds(now)}
+def asked_since(before: Mapping[str, float], cordons: Iterable[Cordon], monotonic: float) -> dict[str, float]:
+    """Return since when (time.monotonic()) this agent knows of each of these entries, and has had its probe asked. The
+    entry's own time is a person's, and may be from before a restart."""
+    return {cordon.id: before.get(cordon.id, monotonic) for cordon in cordons}
 
 
 def follow_drained(
     before: Mapping[str, datetime],
     inventory: Inventory,
-    cordons: Iterable[Cordon],
     *,
     held: Set[str] | None,
     asked: Mapping[str, float],
@@ -96,18 +93,17 @@ def follow_drained(
     monotonic: float,
 ) -> dict[str, datetime]:
     """Return the drained devices by id, with since when; one that is gone since stays while its entry does. `held`:
-    devices that are held, wholly or in part, or may be; None: not known, and nothing changes. `asked`: as
-    `asked_since` has it."""
-    entries = {cordon.id for cordon in cordons if cordon.holds(now)}
+    devices that are held, wholly or in part, or may be; None: not known, and nothing changes. `asked`: the entries that
+    hold, as `asked_since` has them."""
     listed = {device.fact.id: device for device in inventory.devices}
-    found = {id_: since for id_, since in before.items() if id_ in entries and id_ not in listed}
-    for id_ in entries & listed.keys():
+    found = {id_: since for id_, since in before.items() if id_ in asked and id_ not in listed}
+    for id_ in asked.keys() & listed.keys():
         device = listed[id_]
         if held is None or not device.present:
             if id_ in before:
                 found[id_] = before[id_]
             continue
-        settled = monotonic - asked.get(id_, monotonic) >= SETTLED_SECONDS
+        settled = monotonic - asked[id_] >= SETTLED_SECONDS
         if id_ not in held and (settled or id_ in before) and not has_context(device.fact.readings):
             found[id_] = before.get(id_, now)
     return found
