@@ -271,7 +271,8 @@ class Atomic:
 
 T = TypeVar("T")
 AtomicList = Annotated[tuple[T, ...], ListType("atomic")]
-SetList = Annotated[tuple[T, ...], ListType("set")]  # for `| None`, pydantic loses its maxItems: write it out there
+# Where one of the next three may be None, pydantic loses its maxItems: write it out there.
+SetList = Annotated[tuple[T, ...], ListType("set")]
 MapByName = Annotated[tuple[Annotated[T, Atomic()], ...], ListType("map", "name")]
 MapById = Annotated[tuple[Annotated[T, Atomic()], ...], ListType("map", "id")]
 
