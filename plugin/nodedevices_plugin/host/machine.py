@@ -97,7 +97,7 @@ class ServedMachine(Machine):
                 "program",
                 request,
                 lambda answer: _printed(answer, driver_root),
-                seconds=RUN_SECONDS + self._seconds,
+                more_seconds=RUN_SECONDS,
                 limit=MAX_PROGRAM_BYTES,
             )
         except MachineError as error:
@@ -109,16 +109,16 @@ class ServedMachine(Machine):
         request: Request,
         read: Callable[[Any], T],
         *,
-        seconds: float | None = None,
+        more_seconds: float = 0.0,
         limit: int = MAX_ANSWER_BYTES,
     ) -> T:
+        seconds = self._seconds + more_seconds
         try:
             try:
-                answer = _answer(_lines(self._path, request, self._seconds if seconds is None else seconds, limit))
+                answer = _answer(_lines(self._path, request, seconds, limit))
             except OSError as error:
-                why = error.strerror or (
-                    f"no answer for {self._seconds:g} s" if isinstance(error, TimeoutError) else str(error)
-                )
+                late = f"no answer for {seconds:g} s" if isinstance(error, TimeoutError) else ""
+                why = error.strerror or late or str(error)
                 raise MachineError(f"the probe server at {self._path}: {why}") from error
             return read(answer)
         except (MachineError, ValueError) as error:
