@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.gates import GateFacts
@@ -53,17 +53,34 @@ from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
 from nodedevices_plugin.vendors.faults import FaultSources
 
 
-class Assessment(Struct, frozen=True, kw_only=True):
-    """The node as it is, and the wanted configuration: the input of every decision."""
+class _Start(Struct, frozen=True, kw_only=True):
+    """What an assessment starts from: all but what the devices are now."""
 
     world: World  # before
     inputs: Inputs
     local: Local
     now: datetime
     monotonic: float
-    rules: HealthRules
     vendors: FaultSources
     confirm: Confirm
+    requested: RequestedConfig
+    holding: Holding
+
+    @property
+    def confirmed(self) -> frozenset[str]:
+        """Ids of devices that a person says were removed."""
+        return self.confirm.removed.union(self.world.state.removals)
+
+    @property
+    def active(self) -> Effective | None:
+        """The configuration in effect; None: there was none yet."""
+        return self.world.active.effective if self.world.active.applied_once else None
+
+
+class Assessment(_Start, frozen=True, kw_only=True):
+    """The node as it is, and the wanted configuration: the input of every decision."""
+
+    rules: HealthRules
     history: stage_history.History  # how often reasons came on each device
     known: Known  # now
     events: tuple[ProbeEvent, ...]  # each with the device that it concerns
@@ -76,11 +93,6 @@ class Assessment(Struct, frozen=True, kw_only=True):
     given_up: frozenset[str]  # ids of devices that people confirmed as removed, or took out of service
     spec: SeenSpec | None
     facts: GateFacts  # without what only the decision about the configuration brings
-
-    @property
-    def active(self) -> Effective | None:
-        """The configuration in effect; None: there was none yet."""
-        return self.world.active.effective if self.world.active.applied_once else None
 
     @property
     def inventory(self) -> Inventory:
@@ -122,30 +134,6 @@ class Assessment(Struct, frozen=True, kw_only=True):
         return access.program_requests(self.active, self.known.requested.effective, self.devices)
 
 
-class _Start(Struct, frozen=True, kw_only=True):
-    """What an assessment starts from: all but what the devices are now."""
-
-    world: World  # before
-    inputs: Inputs
-    local: Local
-    now: datetime
-    monotonic: float
-    vendors: FaultSources
-    confirm: Confirm
-    requested: RequestedConfig
-    holding: Holding
-
-    @property
-    def confirmed(self) -> frozenset[str]:
-        """Ids of devices that a person says were removed."""
-        return self.confirm.removed.union(self.world.state.removals)
-
-    @property
-    def applied(self) -> Effective | None:
-        active = self.world.active
-        return active.effective if active.applied_once else None
-
-
 def assess(
     world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
 ) -> Assessment:
@@ -172,7 +160,7 @@ def assess(
     new_events = (WaitingEvent(event=event, boot_id=probes[probed.source].boot_id) for event in probed.events)
     pending = (*of_this_boot(world.state.waiting, probes), *new_events)
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
-    used = in_use(inventory, world.plan, (start.applied, requested.effective))
+    used = in_use(inventory, world.plan, (start.active, requested.effective))
     removals = start.confirmed & _gone(probes, probe_set)
     cordons = _cordons(start)
     cordons_now = tuple(cordon for cordon in cordons if cordon.holds(now))
@@ -205,14 +193,8 @@ def assess(
         requested_from=requested_from,
     )
     return Assessment(
-        world=world,
-        inputs=inputs,
-        local=local,
-        now=now,
-        monotonic=monotonic,
+        **asdict(start),
         rules=judged.rules,
-        vendors=start.vendors,
-        confirm=start.confirm,
         history=judged.history,
         known=known,
         events=tuple(event for events in by_probe.values() for event in events),
@@ -231,20 +213,32 @@ def assess(
         ),
         given_up=given_up,
         spec=spec,
-        facts=GateFacts(
-            inventory=inventory,
-            verdicts=judged.verdicts,
-            cordons=cordons_now,
-            removed_probes=removed_probes,
-            places=places.withheld,
-            held=held(inputs.holdings, holding.unconfirmed, _index(start, known.index), given, inputs.dra),
-            holdings=inputs.holdings,
-            unconfirmed=holding.unconfirmed,
-            statuses=inputs.mps.statuses,
-            taken=inputs.mps.taken,
-            shown=frozenset(resource.name for resource in (world.plan or Plan()).resources if resource.ids),
-            pods=inputs.pods,
-        ),
+        facts=_gate_facts(start, known, cordons_now, removed_probes, places),
+    )
+
+
+def _gate_facts(
+    start: _Start,
+    known: Known,
+    cordons: tuple[Cordon, ...],
+    removed_probes: Mapping[str, str],
+    places: stage_places.Places,
+) -> GateFacts:
+    """`cordons`: those that hold now."""
+    inputs, unconfirmed = start.inputs, start.holding.unconfirmed
+    return GateFacts(
+        inventory=known.inventory,
+        verdicts=known.verdicts,
+        cordons=cordons,
+        removed_probes=removed_probes,
+        places=places.withheld,
+        held=held(inputs.holdings, unconfirmed, _index(start, known.index), known.given, inputs.dra),
+        holdings=inputs.holdings,
+        unconfirmed=unconfirmed,
+        statuses=inputs.mps.statuses,
+        taken=inputs.mps.taken,
+        shown=frozenset(resource.name for resource in (start.world.plan or Plan()).resources if resource.ids),
+        pods=inputs.pods,
     )
 
 
@@ -262,7 +256,7 @@ def _owned(start: _Start, probes: Mapping[str, Inventory]) -> dict[str, Inventor
     owned = {}
     for name, part in stage_inventory.owned(probes).items():
         devices = access.Devices(inventory=part, existing=start.inputs.existing, cdi=start.inputs.cdi)
-        missing = access.missing_nodes(start.applied, start.requested.effective, devices)
+        missing = access.missing_nodes(start.active, start.requested.effective, devices)
         owned[name] = stage_inventory.with_missing_nodes(part, missing)
     return owned
 
@@ -393,7 +387,7 @@ def _cordons(start: _Start) -> tuple[Cordon, ...]:
 
 def _index(start: _Start, index: DeviceIndex) -> DeviceIndex:
     """Return the devices by the names of the configuration in effect, or else of the wanted one."""
-    effective = start.applied or start.requested.effective or start.world.active.effective
+    effective = start.active or start.requested.effective or start.world.active.effective
     return index.under(effective.index_prefix)
 
 
