@@ -182,6 +182,7 @@ class Summary(Loose):
     offered: Count | None = optional("Devices with something healthy offered to the kubelet; absent: not known yet.")
     excluded: Count = Field(default=0, description="Devices that resources.exclude withholds, wholly or partly.")
     model: Short = Field(description="Product name; mixed for several, empty for none.")
+    models: Count = Field(description="Number of different product names.")
     withheld: Short = Field(
         default="",
         description="Ids not reported as Healthy, by reason, such as Unhealthy=2. Excluded: devices withheld by "
@@ -223,6 +224,7 @@ class Probe(Loose):
     message: HealthMessage = Field(
         default="", description="Explanation for people, with other problems that the probe reports."
     )
+    since: Time = Field(description="When this state began.")
     devices: Count = Field(description="Devices that it reports, missing ones included.")
 
 

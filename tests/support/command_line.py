@@ -143,7 +143,7 @@ def node(name: str, *devices: JsonObject, **status: Any) -> JsonObject:
         "status": {
             "summary": summary,
             "drivers": [{"name": "nvidia", "version": "570.148.08"}],
-            "probes": [{"name": "nvml", "state": "Ready", "devices": len(parts)}],
+            "probes": [{"name": "nvml", "state": "Ready", "since": "2026-11-18T09:00:00Z", "devices": len(parts)}],
             "agent": {
                 "version": "0.1.0",
                 "bootID": "b",

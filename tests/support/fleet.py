@@ -109,6 +109,7 @@ class FleetNode:
                 "held": len(self.holders),
                 "unschedulable": 0,
                 "model": self.model,
+                "models": 1,
                 "reason": worst.get("reason", ""),
                 "recoveryAction": worst.get("recoveryAction", ""),
             },

@@ -38,7 +38,7 @@ _EVENTS = (*_plain("type", "reason"), Column("LAST", "last", age), *_plain("mess
 _SINCE = Column("SINCE", "lastTransitionTime", age)
 _CONDITIONS = (*_plain("type", "status", "reason"), _SINCE, *_plain("message"))
 _ACTIONS = _plain("name", "reason", "message")
-_PROBES = _plain("name", "state", "devices", "message")
+_PROBES = (*_plain("name", "state", "devices"), Column("SINCE", "since", age), *_plain("message"))
 _DEVICES = (
     *_plain("device"),
     Column("HEALTH", "health", tone=facts.tone),

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from nodedevices_api.meta import Condition
@@ -38,6 +39,9 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.ids import memory_held, share_of
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.world import World
+
+if TYPE_CHECKING:
+    from nodedevices_api.nodedevices import Probe
 
 MAX_RESOURCES = 32
 NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
@@ -260,6 +264,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
     problems: Mapping[str, str] = field(default_factory=dict)  # what does not work -> why; empty: it works
     previous: tuple[Condition, ...] = ()
+    previous_probes: tuple[Probe, ...] = ()
     stopping: bool = False  # the last report of this agent
     left_out: tuple[str, ...] = ()  # parts of a report that could not be made, and why (report)
     now: datetime

@@ -82,7 +82,7 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
             : api.MAX_DRIVERS
         ],
         machine=left_out.made("machine", _machine, facts),
-        probes=left_out.all("probe", _probe, ((probe.name, probe) for probe in facts.probes)),
+        probes=left_out.all("probe", partial(_probe, facts), ((probe.name, probe) for probe in facts.probes)),
         agent=api.Agent(
             version=__version__,
             boot_id=facts.inventory.boot_id,
@@ -114,9 +114,16 @@ def _most_seen(product: MostSeen) -> api.MostSeen:
     )
 
 
-def _probe(probe: ProbeFacts) -> api.Probe:
+def _probe(facts: NodeFacts, probe: ProbeFacts) -> api.Probe:
     state, message = _probe_state(probe)
-    return api.Probe(name=probe.name, state=state, message=message, devices=len(probe.inventory.devices))
+    before = next((previous for previous in facts.previous_probes if previous.name == probe.name), None)
+    return api.Probe(
+        name=probe.name,
+        state=state,
+        message=message,
+        since=before.since if before is not None and before.state == state else whole_second(facts.now),
+        devices=len(probe.inventory.devices),
+    )
 
 
 def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
@@ -172,6 +179,7 @@ def _summary(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...
         excluded=excluded,
         # No spaces, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
+        models=len(models),
         withheld=_withheld_in_short(resources, excluded),
         message=_in_words(devices, resources, worst if sick else None, numbers(lacking_devices(facts))),
         reason=node_reason(facts, worst.health.reason if worst is not None and sick else ""),

@@ -33,7 +33,7 @@ from nodedevices_plugin.status.fitting import fitting
 from nodedevices_plugin.status.publisher import Publisher
 
 if TYPE_CHECKING:
-    from nodedevices_api.nodedevices import NodeDevicesStatus
+    from nodedevices_api.nodedevices import NodeDevicesStatus, Probe
 
     Entries = Callable[[Iterable[Cordon], datetime], tuple[dict[str, Any], ...]]  # of `spec.unschedulable`
     MadeBy = tuple[Callable[[NodeFacts], NodeDevicesStatus], Entries]
@@ -58,6 +58,7 @@ class Reporter:
         self._publisher = publisher
         self._started = started
         self.conditions: tuple[Condition, ...] = ()
+        self._probes: tuple[Probe, ...] = ()
         self.facts: NodeFacts | None = None
         self._taken: Taken | None = None
         self._cut = False  # the report did not fit
@@ -103,6 +104,7 @@ class Reporter:
             running_seconds=time.monotonic() - world.started,
             problems=problems,
             previous=self.conditions,
+            previous_probes=self._probes,
             now=now,
         )
         if self._publisher is None or self._made_by is None:
@@ -111,7 +113,7 @@ class Reporter:
             return
         report, out_of_service = self._made_by
         status = report(facts)
-        self.conditions = status.conditions
+        self.conditions, self._probes = status.conditions, status.probes
         something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
         entries = out_of_service(world.state.unschedulable, now)
         self._publisher.want(self._fitting(to_dict(status)), may_create=something, unschedulable=entries)

@@ -18,6 +18,7 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import DEVICES_HEALTHY, NODE_DEVICES_HEALTHY
 from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.meta import Condition
+from nodedevices_api.nodedevices import Probe as ReportedProbe
 from nodedevices_api.sections import Sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.conditions import read as read_condition
@@ -236,6 +237,7 @@ class Whole:
     _node: ConditionRecord | None = None
     _taints: tuple[TaintRecord, ...] = ()
     _conditions: tuple[Condition, ...] = ()
+    _probes: tuple[ReportedProbe, ...] = ()
 
     def __post_init__(self) -> None:
         self.steps = Steps(local=_LOCAL, clock=0.0, seen=SeenObject(exists=True, generation=1, config=SECTIONS))
@@ -341,10 +343,11 @@ class Whole:
                     for name, part in world.known.owned.items()
                 ),
                 previous=self._conditions,
+                previous_probes=self._probes,
                 now=now,
             )
         )
-        self._conditions = status.conditions
+        self._conditions, self._probes = status.conditions, status.probes
         raw = {"metadata": {"name": self.name, "uid": self.name}, "spec": {}, "status": to_dict(status)}
         self.record = node_devices_record(raw, self.record)
         self._act(rfc3339(now))

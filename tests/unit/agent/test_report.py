@@ -112,11 +112,12 @@ def test_a_healthy_node_in_full() -> None:
             "unschedulable": 0,
             "message": "1 device, all fit for use.",
             "model": "NVIDIA-H100-80GB-HBM3",
+            "models": 1,
             "reason": "",
             "recoveryAction": "None",
         },
         "drivers": [{"name": "nvidia", "version": "570.148.08"}],
-        "probes": [{"name": "simulated", "state": "Ready", "devices": 1}],
+        "probes": [{"name": "simulated", "state": "Ready", "since": "2026-11-21T10:00:30Z", "devices": 1}],
         "agent": {
             "version": "0.1.0",
             "bootID": "boot-1",
@@ -189,7 +190,7 @@ def test_the_nearest_devices_of_other_probes_are_links_where_the_probes_own_leav
 
 def test_equal_facts_give_equal_reports_and_a_conditions_time_is_when_its_status_changed() -> None:
     first = report(facts())
-    later = report(facts(now=START + timedelta(seconds=90), previous=first.conditions))
+    later = report(facts(now=START + timedelta(seconds=90), previous=first.conditions, previous_probes=first.probes))
     assert later == first
     days_ago = START - timedelta(days=3)
     before = (Condition(type="Ready", status="True", reason="AgentRunning", message="", last_transition_time=days_ago),)
@@ -267,7 +268,7 @@ def test_an_undecided_gpu_counts_as_degraded_and_several_models_are_mixed() -> N
     assert condition(made, "DevicesHealthy") == ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Correlating (not held)")
     mixed = inventory_of(gpu(0), gpu(1, product_name="NVIDIA L4"))
     summary = there(report(facts(2, inventory=mixed)).summary)
-    assert summary.model == "mixed"
+    assert (summary.model, summary.models) == ("mixed", 2)
 
 
 @cases(
@@ -421,6 +422,13 @@ def test_a_probe_without_its_driver_says_its_problems_and_one_without_devices_hi
     log = ProbeFacts(name="kmsg", inventory=inventory_of())
     gpus = ProbeFacts(name="nvml", inventory=unloaded())
     assert condition(facts(probes=(gpus, log)), "Ready")[:2] == ("False", "DriverNotLoaded")
+
+
+def test_a_probes_state_is_since_it_changed() -> None:
+    before = report(facts()).probes
+    later: dict[str, Any] = {"now": START + timedelta(hours=1), "previous_probes": before}
+    assert [each.since for each in report(facts(**later)).probes] == [each.since for each in before]
+    assert [each.since for each in report(facts(**later, probe_silent=True)).probes] == [START + timedelta(hours=1)]
 
 
 # --- conditions -------------------------------------------------------------------------------------------------------

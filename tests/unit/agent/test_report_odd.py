@@ -127,7 +127,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 def test_whatever_is_odd_about_a_device_a_pod_or_a_driver_the_fault_of_another_is_reported() -> None:
     known = node()
     # What this agent alone writes, and what it reads of its own object, is as the API server took it.
-    ours = {"previous", "started", "now", "running_seconds"}
+    ours = {"previous", "previous_probes", "started", "now", "running_seconds"}
     constant = {("config", "reason"), ("config", "applied_hash"), ("config", "generation")}
     places = [each for each in leaves(known) if each[0] not in ours and FAULTY not in each and each not in constant]
     assert len(places) > 60

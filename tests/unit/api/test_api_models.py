@@ -107,11 +107,12 @@ def test_a_status_is_written_without_what_is_empty_but_with_zeros_that_count() -
         held=0,
         unschedulable=0,
         model="",
+        models=0,
         reason="",
         recovery_action="",
     )
     assert set(to_dict(summary)) == {
-        *("devices", "healthy", "degraded", "unhealthy", "unknown", "held", "unschedulable", "model"),
+        *("devices", "healthy", "degraded", "unhealthy", "unknown", "held", "unschedulable", "model", "models"),
         *("reason", "recoveryAction"),
     }
     assert to_dict(DevicePolicyStatus()) == {}

@@ -284,8 +284,8 @@ Conditions:
   AllocatedOnce    True     NoDoubleAllocation   3d      <none>
   Stale            False    Fresh                3d      <none>
 Probes:
-  NAME   STATE   DEVICES   MESSAGE
-  nvml   Ready   2         <none>
+  NAME   STATE   DEVICES   SINCE   MESSAGE
+  nvml   Ready   2         5d3h    <none>
 Devices:
   DEVICE   HEALTH      REASON   SINCE   ACTION     HELD-BY      ID
   gpu-0    Healthy     <none>   5d3h    <none>     ml/train-0   GPU-00000000-0000-4000-8000-000000000000
