@@ -11,7 +11,7 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -36,10 +36,12 @@ async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = Fals
     """Remove, or with `dry_run` only say, what is ours; ClusterProperty objects only where there is a right to look for
     them. Returns how many objects could not be cleaned."""
     cleaned = failed = 0
+    by_dra = False  # else there is none of ours, and perhaps no right to look
     for place in PLACES:
         try:
             async for page in kube.pages(place.collection):
                 for item in page:
+                    by_dra = by_dra or _serves_by_dra(item)
                     try:
                         cleaned += await take_back(kube, place, item, dry_run=dry_run) is not None
                     except KubeError as error:
@@ -56,6 +58,9 @@ async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = Fals
     if cluster_properties:
         done, not_done = await _properties(kube, dry_run=dry_run)
         cleaned, failed = cleaned + done, failed + not_done
+    if by_dra:
+        done, not_done = await _device_classes(kube, dry_run=dry_run)
+        cleaned, failed = cleaned + done, failed + not_done
     log.info("cleanup done", removed=0 if dry_run else cleaned, would_remove=cleaned if dry_run else 0, failed=failed)
     return failed
 
@@ -64,16 +69,36 @@ async def _properties(kube: Kube, *, dry_run: bool) -> tuple[int, int]:
     """ClusterProperty objects, which are ours as a whole."""
     try:
         version, found = await properties(kube)
-        for item in found:
-            metadata = item["metadata"]
-            if not dry_run:
-                path = named(names.PROPERTIES % version, metadata["name"])
-                await kube.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
-            log.info("would remove" if dry_run else "removed", kind="ClusterProperty", name=metadata["name"])
+        await _remove(kube, "ClusterProperty", names.PROPERTIES % version, found, dry_run=dry_run)
     except KubeError as error:
         log.warning("failed to remove", kind="ClusterProperty", error=str(error))
         return 0, 1
     return len(found), 0
+
+
+async def _device_classes(kube: Kube, *, dry_run: bool) -> tuple[int, int]:
+    """DeviceClasses, which are ours as a whole."""
+    try:
+        found = [item async for page in kube.pages(names.DEVICE_CLASSES, labelSelector=names.OURS) for item in page]
+        await _remove(kube, "DeviceClass", names.DEVICE_CLASSES, found, dry_run=dry_run)
+    except KubeError as error:
+        log.warning("failed to remove", kind="DeviceClass", error=str(error))
+        return 0, 1
+    return len(found), 0
+
+
+async def _remove(kube: Kube, kind: str, collection: str, found: Iterable[Mapping[str, Any]], *, dry_run: bool) -> None:
+    for item in found:
+        metadata = item["metadata"]
+        if not dry_run:
+            path = named(collection, metadata["name"])
+            await kube.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+        log.info("would remove" if dry_run else "removed", kind=kind, name=metadata["name"])
+
+
+def _serves_by_dra(item: Mapping[str, Any]) -> bool:
+    resources = (item.get("status") or {}).get("resources") or ()
+    return isinstance(resources, list) and any(it.get("managedBy") == "dra" for it in resources)
 
 
 async def _say_stopped(kube: Kube, item: Mapping[str, Any], *, dry_run: bool) -> int:

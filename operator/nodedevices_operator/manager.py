@@ -32,6 +32,7 @@ from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.kube.port import Kube, KubeError, Watching
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.cluster_properties import ClusterProperties
+from nodedevices_operator.reconcile.device_classes import DeviceClasses
 from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
 from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, RecordWatch
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
@@ -121,6 +122,7 @@ class Manager:
                 events, namespace=namespace, wanted=self._gate.open, changed=lambda: self.fleet.add(FLEET_KEY)
             )
         self._properties = ClusterProperties(self.cache, writer) if cluster_properties else None
+        self._classes = DeviceClasses(self.cache, writer)
         self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds, clock=clock)
         self.relister.synced = self._synced
         self.relister.went_back = self._forget_writes
@@ -190,6 +192,7 @@ class Manager:
             *_tasks("fleet", lambda: fleet.run(self.reconcile_fleet, failure=self._failed)),
             *([] if self._watch is None else _tasks("record", self._watch.run)),
             *([] if self._properties is None else _tasks("properties", self._properties.run)),
+            *_tasks("device-classes", self._classes.run),
         ]
 
     async def mark_node(self, name: str) -> None:

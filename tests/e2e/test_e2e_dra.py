@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.e2e]
 
 ROOT = "/var/lib/nodedevices/root"
 CONTROL = ("nvidiactl", "nvidia-uvm")
-CLASS = "gpus"
+CLASS = "gpu.nvidia.com"
+PODS = ("old", "trainer", "plain", "giant")
 LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
 
 
@@ -37,22 +38,14 @@ def with_dra(installed: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def by_dra(with_dra: None, rig: RigCluster) -> Iterator[RigCluster]:
-    """A class of our devices; the policy is the test's."""
-    selects = [{"cel": {"expression": 'device.driver == "nodedevices.io"'}}]
-    rig.kubectl.apply(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": CLASS},
-            "spec": {"selectors": selects},
-        }
-    )
+    """Afterwards the plugin serves again."""
     yield rig
-    rig.kubectl.run("delete", "pods,resourceclaims", "--all", "-n", NAMESPACE)
+    rig.kubectl.run("delete", "pod", "--ignore-not-found", "-n", NAMESPACE, *PODS)
+    rig.kubectl.run("delete", "resourceclaims", "--all", "-n", NAMESPACE)
     if rig.kubectl.get("devicepolicy", "dra"):
         rig.drop_policy("dra")
     rig.until("the plugin offers all GPUs", lambda: rig.node_count(rig.b, GPU) == 4)
-    rig.kubectl.run("delete", "deviceclass", CLASS)
+    rig.until("the class is gone", lambda: not rig.kubectl.get("deviceclass", CLASS))
 
 
 def serve_by_dra(cluster: RigCluster) -> None:
@@ -94,6 +87,12 @@ def device_of(cluster: RigCluster, name: str) -> str:
     return device
 
 
+def holders(cluster: RigCluster, name: str) -> list[tuple[str, str]]:
+    """Pods and claims that NodeDevices shows for a device."""
+    [found] = [each for each in cluster.devices(cluster.b).values() if each["name"] == name]
+    return [(holder["pod"], holder.get("claim", "")) for holder in found.get("holders") or ()]
+
+
 def nodes(cluster: RigCluster, pod: str) -> list[str]:
     found: list[str] = json.loads(cluster.kubectl.exec(pod, "python3", "-c", LOOK, namespace=NAMESPACE))
     return found
@@ -117,7 +116,9 @@ def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_the
     device = device_of(rig, "trainer")
     minor = published(rig)[device]["attributes"]["minor"]["int"]
     assert nodes(rig, "trainer") == sorted((*CONTROL, f"nvidia{minor}"))
-    rig.until("NodeDevices names its holder", lambda: rig.held(rig.b, "trainer"))
+    rig.until("NodeDevices names its holder", lambda: holders(rig, device) == [("trainer", f"{NAMESPACE}/trainer")])
+    rig.pod("plain", rig.b, {GPU: 1})  # by the operator's DeviceClass
+    assert len(nodes(rig, "plain")) == len(CONTROL) + 1
     claim(rig, "giant", f'{memory}.compareTo(quantity("1000Gi")) >= 0')
 
     rig.kubectl.delete("pod", "old", namespace=NAMESPACE)
@@ -125,8 +126,9 @@ def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_the
 
     rig.drop_policy("dra")
     rig.until("the slices are empty", lambda: not published(rig))
-    rig.until("the plugin offers all GPUs but the claim's", lambda: rig.node_count(rig.b, GPU) == 3)
+    rig.until("the plugin offers all GPUs but the claims'", lambda: rig.node_count(rig.b, GPU) == 2)
     rig.alive(rig.kubectl.object("pod", "trainer", NAMESPACE))
+    rig.alive(rig.kubectl.object("pod", "plain", NAMESPACE))
     assert rig.kubectl.object("pod", "giant", NAMESPACE)["status"]["phase"] == "Pending"
-    rig.kubectl.run("delete", "pod", "trainer", "giant", "-n", NAMESPACE)
+    rig.kubectl.run("delete", "pod", "-n", NAMESPACE, *PODS[1:])
     rig.until("the plugin offers all GPUs", lambda: rig.node_count(rig.b, GPU) == 4)

@@ -74,6 +74,10 @@ _CLAIM_RULES = """- apiGroups: [resource.k8s.io]
   resources: [resourceclaims]
   verbs: [get]
 """
+_CLASS_RULE = """- apiGroups: [resource.k8s.io]
+  resources: [deviceclasses]
+  verbs: [list, create, patch, delete]
+"""
 _BIND = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\n"
 _TLS = "secretName: nodedevices-extender-tls"
 _WORKLOADS: Mapping[str, Mapping[str, str]] = {
@@ -130,6 +134,8 @@ TEMPLATES: tuple[Template, ...] = (
             + _POD_RULE % "delete"
             + "{{- end }}\n{{- if .Values.components.clusterProperties.enabled }}\n"
             + _PROPERTIES_RULE
+            + "{{- end }}\n{{- if .Values.components.dra.enabled }}\n"
+            + _CLASS_RULE
             + "{{- end }}\n"
             + _BIND
         },
@@ -156,6 +162,12 @@ TEMPLATES: tuple[Template, ...] = (
         f"{COMPONENTS}/cluster-properties/own-properties.yaml",
         "admission-operator-own-properties.yaml",
         _component("clusterProperties"),
+        changes=_OPERATOR,
+    ),
+    Template(
+        f"{COMPONENTS}/dra/own-classes.yaml",
+        "admission-operator-own-classes.yaml",
+        _component("dra"),
         changes=_OPERATOR,
     ),
     Template(

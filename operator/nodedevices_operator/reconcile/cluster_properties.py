@@ -1,30 +1,25 @@
 """What a cluster has, by product, for whoever looks at several: ClusterProperty objects (about.k8s.io, KEP-2149), kept
-at most once a minute; --cluster-properties.
+at most once a minute (whole_objects); --cluster-properties.
 
 One for each product, `<type>.<product>.nodedevices.io`, and what is too much for that in `other.nodedevices.io`. A hub
 of clusters copies them (ClusterProfile's status.properties), so that no hub needs credentials for this cluster.
 
-It writes what differs, removes what it made and is not so any more, and leaves alone what another manager has. Where
-the API is not installed it looks again. It fails by itself: nothing waits for it, and no node or pod depends on it.
+Where the API is not installed it looks again. No node or pod depends on it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from itertools import count
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import structlog
 from nodedevices_api.conditions import STALE
 
-from nodedevices_operator.cache.store import Cache
-from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import Kube, KubeError
-from nodedevices_operator.records.names import CLUSTER_PROPERTIES, CLUSTER_PROPERTY_VERSIONS, OURS, PROPERTIES, named
+from nodedevices_operator.reconcile.whole_objects import OUR_LABEL, WholeObjects
+from nodedevices_operator.records.names import CLUSTER_PROPERTIES, CLUSTER_PROPERTY_VERSIONS, OURS, PROPERTIES
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 
 MOST = 20  # objects
@@ -71,12 +66,6 @@ def _label(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_LABEL].strip("-")
 
 
-EVERY_SECONDS = 60.0
-READ_EVERY = 10  # of these: what others changed meanwhile is put right then
-
-log = structlog.get_logger()
-
-
 async def properties(kube: Kube) -> tuple[str, list[dict[str, Any]]]:
     """Return the API's version here, with its objects that are ours; "": it is not installed. Raises KubeError."""
     for version in CLUSTER_PROPERTY_VERSIONS:
@@ -90,70 +79,29 @@ async def properties(kube: Kube) -> tuple[str, list[dict[str, Any]]]:
     return "", []
 
 
-class ClusterProperties:
-    """Event loop only."""
+class ClusterProperties(WholeObjects):
+    """The objects of `cluster_properties`."""
 
-    def __init__(self, cache: Cache, writer: Writer) -> None:
-        self._cache = cache
-        self._writer = writer
-        self._kept: Mapping[str, str] | None = None  # as written; None: read it first
-        self._said = ""
-
-    async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Never ends by itself."""
-        while not self._cache.synced:
-            await sleep(1.0)
-        for number in count():
-            if number % READ_EVERY == 0:
-                self._kept = None
-            try:
-                said = await self.keep()
-            except KubeError as error:
-                self._kept, said = None, str(error)
-            if said and said != self._said:
-                log.warning("cluster properties are not kept", why=said)
-            self._said = said
-            await sleep(EVERY_SECONDS)
+    what = "cluster properties"
+    every_seconds = 60.0
 
     async def keep(self) -> str:
-        """Make the objects what they should be. Returns why they are not; raises KubeError to be tried again."""
         wanted = cluster_properties(self._cache.node_devices.values())
         if wanted == self._kept:
             return ""
         version, found = await properties(self._writer.kube)
         if not version:
             return "ClusterProperty (about.k8s.io) is not installed: install its CRD, or leave --cluster-properties out"
-        collection = PROPERTIES % version
-        shown = {item["metadata"]["name"]: item for item in found}
-        problems = []
-        for name, value in wanted.items():
-            if name not in shown or shown[name].get("spec", {}).get("value") != value:
-                try:
-                    await self._writer.apply(
-                        CLUSTER_PROPERTIES, named(collection, name), _body(version, name, value), force=False
-                    )
-                except KubeError as error:
-                    if error.status != 409:
-                        raise
-                    problems.append(f"{name}: another manager owns it: {error}")
-        for name in shown.keys() - wanted.keys():
-            metadata = shown[name]["metadata"]
-            try:
-                await self._writer.kube.delete(
-                    named(collection, name), uid=metadata["uid"], resource_version=metadata["resourceVersion"]
-                )
-            except KubeError as error:
-                if not error.gone:
-                    raise
+        bodies = {name: _body(version, name, value) for name, value in wanted.items()}
+        problems = await self.put_right(CLUSTER_PROPERTIES, PROPERTIES % version, found, bodies)
         self._kept = None if problems else wanted
         return "; ".join(problems)
 
 
 def _body(version: str, name: str, value: str) -> dict[str, Any]:
-    key, _, label = OURS.partition("=")
     return {
         "apiVersion": f"about.k8s.io/{version}",
         "kind": "ClusterProperty",
-        "metadata": {"name": name, "labels": {key: label}},
+        "metadata": {"name": name, "labels": OUR_LABEL},
         "spec": {"value": value},
     }

@@ -25,6 +25,7 @@ POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
 FLEET = f"{MANAGER}-fleet"  # the ConfigMap of the fleet gate
 ELECTION = f"{MANAGER}-election"  # Lease.spec
 CLUSTER_PROPERTIES = f"{MANAGER}-cluster-properties"  # ClusterProperty
+DEVICE_CLASS_MANAGER = f"{MANAGER}-device-classes"  # DeviceClass
 
 LEASE_NAME = MANAGER  # of the Lease that the leader holds
 
@@ -35,6 +36,7 @@ PODS = "/api/v1/pods"
 NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"
 POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
 
+DEVICE_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 PROPERTIES = "/apis/about.k8s.io/%s/clusterproperties"
 CLUSTER_PROPERTY_VERSIONS = ("v1beta1", "v1alpha1")  # newest first; v1alpha1 alone is served by older ones of it
 OURS = f"app.kubernetes.io/managed-by={MANAGER}"  # a label selector, of whole objects that the operator makes

@@ -42,7 +42,7 @@ COMPONENTS = (
         "cluster-properties",
         "extender",
     ),
-    *("extender-host", "extender-scheduler", "gpu-cores", "kmsg", "mig", "mps"),
+    *("extender-host", "extender-scheduler", "gpu-cores", "dra", "kmsg", "mig", "mps"),
     *("named-configs", "node-readiness", "observe", "openshift", "prometheus", "runtimeclass-nvidia"),
     *("driver-directory", "operator-namespace"),
 )
