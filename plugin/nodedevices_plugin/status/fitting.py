@@ -127,7 +127,10 @@ def without_unknown(status: Mapping[str, Any], schema: Mapping[str, Any]) -> tup
 
 def _known(value: Any, schema: Mapping[str, Any], path: str, left_out: dict[str, None]) -> Any:
     if isinstance(value, list | tuple) and isinstance(schema.get("items"), Mapping):
-        return [_known(each, schema["items"], f"{path}[]", left_out) for each in value]
+        most = schema.get("maxItems", len(value))
+        if len(value) > most:
+            left_out[f"{path}[{most}:]"] = None
+        return [_known(each, schema["items"], f"{path}[]", left_out) for each in value[:most]]
     if not isinstance(value, Mapping) or schema.get(_PRESERVED):
         return value
     if isinstance(every := schema.get("additionalProperties"), Mapping):

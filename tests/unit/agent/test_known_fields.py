@@ -34,6 +34,12 @@ def test_what_the_schema_has_no_field_for_is_left_out_and_named_once_in_a_map_wi
     assert (known, left_out) == ({"byName": {"gpu-0": {"id": "a"}}}, ("status.byName.gpu-0.history",))
 
 
+def test_of_a_list_that_may_not_be_as_long_the_first_entries_are_reported() -> None:
+    schema = {"properties": {"holders": {"type": "array", "maxItems": 2, "items": TEXT}}}
+    assert without_unknown({"holders": ["a", "b", "c"]}, schema) == ({"holders": ["a", "b"]}, ("status.holders[2:]",))
+    assert without_unknown({"holders": ["a", "b"]}, schema) == ({"holders": ["a", "b"]}, ())
+
+
 @cases("name", "words", "anything", "object")
 def test_what_may_have_any_field_keeps_them(name: str) -> None:
     status = {name: {"later": "x"}}
