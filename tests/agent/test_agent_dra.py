@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from nodedevices_kube.errors import ApiError
+from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
 from nodedevices_plugin.model import DRA_DRIVER
 from support.dra import BY_DRA, DraNode, allocated
 from support.kubelet import AdmissionError, StandInKubelet
@@ -119,6 +120,18 @@ async def test_a_claim_that_is_prepared_again_after_a_reboot_gets_the_same_devic
         await node.dra.register()
         assert (await node.dra.prepare(claim))["uid-train"] == first
         assert node.cdi("uid-train") == before
+
+
+async def test_a_claims_pod_is_a_holder_of_its_device(running: Node, kubelet: StandInKubelet) -> None:
+    await running.dra.prepare(running.api.give(allocated("train", "gpu-1")))
+    device = podresources.ClaimResource(driver_name=DRA_DRIVER, pool_name="node-a", device_name="gpu-1")
+    claim = podresources.DynamicResource(claim_name="train", claim_namespace="ml", claim_resources=[device])
+    main = podresources.ContainerResources(name="main", dynamic_resources=[claim])
+    kubelet.extra_pods = [podresources.PodResources(namespace="ml", name="trainer", containers=[main])]
+    await kubelet.until(lambda: running.devices["gpu-1"].get("holders"))
+    [holder] = running.devices["gpu-1"]["holders"]
+    assert (holder["namespace"], holder["pod"], holder["claim"]) == ("ml", "trainer", "train")
+    assert running.resource("allocated", "free") == (1, 1)
 
 
 async def test_slices_that_the_kubelet_deletes_come_back_and_nothing_is_written_for_a_pod(
