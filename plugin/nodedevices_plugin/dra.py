@@ -22,7 +22,7 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.claims.decide import ended
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import DraFacts
-from nodedevices_plugin.claims.slices import pinned_names, publish
+from nodedevices_plugin.claims.slices import Json, pinned_names, publish
 from nodedevices_plugin.host.cdi_files import unwritable
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
@@ -88,6 +88,7 @@ class Dra:
         self._worker = Worker("claims")
         self._wanted = asyncio.Event()
         self._asked = False
+        self._unsaid: Mapping[str, tuple[str, ...]] = {}
         self._published: tuple[object, ...] = ()
         self.offer = ClaimOffer(granting)
         self._files = ClaimFiles(Path(local.claims_dir), Path(local.cdi_dir), driver=DRA_DRIVER)
@@ -129,6 +130,7 @@ class Dra:
         return DraFacts(
             records=self.offer.records,
             in_slices=frozenset() if self._slices is None else self._slices.devices,
+            unsaid=self._unsaid,
             unavailable=self._unavailable(),
             waits_for=self._waits_for(),
         )
@@ -183,10 +185,15 @@ class Dra:
         if all(now is before for now, before in zip(given, self._published, strict=False)) and self._published:
             return
         self._published = given
-        devices = None
+        devices: tuple[Json, ...] | None = None
+        unsaid: Mapping[str, tuple[str, ...]] = {}
         if resources:
             names = pinned_names(inventory, self.offer.records.values())
-            devices = publish(resources, inventory, verdicts, names, driver=DRA_DRIVER).devices
+            published = publish(resources, inventory, verdicts, names, driver=DRA_DRIVER)
+            devices, unsaid = published.devices, published.unsaid
+        if unsaid != self._unsaid:
+            self._unsaid = unsaid
+            self._on_change()
         self._slices.want(devices, may_add=self._driver.registered)
 
     def registrations(self, plan: Plan | None) -> tuple[Registration, ...]:

@@ -32,13 +32,10 @@ class Described(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-def describe(
-    fact: DeviceFact, part: Partition | None, *, name: str, parent: str, resource: str, driver: str
-) -> Described:
+def describe(fact: DeviceFact, part: Partition | None, *, parent: str, resource: str, driver: str) -> Described:
     """Describe a device, or a partition of it.
 
     Args:
-        name: the device's name in the slice, for problems.
         parent: the name of the whole device.
         resource: the extended resource that offers it.
         driver: its domain is that of attributes without one.
@@ -62,15 +59,15 @@ def describe(
     extra = {key.removeprefix(f"{driver}/"): _value(fact.extra[key]) for key in sorted(fact.extra)}
     capacity = dict(part.capacity if part is not None else fact.capacity)
     found: dict[str, Value] = {}
-    problems = [f"{name}: capacity {key}: {_WRONG_NAME}" for key in capacity if not _is_name(key)]
+    problems = [f"capacity {key}: {_WRONG_NAME}" for key in capacity if not _is_name(key)]
     kept = {key: value for key, value in capacity.items() if _is_name(key)}
     for key, value in {**own, **{key: value for key, value in extra.items() if key not in own}}.items():
         if value is None:
             continue
         if why := _wrong(key, value):
-            problems.append(f"{name}: attribute {key}: {why}")
+            problems.append(f"attribute {key}: {why}")
         elif len(found) + len(kept) == MAX_ATTRIBUTES:
-            problems.append(f"{name}: attribute {key}: a device has at most {MAX_ATTRIBUTES} attributes and capacities")
+            problems.append(f"attribute {key}: a device has at most {MAX_ATTRIBUTES} attributes and capacities")
         else:
             found[key] = value
     return Described(attributes=found, capacity=kept, problems=tuple(problems))

@@ -53,12 +53,13 @@ class DraFacts(Struct, frozen=True, kw_only=True):
     """What the agent's DRA side knows, for the pipeline.
 
     `records`: what each claim was given, by UID. `in_slices`: names of the devices that are in the node's
-    ResourceSlices, or left them a moment ago. `unavailable`: why DRA cannot be used here at all. `waits_for`: what is
-    missing yet before it may be used.
+    ResourceSlices, or left them a moment ago. `unsaid`: what they cannot say of a device, by name, for people.
+    `unavailable`: why DRA cannot be used here at all. `waits_for`: what is missing yet before it may be used.
     """
 
     records: Mapping[str, Record] = field(default_factory=dict)
     in_slices: frozenset[str] = frozenset()
+    unsaid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unavailable: str = ""
     waits_for: str = ""
 

@@ -31,12 +31,12 @@ API_VERSION = "resource.k8s.io/v1"
 
 class Published(Struct, frozen=True, kw_only=True):
     """`devices`: as a slice has them, in the plan's order. `ids`: the part that each name stands for. `left_out`: why a
-    device is in no slice, by name. `problems`: what a slice cannot say of a device, for people."""
+    device is in no slice, by name. `unsaid`: what a slice cannot say of a device, by name, for people."""
 
     devices: tuple[Json, ...]
     ids: Mapping[str, str]
     left_out: Mapping[str, str]
-    problems: tuple[str, ...]
+    unsaid: Mapping[str, tuple[str, ...]]
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ def publish(
     devices: list[Json] = []
     ids: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    problems: list[str] = []
+    unsaid: dict[str, tuple[str, ...]] = {}
     for resource in resources:
         for schedulable in (*resource.ids, *resource.unlisted):
             part_id = schedulable.part_id
@@ -88,10 +88,9 @@ def publish(
                 left_out[name] = f"{blocked.reason}: {blocked.message}"
                 continue
             fact = unit.device.fact
-            described = describe(
-                fact, unit.partition, name=name, parent=names[fact.id], resource=resource.name, driver=driver
-            )
-            problems += described.problems
+            described = describe(fact, unit.partition, parent=names[fact.id], resource=resource.name, driver=driver)
+            if described.problems:
+                unsaid[name] = described.problems
             device: Json = {"name": name, "attributes": {**described.attributes}}
             if described.capacity:
                 device["capacity"] = {key: {"value": value} for key, value in described.capacity.items()}
@@ -99,7 +98,7 @@ def publish(
                 device["taints"] = [{"key": found.key, "value": found.value, "effect": found.effect}]
             devices.append(device)
             ids[name] = part_id
-    return Published(devices=tuple(devices), ids=ids, left_out=left_out, problems=tuple(problems))
+    return Published(devices=tuple(devices), ids=ids, left_out=left_out, unsaid=unsaid)
 
 
 def pinned_names(inventory: Inventory, records: Iterable[Record]) -> dict[str, str]:

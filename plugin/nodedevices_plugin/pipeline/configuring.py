@@ -13,7 +13,7 @@ remembered about an attempt: it succeeds when a file is corrected, a pod ends or
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from msgspec import Struct
@@ -392,16 +392,16 @@ def _made(effective: Effective, assessed: Assessment) -> tuple[Plan | None, Plan
     return fitting(assessed.inventory, partial(make_shape, settings=plan_settings(effective)))
 
 
-def _not_by_dra(effective: Effective, shape: Plan) -> tuple[Unmatched, ...]:
-    """Return a note for each resource that stays with the device plugin although DRA is to serve the node."""
-    return tuple(
-        Unmatched(
-            section="serving",
-            entry=f"api DRA for {resource.name}",
-            message=f"it stays with the device plugin API: {not_by_dra(resource)}",
-        )
-        for resource in (shape.by(Api.DEVICE_PLUGIN).resources if effective.by_dra else ())
-    )
+def _not_by_dra(effective: Effective, shape: Plan, unsaid: Mapping[str, Sequence[str]]) -> Iterator[Unmatched]:
+    """Yield a note for each resource that stays with the device plugin although DRA is to serve the node, and for what
+    the node's ResourceSlices cannot say of a device."""
+    if not effective.by_dra:
+        return
+    for resource in shape.by(Api.DEVICE_PLUGIN).resources:
+        message = f"it stays with the device plugin API: {not_by_dra(resource)}"
+        yield Unmatched(section="serving", entry=f"api DRA for {resource.name}", message=message)
+    for device, problems in unsaid.items():
+        yield Unmatched(section="serving", entry=f"api DRA for {device}", message="; ".join(problems))
 
 
 def _unmatched(effective: Effective, shape: Plan, assessed: Assessment, from_file: Set[str]) -> tuple[Unmatched, ...]:
@@ -409,7 +409,7 @@ def _unmatched(effective: Effective, shape: Plan, assessed: Assessment, from_fil
     sections = effective.sections
     return (
         *unmatched(assessed.inventory, plan_settings(effective), from_file),
-        *_not_by_dra(effective, shape),
+        *_not_by_dra(effective, shape, assessed.inputs.dra.unsaid),
         *reasons.unmatched(sections.health.rules, assessed.vendors),
         *reasons.unmatched_faults(sections.faults.rules, assessed.vendors),
         *unmatched_rules(assessed.inventory, sections),

@@ -215,7 +215,7 @@ def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
             **{f"extra{number:02}": Attribute(boolean=True) for number in range(30)},
         },
     )
-    described = describe(fact, None, name="gpu-0", parent="gpu-0", resource="nvidia.com/gpu", driver=DRIVER)
+    described = describe(fact, None, parent="gpu-0", resource="nvidia.com/gpu", driver=DRIVER)
     assert len(described.attributes) + len(described.capacity) == 32
     assert described.attributes["uuid"] == {"string": fact.id}
     assert "productName" not in described.attributes
