@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # suppor
 
 from benchmarks import (
     allocate,
+    claims,
     decisions,
     extender,
     fault,
@@ -35,6 +36,7 @@ from benchmarks import (
 
 PARTS: dict[str, tuple[str, Callable[..., list[table.Row]]]] = {
     "allocate": ("Allocation", allocate.measure),
+    "claims": ("Claims (DRA)", claims.measure),
     "listing": ("Lists of many ids", listing.measure),
     "packing": ("Pods by memory that are refused", packing.measure),
     "extender": ("The scheduler extender and a large fleet", extender.measure),
