@@ -173,6 +173,7 @@ class Agent:
             stores=dra,
             granting=self._recent.granting,
             holdings=lambda: self._holders.holdings,
+            others=self._others_of_claims,
             observe=self._metrics.kubelet_called,
             on_change=self._wake.set,
         )
@@ -487,6 +488,20 @@ class Agent:
         plan = self._world.plan or Plan()
         found = other_plugins(resource, plan, offered, index, own=own, taking_over=taking_over)
         return offered_text(found) or unread_holders(resource, plan, self._holders.holdings, index)
+
+    async def _others_of_claims(self) -> str | None:
+        """Return which device plugin serves devices that DRA is to serve; "" none, None: not known."""
+        offered = await self._holders.offered_now()
+        if offered is None:
+            return None
+        plan, own = self._world.plan or Plan(), {served.resource for served in self._plugins.registrations()}
+        index = self._world.known.index.under(self._world.active.effective.index_prefix)
+        found = dict.fromkeys(
+            offer
+            for resource in plan.by(Api.DRA).resources
+            for offer in other_plugins(resource.name, plan, offered, index, own=own, api=Api.DRA)
+        )
+        return offered_text(tuple(found))
 
     async def _lists(self, resource: str) -> bool | None:
         """True when the kubelet lists a healthy id of it; None: not known (kubelet.registration)."""

@@ -8,7 +8,7 @@ registered while a claim is prepared, so that its pod can end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,8 @@ from nodedevices_plugin.status.slices import SlicePublisher, SliceStore
 
 GET_SECONDS = 5.0
 SWEEP_SECONDS = 60.0
+BESIDE_SECONDS = 5.0  # between two looks for another plugin; the kubelet bounds such calls
+AGAIN_SECONDS = 1.0  # while one is there, or it is not known
 READ_AGAIN_SECONDS = 5.0
 
 log = structlog.get_logger(__name__)
@@ -68,7 +70,8 @@ class DraStores(Struct, frozen=True, kw_only=True):
 
 class Dra:
     """`offer`: what claims are answered from. `on_change` is called on the loop when `facts` may be others. `granting`:
-    the lock under which ids are granted."""
+    the lock under which ids are granted. `others`: says which device plugin of others serves devices that DRA is to
+    serve; "" none, None: not known. While one does, or that is not known yet, nothing is published."""
 
     def __init__(
         self,
@@ -77,12 +80,16 @@ class Dra:
         stores: DraStores | None,
         granting: AbstractContextManager[object],
         holdings: Callable[[], Holdings],
+        others: Callable[[], Awaitable[str | None]],
         observe: CallObserver,
         on_change: Callable[[], None],
     ) -> None:
         self._local = local
         self._reader = None if stores is None else stores.claims
         self._holdings = holdings
+        self._others = others
+        self._beside: str | None = None  # as `others` said last
+        self._serves = asyncio.Event()
         self._on_change = on_change
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker = Worker("claims")
@@ -181,7 +188,12 @@ class Dra:
         if self._slices is None or not self._wanted.is_set():
             return
         resources = plan.by(Api.DRA).resources
-        given = (resources, inventory, verdicts, self.offer.records, self._driver.registered)
+        if resources:
+            self._serves.set()
+        else:
+            self._serves.clear()
+        may_add = self._driver.registered and self._beside == ""
+        given = (resources, inventory, verdicts, self.offer.records, may_add, self._beside)
         if all(now is before for now, before in zip(given, self._published, strict=False)) and self._published:
             return
         self._published = given
@@ -194,16 +206,20 @@ class Dra:
         if unsaid != self._unsaid:
             self._unsaid = unsaid
             self._on_change()
-        self._slices.want(devices, may_add=self._driver.registered)
+        self._slices.want(() if self._beside else devices, may_add=may_add)
 
     def registrations(self, plan: Plan | None) -> tuple[Registration, ...]:
         """Return the state of each resource that DRA serves, as those of the device plugin API have one."""
-        if self._driver.registered and not (self._slices is not None and self._slices.problem):
+        if self._beside:
+            state = RegistrationState.SERVED_BY_ANOTHER
+        elif self._driver.registered and self._beside is not None and not (self._slices and self._slices.problem):
             state = RegistrationState.REGISTERED
         else:
             state = RegistrationState.REJECTED if self._driver.refused else RegistrationState.PENDING
-        why = self.problem or (
-            "" if state is RegistrationState.REGISTERED else self._unavailable() or self._waits_for()
+        why = (
+            self._beside
+            or self.problem
+            or ("" if state is RegistrationState.REGISTERED else self._unavailable() or self._waits_for())
         )
         return tuple(
             Registration(resource=resource.name, state=state, message=why)
@@ -215,12 +231,25 @@ class Dra:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._driver.run())
             tasks.create_task(self._publish())
+            tasks.create_task(self._look_beside())
             tasks.create_task(self._sweep())
 
     async def _publish(self) -> None:
         await self._wanted.wait()
         if self._slices is not None:
             await self._slices.run()
+
+    async def _look_beside(self) -> None:
+        """Another device plugin may come with the same devices, or be there already."""
+        while True:
+            await self._serves.wait()
+            said = await self._others()
+            if said is not None and said != self._beside:
+                if said:
+                    log.warning("another device plugin serves what DRA is to serve", what=said)
+                self._beside = self.offer.refuses = said
+                self._on_change()
+            await asyncio.sleep(AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS)
 
     async def _sweep(self) -> None:
         """Release claims that the kubelet never unprepares: its record was lost, or they were deleted by force."""

@@ -3,6 +3,7 @@ with pods running."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
-from nodedevices_plugin.model import DRA_DRIVER
+from nodedevices_plugin.kubelet.plugins import DevicePlugins
+from nodedevices_plugin.model import DRA_DRIVER, OfferedResource, Plan, SchedulableId
 from support.dra import BY_DRA, DraNode, allocated
 from support.kubelet import AdmissionError, StandInKubelet
+from support.offers import EchoOffer
 from support.running_agent import simulated
 
 GPU = "acme.com/gpu"
@@ -233,3 +236,21 @@ async def test_a_node_whose_component_was_taken_away_says_what_to_install_and_is
         await kubelet.until(lambda: node.condition("ConfigApplied")[0] == "ConfigInvalid")
         assert "install the component dra" in node.condition("ConfigApplied")[1]
         assert kubelet.capacity(GPU) == 0, "a claim may have it"
+
+
+async def test_beside_another_plugin_of_these_devices_nothing_is_published_until_it_has_gone(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    other = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+    ids = tuple(SchedulableId(id=f"ACME-{index}", device_id=f"ACME-{index}") for index in range(2))
+    await other.set_plan(Plan(resources=(OfferedResource(name=GPU, ids=ids),)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+    async with node.running():
+        await node.dra.register()
+        await kubelet.until(lambda: node.condition("Ready")[0] == "ServedByAnother")
+        assert not node.api.devices
+        claim = node.api.give(allocated("late", "gpu-0"))
+        waiting = asyncio.create_task(node.dra.prepare(claim))
+        await other.stop()
+        await kubelet.until(lambda: set(node.api.devices) == {"gpu-0", "gpu-1"})
+        assert not (await waiting)["uid-late"].error

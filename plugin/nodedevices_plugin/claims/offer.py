@@ -46,6 +46,7 @@ class ClaimOffer:
     def __init__(self, granting: AbstractContextManager[object], *, driver: str = DRA_DRIVER) -> None:
         """`granting`: the lock under which ids are granted (kubelet.recent)."""
         self.driver = driver
+        self.refuses = ""  # why no claim gets anything new now: another plugin serves the devices
         self._granting = granting
         self._offered = _Offered()
         self._leaving: frozenset[str] = frozenset()  # parts, until the next `use`
@@ -95,6 +96,8 @@ class ClaimOffer:
                 present=_present(offered.inventory),
                 leaving=self._leaving,
             )
+            if decided.is_new and self.refuses:
+                raise NotNowError(self.refuses)
             if decided.is_new:
                 self._records = {**self._records, claim.uid: decided.record}
         return decided

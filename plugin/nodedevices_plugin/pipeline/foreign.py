@@ -236,14 +236,16 @@ def other_plugins(
     *,
     own: Collection[str],
     taking_over: bool = False,
+    api: Api = Api.DEVICE_PLUGIN,
 ) -> tuple[Offer, ...]:
-    """Return the offers of other plugins because of which `resource` of our plan must not be registered.
+    """Return the offers of other plugins because of which `resource` of our plan must not be registered, or published
+    where `api` is DRA.
 
     These are all offers under a name of the plan, and offers of the plan's devices under another name of the same
     domain, which is one vendor's. `own`: names that we have registered. `taking_over`: the same id under the same name
     is not in the way (take_over).
     """
-    planned = [ours for ours in plan.by(Api.DEVICE_PLUGIN).resources if _domain(ours.name) == _domain(resource)]
+    planned = [ours for ours in plan.by(api).resources if _domain(ours.name) == _domain(resource)]
     planned_names = {ours.name for ours in planned}
     devices = {schedulable.device_id for ours in planned for schedulable in ours.ids}
     alike = {(ours.name, schedulable.id) for ours in planned for schedulable in ours.ids} if taking_over else set()
