@@ -321,7 +321,9 @@ def _configuration(item: Raw, name: str) -> Finding:
 
 
 def _kubelet(item: Raw, name: str) -> Finding:
-    ready = facts.condition(item, names.READY)
+    ready, published = facts.condition(item, names.READY), facts.condition(item, names.SLICES_PUBLISHED)
+    if published.get("status") == "False":
+        return Finding("kubelet", BROKEN, _about(published), "docs/dra.md#when-something-fails")
     if ready.get("status") == "True":
         offered = [text(resource.get("name")) for resource in mappings(facts.status_of(item).get("resources"))]
         return Finding("kubelet", OK, f"registered: {', '.join(offered)}" if offered else "nothing is offered")

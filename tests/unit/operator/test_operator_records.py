@@ -299,6 +299,7 @@ def test_field_managers_keep_their_names() -> None:
         "FLEET": "nodedevices-operator-fleet",
         "ELECTION": "nodedevices-operator-election",
         "CLUSTER_PROPERTIES": "nodedevices-operator-cluster-properties",
+        "DEVICE_CLASS_MANAGER": "nodedevices-operator-device-classes",
     }
 
 
