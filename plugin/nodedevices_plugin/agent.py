@@ -118,11 +118,7 @@ class Agent:
         self._config_file = self._config_reader(workers["config-file"])
         self._device_files: DeviceFiles = NOT_READ
         self._device_folder = self._device_files_reader(workers["config-file"])
-        machine: Machine = Machine()
-        if local.probe_server:
-            machine = ServedMachine(
-                local.probe_server, failed=lambda request: self._metrics.server_failures.labels(request).inc()
-            )
+        machine = self._machine()
         self._paths = HostPathReader(
             self._driver_root,
             self._file_contents,
@@ -168,15 +164,7 @@ class Agent:
             Path(local.allocations_dir), worker=workers["allocations"], held=self._held_keys
         )
         self._gate = CoreGate(self._cores, holdings=self._list_holders, write=self._allocations.write)
-        self._dra = Dra(
-            local,
-            stores=dra,
-            granting=self._recent.granting,
-            holdings=lambda: self._holders.holdings,
-            others=self._others_of_claims,
-            observe=self._metrics.kubelet_called,
-            on_change=self._wake.set,
-        )
+        self._dra = self._claims(dra)
         self._plugins = self._device_plugins()
         self._holders = PodResourcesClient(
             Path(local.pod_resources_socket),
@@ -194,6 +182,24 @@ class Agent:
         )
         self._reporter = Reporter(self._publisher, started=self._started)
         self._readiness = self._readiness_of_parts()
+
+    def _machine(self) -> Machine:
+        if not self._local.probe_server:
+            return Machine()
+        return ServedMachine(
+            self._local.probe_server, failed=lambda request: self._metrics.server_failures.labels(request).inc()
+        )
+
+    def _claims(self, stores: DraStores | None) -> Dra:
+        return Dra(
+            self._local,
+            stores=stores,
+            granting=self._recent.granting,
+            holdings=lambda: self._holders.holdings,
+            others=self._others_of_claims,
+            observe=self._metrics.kubelet_called,
+            on_change=self._wake.set,
+        )
 
     def _config_reader(self, worker: Worker) -> ConfigFile | ConfigFolder | None:
         folder, file, vendors = self._local.config_dir, self._local.config_file, self._local.vendors
