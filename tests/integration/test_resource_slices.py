@@ -32,7 +32,7 @@ Json = dict[str, Any]
 def role() -> Json:
     """The rules that the component adds to the agent's role."""
     patches = yaml.safe_load((COMPONENT / "kustomization.yaml").read_text())["patches"]
-    [added] = [each["patch"] for each in patches if each["target"]["kind"] == "ClusterRole"]
+    [added] = [each["patch"] for each in patches if each["target"] == {"kind": "ClusterRole", "name": ACCOUNT}]
     rules = [operation["value"] for operation in yaml.safe_load(added)]
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
