@@ -199,6 +199,7 @@ class Agent:
             others=self._others_of_claims,
             observe=self._metrics.kubelet_called,
             on_change=self._wake.set,
+            keep=self._parts.keep,
         )
 
     def _config_reader(self, worker: Worker) -> ConfigFile | ConfigFolder | None:
@@ -468,7 +469,7 @@ class Agent:
         self._pods.want(wanted=plan is not None and any(resource.sharing.cores for resource in plan.resources))
         if plan is None:
             return
-        serving = self._plugins.let_through or bool(plan.by(Api.DRA).resources)
+        serving = self._plugins.let_through or (self._dra.let_through and bool(plan.by(Api.DRA).resources))
         if serving:
             await self._prepare()
         packed = self._world.active.effective.node.packed

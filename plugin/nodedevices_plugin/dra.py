@@ -27,6 +27,7 @@ from nodedevices_plugin.host.cdi_files import unwritable
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
 from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims
+from nodedevices_plugin.kubelet.registration import Keep
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     Api,
@@ -39,6 +40,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.model.plan import CallObserver
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.client import Object
@@ -46,6 +48,7 @@ from nodedevices_plugin.status.slices import SlicePublisher, SliceStore
 
 GET_SECONDS = 5.0
 SWEEP_SECONDS = 60.0
+SWEEPS = 10
 BESIDE_SECONDS = 5.0  # between two looks for another plugin; the kubelet bounds such calls
 AGAIN_SECONDS = 1.0  # while one is there, or it is not known
 READ_AGAIN_SECONDS = 5.0
@@ -83,8 +86,10 @@ class Dra:
         others: Callable[[], Awaitable[str | None]],
         observe: CallObserver,
         on_change: Callable[[], None],
+        keep: Keep,
     ) -> None:
         self._local = local
+        self._keep = keep
         self._reader = None if stores is None else stores.claims
         self._holdings = holdings
         self._others = others
@@ -173,9 +178,11 @@ class Dra:
         return ""
 
     def want(self, *, asked: bool) -> None:
-        """`asked`: a configuration, in effect or wanted, has serving.api DRA."""
-        asked = asked or bool(self.offer.records)
-        wanted = asked and not self._unavailable()
+        """`asked`: a configuration, in effect or wanted, has serving.api DRA. What claims have, or may be allocated,
+        keeps the driver: without it their pods neither start nor end."""
+        still = bool(self.offer.records) or bool(self._slices is not None and self._slices.devices)
+        asked = asked or still
+        wanted = still or (asked and not self._unavailable())
         if asked is not self._asked:
             self._asked = asked
             self._on_change()
@@ -200,13 +207,18 @@ class Dra:
         devices: tuple[Json, ...] | None = None
         unsaid: Mapping[str, tuple[str, ...]] = {}
         if resources:
-            names = pinned_names(inventory, self.offer.records.values())
+            names = pinned_names(device_names(inventory), self.offer.records.values())
             published = publish(resources, inventory, verdicts, names, driver=DRA_DRIVER)
             devices, unsaid = published.devices, published.unsaid
         if unsaid != self._unsaid:
             self._unsaid = unsaid
             self._on_change()
         self._slices.want(() if self._beside else devices, may_add=may_add)
+
+    @property
+    def let_through(self) -> bool:
+        """True when no other plugin serves what DRA is to serve."""
+        return self._beside == ""
 
     def registrations(self, plan: Plan | None) -> tuple[Registration, ...]:
         """Return the state of each resource that DRA serves, as those of the device plugin API have one."""
@@ -229,10 +241,13 @@ class Dra:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._driver.run())
-            tasks.create_task(self._publish())
-            tasks.create_task(self._look_beside())
-            tasks.create_task(self._sweep())
+            for part, run in (
+                ("dra-driver", self._driver.run),
+                ("resource-slices", self._publish),
+                ("dra-beside", self._look_beside),
+                ("dra-claims", self._sweep),
+            ):
+                tasks.create_task(self._keep(part, run))
 
     async def _publish(self) -> None:
         await self._wanted.wait()
@@ -252,7 +267,9 @@ class Dra:
             await asyncio.sleep(AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS)
 
     async def _sweep(self) -> None:
-        """Release claims that the kubelet never unprepares: its record was lost, or they were deleted by force."""
+        """Release claims that the kubelet never unprepares: its record was lost, or they were deleted by force. A pod
+        that was deleted by force may still run, so a claim is released only after `SWEEPS` looks in a row."""
+        over: dict[str, int] = {}
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             for record in tuple(self.offer.records.values()):
@@ -260,15 +277,22 @@ class Dra:
                 shown = {tuple(holder.claim.split("/", 1)) for holder in holdings.holders if holder.claim}
                 complete = holdings.state is HoldersState.SYNCED
                 if self._reader is None or not complete or (record.namespace, record.name) in shown:
+                    over.pop(record.uid, None)
                     continue
                 answer: Object | None = None
                 with suppress(ApiError):
                     answer = await self._reader.claim(record.namespace, record.name)
                 known = {(record.namespace, record.name)} & shown
-                if ended(record, known, answer, driver=DRA_DRIVER, pool=self._local.node_name):
-                    log.warning("claim has ended without an unprepare", uid=record.uid, name=record.name)
-                    with suppress(OperationError):
-                        await self._worker.run(partial(self._claims.unprepare, record.uid))
+                if not ended(record, known, answer, driver=DRA_DRIVER, pool=self._local.node_name):
+                    over.pop(record.uid, None)
+                    continue
+                over[record.uid] = over.get(record.uid, 0) + 1
+                if over[record.uid] < SWEEPS:
+                    continue
+                del over[record.uid]
+                log.warning("claim has ended without an unprepare", uid=record.uid, name=record.name)
+                with suppress(OperationError):
+                    await self._worker.run(partial(self._claims.unprepare, record.uid, record=record))
 
     def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Called in a thread of the kubelet's call."""

@@ -254,3 +254,32 @@ async def test_beside_another_plugin_of_these_devices_nothing_is_published_until
         await other.stop()
         await kubelet.until(lambda: set(node.api.devices) == {"gpu-0", "gpu-1"})
         assert not (await waiting)["uid-late"].error
+
+
+async def test_without_any_claim_a_device_comes_to_the_plugin_only_after_schedulers_have_seen_that_it_left(
+    running: Node, kubelet: StandInKubelet
+) -> None:
+    running.configure(PLUGIN)
+    await kubelet.until(lambda: not running.api.devices)
+    assert kubelet.allocatable(GPU) == 0
+    assert running.dra.socket.exists(), "a claim that is allocated one now is refused with a reason"
+    late = running.api.give(allocated("late", "gpu-0", pool="node-b"))
+    [answer] = (await running.dra.prepare(late)).values()
+    assert "allocated on node" in answer.error
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+    await kubelet.until(lambda: not running.dra.socket.exists())
+
+
+async def test_while_the_api_server_refuses_everything_pods_with_claims_can_end(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    claim = node.api.give(allocated("train", "gpu-0"))
+    async with node.running():
+        await node.serving_by_dra()
+        await node.dra.prepare(claim)
+    node.api.problem = ApiError("403 resourceslices is forbidden", status=403)
+    async with node.running():
+        await node.dra.register()
+        await kubelet.until(lambda: "forbidden" in node.condition("ConfigApplied")[1])
+        assert node.dra.socket.exists()
+        assert not (await node.dra.unprepare(claim))["uid-train"].error

@@ -85,6 +85,7 @@ class KubeClient:
         self._kubeconfig = kubeconfig
         self._clock = clock
         self._slots = asyncio.Semaphore(MAX_CALLS)
+        self._watches: dict[Any, set[Any]] = {}  # the open streams of each client
         self._not_before = 0.0  # clock; until then the API server wants no calls
         self._loading = asyncio.Lock()
         self._loaded_at = clock()
@@ -155,6 +156,8 @@ class KubeClient:
         await asyncio.sleep(CONNECT_SECONDS + ANSWER_SECONDS)  # no call lasts longer
         if api in self._retired:
             self._retired.discard(api)
+            for stream in self._watches.pop(api, ()):  # aiohttp 3.14 wakes no reader when its session is closed
+                stream.content.feed_eof()
             await api.close()
 
     async def get(self, path: str) -> JsonObject:
@@ -198,6 +201,8 @@ class KubeClient:
         except (OSError, TimeoutError, ClientError) as error:
             raise KubeError(f"{request.what}: it ended: {type(error).__name__}: {str(error)[:300]}") from error
         finally:
+            for open_streams in self._watches.values():
+                open_streams.discard(stream)
             stream.close()
 
     async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
@@ -267,7 +272,7 @@ class KubeClient:
 
     async def _exchange(self, request: _Request) -> tuple[Any, bytes]:
         """The response and its body, which of a watch is still to come. KubeError for a refusal."""
-        watches = request.verb == WATCH
+        watches, api = request.verb == WATCH, self._api
         began, status = time.perf_counter(), 0
         try:
             async with asyncio.timeout(None if watches else CONNECT_SECONDS + ANSWER_SECONDS):
@@ -280,6 +285,8 @@ class KubeClient:
             self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
         if not 200 <= status <= 299:
             raise self._refusal(request, response, data)
+        if watches:
+            self._watches.setdefault(api, set()).add(response.response)
         return response, data
 
     async def _begin(self, request: _Request, limit: float | ClientTimeout) -> Any:

@@ -53,7 +53,7 @@ class DeviceClasses(WholeObjects):
             return f"{error}; DRA needs Kubernetes 1.34 or later, and the component dra for the operator as well"
         bodies = {name: _body(name, resource) for name, resource in wanted.items()}
         problems = await self.put_right(DEVICE_CLASS_MANAGER, DEVICE_CLASSES, found, bodies)
-        self._kept = None if problems else wanted
+        self._kept = wanted  # what another has, or the server drops, is tried again at the next reading
         return "; ".join(problems)
 
     def dropped(self, name: str, sent: JsonObject, answer: JsonObject) -> list[str]:

@@ -30,6 +30,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     numbered,
 )
+from nodedevices_plugin.model.resource_names import device_names
 
 Records = Mapping[str, Record]  # by the claim's UID
 
@@ -157,7 +158,7 @@ def available(plan: Plan, inventory: Inventory, records: Records) -> dict[str, A
     resources = [resource for resource in plan.resources if resource.api is Api.DRA]
     if not resources:
         return {}
-    names = pinned_names(inventory, records.values())
+    names = pinned_names(device_names(inventory), records.values())
     return {
         names[schedulable.part_id]: Available(
             part_id=schedulable.part_id, resource=resource.name, blocked=schedulable.blocked

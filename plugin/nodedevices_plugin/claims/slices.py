@@ -20,7 +20,6 @@ from nodedevices_plugin.claims.records import Record
 from nodedevices_plugin.claims.taints import is_left_out, taint
 from nodedevices_plugin.model import Inventory, OfferedResource, Verdict
 from nodedevices_plugin.model.inventory import Unit
-from nodedevices_plugin.model.resource_names import device_names
 
 Json = dict[str, Any]
 
@@ -101,15 +100,15 @@ def publish(
     return Published(devices=tuple(devices), ids=ids, left_out=left_out, unsaid=unsaid)
 
 
-def pinned_names(inventory: Inventory, records: Iterable[Record]) -> dict[str, str]:
-    """Return the names of devices and partitions by id. What a claim was given keeps its name: another device of that
-    name would seem to be the claim's."""
-    names = device_names(inventory)
+def pinned_names(names: Mapping[str, str], records: Iterable[Record]) -> Mapping[str, str]:
+    """Return the names of devices and partitions by id, as they are in the slices. `names`: as they are numbered now
+    (model.resource_names.device_names). What a claim was given keeps its name, also while it is not here: another
+    device of that name would seem to be the claim's."""
     pinned = {
         entry.part_id: entry.result.device
         for record in records
         for entry in record.prepared
-        if names.get(entry.part_id, entry.result.device) != entry.result.device
+        if names.get(entry.part_id) != entry.result.device
     }
     if not pinned:
         return names

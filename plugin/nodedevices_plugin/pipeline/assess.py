@@ -175,7 +175,7 @@ def assess(
         inventory = replace(inventory, problems=(*inventory.problems, *problems))
     known = Known(
         inventory=inventory,
-        index=DeviceIndex(inventory, vendors=local.vendors),
+        index=DeviceIndex(inventory, vendors=local.vendors, records=inputs.dra.records.values()),
         probes=probes,
         owned=owned,
         probe_set=probe_set,

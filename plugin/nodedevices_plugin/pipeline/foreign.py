@@ -25,7 +25,8 @@ from msgspec.structs import replace
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.text import some
 
-from nodedevices_plugin.claims.records import DraFacts
+from nodedevices_plugin.claims.records import DraFacts, Record
+from nodedevices_plugin.claims.slices import pinned_names
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     Api,
@@ -348,7 +349,15 @@ class DeviceIndex:
 
     __slots__ = ("_by_claim", "_by_id", "_by_index", "_drivers", "_inventory", "_prefix", "_vendors")
 
-    def __init__(self, inventory: Inventory, *, index_prefix: str | None = None, vendors: Vendors = VENDORS) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        index_prefix: str | None = None,
+        vendors: Vendors = VENDORS,
+        records: Iterable[Record] = (),
+    ) -> None:
+        """`records`: of claims, which keep the names of what they were given."""
         self._inventory = inventory
         self._vendors = vendors
         self._prefix = index_prefix
@@ -357,12 +366,13 @@ class DeviceIndex:
         self._by_claim: dict[tuple[str, str], IndexedPart] = {}  # by DRA driver and name
         self._drivers = {vendor.dra_driver: vendor for vendor in vendors.every if vendor.dra_driver}
         called = device_names(inventory)
+        published = pinned_names(called, records)
         for device in inventory.devices:
             fact = device.fact
             units = (Unit(device), *partitions(device))
             for unit in units:
                 self._by_id[unit.id] = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
-                self._by_claim[DRA_DRIVER, called[unit.id]] = self._by_id[unit.id]
+                self._by_claim[DRA_DRIVER, published[unit.id]] = self._by_id[unit.id]
             if (vendor := vendors.vendor_of(fact)).dra_driver:
                 for unit in units:
                     name = vendor.claim_name(unit, called[fact.id])

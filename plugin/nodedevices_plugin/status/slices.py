@@ -173,13 +173,13 @@ class SlicePublisher:
         for name in needed.deletes:
             await self._gone_or(self._store.delete_slice(name))
             self._forget(name)
+        if (needed.updates or needed.creates) and not self._owner_known:
+            self._owner, self._owner_known = await self._store.node_uid(), True
         for (name, version), spec in needed.updates.items():
             body = self._body(name, spec)
             body["metadata"]["resourceVersion"] = version
             self._wrote(spec, await self._store.update_slice(body))
         for name, spec in needed.creates.items():
-            if not self._owner_known:
-                self._owner, self._owner_known = await self._store.node_uid(), True
             self._wrote(spec, await self._store.create_slice(self._body(name, spec)))
 
     async def _gone_or(self, deletion: Any) -> None:

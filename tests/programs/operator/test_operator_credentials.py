@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from nodedevices_operator.kube import client as client_module
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
@@ -183,3 +184,24 @@ async def test_nothing_but_events_waits_where_too_many_events_were_written(api: 
     api.retry_after = 0
     await client.get(NODES)
     await client.close()
+
+
+async def test_a_watch_ends_and_can_begin_anew_when_its_credentials_have_been_replaced(
+    api: TlsApi, kube: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiohttp 3.14 wakes no reader whose session is closed: the watch of rejected pods stood still until a restart."""
+    monkeypatch.setattr(client_module, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.1)
+    began = asyncio.Event()
+
+    async def watch() -> None:
+        async for _ in kube.watch(NODES, {}):
+            began.set()
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0.1)
+    api.token = "second"
+    api.hand_out()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await watching
+    await kube.get(NODES)

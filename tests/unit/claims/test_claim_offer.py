@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from nodedevices_api.sections import Injection
 from nodedevices_common.errors import OperationError
 from nodedevices_plugin.claims.cdi_file import specification
+from nodedevices_plugin.claims.decide import Prepare
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import Record, RecordError
-from nodedevices_plugin.claims.request import ClaimError, NotNowError
+from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
 from nodedevices_plugin.claims.slices import pinned_names
 from nodedevices_plugin.granting.answers import Answers, node_containers
 from nodedevices_plugin.host.claim_files import ClaimFiles
@@ -34,6 +37,8 @@ from nodedevices_plugin.model import (
     Plan,
     SchedulableId,
 )
+from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.pipeline.foreign import DeviceIndex, IndexedPart
 from nodedevices_probe.protocol import DeviceFact
 from support.dra import allocated
 
@@ -133,9 +138,42 @@ def test_a_claim_that_is_left_keeps_its_name_when_devices_are_numbered_anew(node
             InventoryDevice(fact=_named(second.fact, "board-0"), present=True, last_seen=WHEN),
         )
     )
-    names = pinned_names(renamed, [record])
+    names = pinned_names(device_names(renamed), [record])
     assert names["ACME-1"] == "board-1"
     assert names["ACME-0"] not in {"board-0", "board-1"}
+    alone = Inventory(devices=(renamed.devices[0],))
+    assert pinned_names(device_names(alone), [record])["ACME-0"] != "board-1", "the claim's device may come back"
+    index = DeviceIndex(renamed, records=[record])
+    assert index.claimed(f"{DRA_DRIVER}/{NODE}/board-1") == IndexedPart("ACME-1")
+
+
+def test_calls_for_one_claim_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most = [0], [0]
+    prepare = node.offer.prepare
+
+    def slow(claim: Claim) -> Prepare:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.05)
+        inside[0] -= 1
+        return prepare(claim)
+
+    monkeypatch.setattr(node.offer, "prepare", slow)
+    node.stored["ml", "train"] = allocated("train", "board-0")
+    calls = [Thread(target=node.claims.prepare, args=("ml", "train", "uid-train")) for _ in range(3)]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    assert most == [1]
+
+
+def test_a_claim_is_released_only_while_it_has_what_was_looked_at(node: Node) -> None:
+    node.prepare("shared", "board-0")
+    [before] = node.offer.records.values()
+    node.prepare("shared", "board-1")
+    node.claims.unprepare("uid-shared", record=before)
+    assert [record.held for record in node.offer.records.values()] == [{"ACME-1"}]
 
 
 def _named(fact: DeviceFact, name: str) -> DeviceFact:

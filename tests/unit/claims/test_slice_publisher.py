@@ -105,3 +105,14 @@ async def test_another_writers_change_is_set_right_and_a_conflict_is_tried_again
         await api.update_slice(foreign)
         await settled()
         assert set(api.devices) == {"gpu-0"}
+
+
+async def test_a_restarted_agent_keeps_the_slices_owner() -> None:
+    api = FakeDraStore()
+    for taints in ([], [TAINT]):
+        async with publishing(api) as publisher:
+            publisher.want([device("gpu-0", **({"taints": taints} if taints else {}))], may_add=True)
+            await settled()
+        [piece] = api.slices.values()
+        assert [owner["uid"] for owner in piece["metadata"]["ownerReferences"]] == ["node-uid"]
+    assert [write.split()[0] for write in api.writes] == ["create", "update"]

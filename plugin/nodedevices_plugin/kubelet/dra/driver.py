@@ -177,13 +177,13 @@ class DraDriver:
         self, request: dra.NodePrepareResourcesRequest, _context: grpc.ServicerContext
     ) -> dra.NodePrepareResourcesResponse:
         """Each claim has its own answer: an error of one costs no other."""
-        answer = dra.NodePrepareResourcesResponse()
+        answer, until = dra.NodePrepareResourcesResponse(), self._claims.deadline()
         for claim in request.claims:
             began = perf_counter()
             of_claim = answer.claims[claim.uid]
             result = Result.GRANTED
             try:
-                for prepared in self._claims.prepare(claim.namespace, claim.name, claim.uid):
+                for prepared in self._claims.prepare(claim.namespace, claim.name, claim.uid, until=until):
                     device = of_claim.devices.add(
                         request_names=[prepared.request],
                         pool_name=self._pool,

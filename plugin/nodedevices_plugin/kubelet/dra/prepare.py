@@ -27,6 +27,7 @@ from nodedevices_plugin.model import ContainerEdits
 
 WAIT_SECONDS = 35.0  # the kubelet gives up after 45
 AGAIN_SECONDS = 0.25
+READ_AGAIN_SECONDS = 5.0  # a claim that waits may be deallocated meanwhile
 
 log = structlog.get_logger(__name__)
 
@@ -95,26 +96,40 @@ class Claims:
         self._of_claims: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
         self._locks = threading.Lock()
 
-    def prepare(self, namespace: str, name: str, uid: str) -> tuple[PreparedDevice, ...]:
-        """Raises ClaimError, whose text reaches the pod's Events, and OperationError."""
+    def prepare(self, namespace: str, name: str, uid: str, *, until: float | None = None) -> tuple[PreparedDevice, ...]:
+        """Raises ClaimError, whose text reaches the pod's Events, and OperationError. `until`: when what may come is no
+        longer waited for (time.monotonic()): one time for all claims of a call."""
         file_name(uid)  # refused before it becomes a path
-        until = time.monotonic() + self._wait_seconds
-        with self._lock(uid).lock:
+        of_claim = self._lock(uid)  # alive as long as somebody has it
+        with of_claim.lock:
+            until = self.deadline() if until is None else until
+            claim: Claim | None = None
+            read_at = 0.0
             while True:
                 try:
-                    return self._prepare(self._read(namespace, name, uid))
+                    if claim is None or time.monotonic() - read_at > READ_AGAIN_SECONDS:
+                        claim, read_at = self._read(namespace, name, uid), time.monotonic()
+                    return self._prepare(claim)
                 except (NotNowError, ClaimNotReadError):
                     if time.monotonic() + AGAIN_SECONDS > until:
                         raise
                 time.sleep(AGAIN_SECONDS)
 
-    def unprepare(self, uid: str) -> None:
-        """Release what the claim has; nothing where it has nothing. Raises OperationError."""
+    def deadline(self) -> float:
+        """Return until when a call that begins now may wait (time.monotonic())."""
+        return time.monotonic() + self._wait_seconds
+
+    def unprepare(self, uid: str, *, record: Record | None = None) -> None:
+        """Release what the claim has; nothing where it has nothing. `record`: only while it has just this. Raises
+        OperationError."""
         try:
             file_name(uid)
         except RecordError:
             return  # such a claim was never prepared
-        with self._lock(uid).lock:
+        of_claim = self._lock(uid)
+        with of_claim.lock:
+            if record is not None and self._offer.records.get(uid) is not record:
+                return
             self._files.remove(uid)
             if uid in self._offer.records:
                 self._offer.release(uid)
