@@ -4,8 +4,8 @@ decided in desired/rejected.py.
 The Event is on each pod that requested devices of the node: how many there are, how many are free, and why the others
 are not. Its name is made of the pod's uid, so that a pod has one, also from a restarted operator (409). A pod of long
 ago gets none: what the status says now is not why. The agent is given a few seconds to report who holds what. A
-controller that makes a pod after the other for a node without room must not cost the node its Events about faults:
-these have a budget of their own, and what is beyond it is not written, since it says the same.
+controller that makes a pod after the other for a node without room must not cost the node its Events about faults, nor
+other pods theirs: each controller has a budget, and what is beyond that is not written, since it says the same.
 
 Deleted are those that were rejected for want of a device with enough free memory; off by default. Such a pod is
 terminal and holds nothing, its controller has made another one, and it stays until Kubernetes' pod garbage collector,
@@ -95,13 +95,15 @@ class RejectedPodsConcern(Concern):
         self._tools.events.write(Event(EventKind.DELETING, about, what, text))
 
 
-EVENTS_AT_ONCE, SECONDS_PER_EVENT = 16, 30.0  # of one node
+EVENTS_AT_ONCE, SECONDS_PER_EVENT = 16, 30.0  # of one controller's pods on one node
+OF_THE_NODE = 4 * EVENTS_AT_ONCE
 
 
 class RejectionMemory(Struct):
     """Of one node."""
 
     budget: CallBudget
+    of_controllers: dict[str, CallBudget] = field(default_factory=dict)
     done: dict[str, float] = field(default_factory=dict)  # uids of pods about which nothing more is written, since when
 
 
@@ -116,8 +118,10 @@ class RejectionEventsConcern(Remembering[RejectionMemory]):
             return Outcome()
         memory = self._nodes.get(node)
         if memory is None:
-            memory = self._nodes[node] = RejectionMemory(CallBudget(EVENTS_AT_ONCE, SECONDS_PER_EVENT, clock))
+            memory = self._nodes[node] = RejectionMemory(CallBudget(OF_THE_NODE, SECONDS_PER_EVENT, clock))
         news = clock() - NEWS_SECONDS  # of an older pod nothing is written anyway
+        owners = {pod.owner or pod.uid for pod in there}
+        memory.of_controllers = {owner: kept for owner, kept in memory.of_controllers.items() if owner in owners}
         memory.done = {uid: since for uid, since in memory.done.items() if since > news}
         waits: list[float] = []
         for pod in there:
@@ -128,7 +132,10 @@ class RejectionEventsConcern(Remembering[RejectionMemory]):
             if seconds < SETTLE_SECONDS:
                 waits.append(SETTLE_SECONDS - seconds)
                 continue
-            if memory.budget.take():
+            own = memory.of_controllers.setdefault(
+                pod.owner or pod.uid, CallBudget(EVENTS_AT_ONCE, SECONDS_PER_EVENT, clock)
+            )
+            if own.take() and memory.budget.take():
                 about = About("Pod", pod.name, pod.uid, pod.namespace)
                 self._writer.event(Event(EventKind.UNAVAILABLE, about, EventIdentity(pod.node), text))
             else:

@@ -174,6 +174,10 @@ async def test_a_controller_that_makes_one_after_the_other_gets_a_bounded_number
     one.seconds += SECONDS_PER_EVENT
     await one.run()
     assert len(one.kube.events) == EVENTS_AT_ONCE, "one that was suppressed is never written later"
+    alone = rejected_pod("alone")["metadata"]
+    one.put(pod() | {"metadata": {key: value for key, value in alone.items() if key != "ownerReferences"}})
+    await one.run()
+    assert len(one.kube.events) == EVENTS_AT_ONCE + 1, "it costs no other pod its Event"
 
 
 async def test_between_two_watches_nothing_is_forgotten() -> None:
