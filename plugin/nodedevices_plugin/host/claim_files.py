@@ -43,7 +43,7 @@ class ClaimFiles:
         self.problem = ""  # which records could not be read at the start, and why
 
     def read(self) -> Mapping[str, Record]:
-        """Return the records by UID. Raises ClaimFilesError where the folder cannot be read: then nothing is known."""
+        """Return the records by UID. Raises ClaimFilesError where they cannot be read: then nothing is known."""
         found: dict[str, Record] = {}
         problems = []
         try:
@@ -102,8 +102,8 @@ def _read(path: Path) -> Record:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise RecordError(error.strerror or str(error)) from error
+    except OSError as error:  # of the disk, and not of this record
+        raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
     if len(content) > MAX_BYTES:
         raise RecordError(f"more than {MAX_BYTES} bytes")
     return decode(content, uid=path.stem)

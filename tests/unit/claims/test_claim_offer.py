@@ -243,6 +243,15 @@ def test_a_full_disk_is_named_with_its_file(tmp_path: Path, monkeypatch: pytest.
         files.write(Record(uid="u1", namespace="ml", name="c", prepared=()), None)
 
 
+def test_a_record_that_the_disk_does_not_give_is_waited_for_and_not_set_aside(node: Node, tmp_path: Path) -> None:
+    node.prepare("train", "board-0")
+    (tmp_path / "claims" / "other.json").mkdir()  # reading it is an error of the file system, as EIO is
+    again = ClaimFiles(tmp_path / "claims", tmp_path / "cdi", driver=DRA_DRIVER)
+    with pytest.raises(OperationError, match=r"other.json: Is a directory"):
+        again.read()
+    assert (tmp_path / "claims" / "other.json").exists()
+
+
 @pytest.mark.parametrize("uid", ["../../etc/passwd", "", "a/b", "x" * 65])
 def test_a_uid_that_is_a_path_touches_no_file(node: Node, tmp_path: Path, uid: str) -> None:
     with pytest.raises(RecordError, match="is not the UID"):
