@@ -197,6 +197,7 @@ class Agent:
             granting=self._recent.granting,
             holdings=lambda: self._holders.holdings,
             others=self._others_of_claims,
+            unwritable=lambda: self._cdi.unwritable,
             observe=self._metrics.kubelet_called,
             on_change=self._wake.set,
             keep=self._parts.keep,

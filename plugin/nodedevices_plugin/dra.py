@@ -21,9 +21,8 @@ from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.decide import ended
 from nodedevices_plugin.claims.offer import ClaimOffer
-from nodedevices_plugin.claims.records import DraFacts
+from nodedevices_plugin.claims.records import DraFacts, Record
 from nodedevices_plugin.claims.slices import Json, pinned_names, publish
-from nodedevices_plugin.host.cdi_files import unwritable
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
 from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims
@@ -74,7 +73,8 @@ class DraStores(Struct, frozen=True, kw_only=True):
 class Dra:
     """`offer`: what claims are answered from. `on_change` is called on the loop when `facts` may be others. `granting`:
     the lock under which ids are granted. `others`: says which device plugin of others serves devices that DRA is to
-    serve; "" none, None: not known. While one does, or that is not known yet, nothing is published."""
+    serve; "" none, None: not known. While one does, or that is not known yet, nothing is published. `unwritable`: why
+    no CDI file can be written; empty: no obstacle is known."""
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class Dra:
         granting: AbstractContextManager[object],
         holdings: Callable[[], Holdings],
         others: Callable[[], Awaitable[str | None]],
+        unwritable: Callable[[], str],
         observe: CallObserver,
         on_change: Callable[[], None],
         keep: Keep,
@@ -93,6 +94,7 @@ class Dra:
         self._reader = None if stores is None else stores.claims
         self._holdings = holdings
         self._others = others
+        self._unwritable = unwritable
         self._beside: str | None = None  # as `others` said last
         self._serves = asyncio.Event()
         self._on_change = on_change
@@ -166,7 +168,7 @@ class Dra:
             return f"{self._slices.problem}; DRA needs Kubernetes 1.34 or later, and the component dra"
         if not registry.is_dir():
             return f"there is no folder {registry}; install the component dra"
-        if why := unwritable(Path(self._local.cdi_dir)):
+        if why := self._unwritable():
             return f"cannot write {why}; install the component cdi"
         return ""
 
@@ -273,32 +275,30 @@ class Dra:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             for record in tuple(self.offer.records.values()):
-                holdings = self._holdings()
-                shown = {tuple(holder.claim.split("/", 1)) for holder in holdings.holders if holder.claim}
-                complete = holdings.state is HoldersState.SYNCED
-                if self._reader is None or not complete or (record.namespace, record.name) in shown:
-                    over.pop(record.uid, None)
+                looks = over.pop(record.uid, 0)
+                if not await self._has_ended(record):
                     continue
-                answer: Object | None = None
-                with suppress(ApiError):
-                    answer = await self._reader.claim(record.namespace, record.name)
-                known = {(record.namespace, record.name)} & shown
-                if not ended(record, known, answer, driver=DRA_DRIVER, pool=self._local.node_name):
-                    over.pop(record.uid, None)
+                if looks + 1 < SWEEPS:
+                    over[record.uid] = looks + 1
                     continue
-                over[record.uid] = over.get(record.uid, 0) + 1
-                if over[record.uid] < SWEEPS:
-                    continue
-                del over[record.uid]
                 log.warning("claim has ended without an unprepare", uid=record.uid, name=record.name)
                 with suppress(OperationError):
                     await self._worker.run(partial(self._claims.unprepare, record.uid, record=record))
+
+    async def _has_ended(self, record: Record) -> bool:
+        shown = _shown(self._holdings())
+        if self._reader is None or shown is None or (record.namespace, record.name) in shown:
+            return False  # the API server need not be asked
+        answer: Object | None = None
+        with suppress(ApiError):
+            answer = await self._reader.claim(record.namespace, record.name)
+        return ended(record, shown, answer, driver=DRA_DRIVER, pool=self._local.node_name)
 
     def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Called in a thread of the kubelet's call."""
         if self._reader is None or self._loop is None:
             raise ClaimNotReadError("this agent runs without an API server")
-        answer = asyncio.run_coroutine_threadsafe(_read(self._reader, namespace, name), self._loop)
+        answer = asyncio.run_coroutine_threadsafe(self._reader.claim(namespace, name), self._loop)
         try:
             return answer.result(GET_SECONDS)
         except TimeoutError as error:
@@ -314,8 +314,12 @@ class Dra:
                 self._loop.call_soon_threadsafe(self._on_change)
 
 
-async def _read(reader: ClaimReader, namespace: str, name: str) -> Object:
-    return await reader.claim(namespace, name)
+def _shown(holdings: Holdings) -> frozenset[tuple[str, str]] | None:
+    """Return namespace and name of the claims in a complete List; None: there is none."""
+    if holdings.state is not HoldersState.SYNCED:
+        return None
+    split = (holder.claim.partition("/") for holder in holdings.holders if holder.claim)
+    return frozenset((namespace, name) for namespace, _, name in split)
 
 
 def merged(plugin: tuple[Registration, ...], dra: tuple[Registration, ...]) -> tuple[Registration, ...]:

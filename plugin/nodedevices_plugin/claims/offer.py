@@ -30,6 +30,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     numbered,
 )
+from nodedevices_plugin.model.inventory import devices_by_id
 from nodedevices_plugin.model.resource_names import device_names
 
 Records = Mapping[str, Record]  # by the claim's UID
@@ -116,18 +117,16 @@ class ClaimOffer:
     def edits(self, record: Record) -> dict[str, ContainerEdits]:
         """Return what a container needs for each request, by the devices as they are now. Raises ClaimError."""
         offered = self._offered
-        parts = {
-            unit_id: (device.fact.id, part_id)
-            for device in offered.inventory.devices
-            for unit_id, part_id in ((device.fact.id, None), *((part.id, part.id) for part in device.fact.partitions))
-        }
+        devices = devices_by_id(offered.inventory)
         by_request: dict[str, list[SchedulableId]] = {}
         names: dict[str, str] = {}
         for entry in record.prepared:
-            if entry.part_id not in parts:
-                raise NotNowError(f"device {entry.result.device} ({entry.part_id}) has just left this node")
-            device_id, partition_id = parts[entry.part_id]
-            schedulable = SchedulableId(id=entry.part_id, device_id=device_id, partition_id=partition_id)
+            part_id = entry.part_id
+            if part_id not in devices:
+                raise NotNowError(f"device {entry.result.device} ({part_id}) has just left this node")
+            device_id = devices[part_id].fact.id
+            partition_id = None if part_id == device_id else part_id
+            schedulable = SchedulableId(id=part_id, device_id=device_id, partition_id=partition_id)
             by_request.setdefault(entry.result.request, []).append(schedulable)
             names.setdefault(entry.result.request, entry.resource)
         try:
@@ -148,7 +147,7 @@ def _present(inventory: Inventory) -> frozenset[str]:
         id_
         for device in inventory.devices
         if device.present
-        for id_ in (device.fact.id, *(part.id for part in device.fact.partitions))
+        for id_ in device.ids
         if id_ not in device.departed_partitions
     )
 

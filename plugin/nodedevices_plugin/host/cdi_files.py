@@ -184,7 +184,6 @@ def _parsed(raw: bytes, *, json_text: bool) -> object:
 
 RETRY_SECONDS = 10.0
 PATIENCE_SECONDS = 1.0
-MODE = 0o644  # the container runtime reads it, as any user
 
 
 class CdiFolder(Periodic):

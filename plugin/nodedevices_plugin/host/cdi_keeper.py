@@ -144,9 +144,14 @@ class CdiKeeper:
         return "; ".join(vendor.files.problem for vendor in self._vendors.values() if vendor.files.problem)
 
     @property
+    def unwritable(self) -> str:
+        """Why no file can be written; empty: no obstacle is known."""
+        return self._folder.problem
+
+    @property
     def environments(self) -> Mapping[str, CdiEnvironment]:
         """The CDI environment of each vendor on this node, by vendor."""
-        return {name: vendor.environment(self._folder.problem) for name, vendor in self._vendors.items()}
+        return {name: vendor.environment(self.unwritable) for name, vendor in self._vendors.items()}
 
     async def first(self) -> None:
         """Read the state at the start, unless it takes too long."""

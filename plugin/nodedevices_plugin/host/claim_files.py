@@ -7,7 +7,6 @@ record that cannot be read is set aside alone: it costs one claim, and not the n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,11 +16,10 @@ from nodedevices_common.files import replace
 
 from nodedevices_plugin.claims import cdi_file
 from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name
-from nodedevices_plugin.vendors import cdi_schema
-from nodedevices_plugin.vendors.cdi import Document
+from nodedevices_plugin.host import cdi_files
+from nodedevices_plugin.vendors.cdi import CdiSpec, Document
 
 MAX_BYTES = 1 << 20  # 32 results of a claim take 8 KiB
-CDI_MODE = 0o644  # the container runtime reads it, as any user
 RECORD_MODE = 0o600
 ASIDE = ".unreadable"
 
@@ -62,7 +60,7 @@ class ClaimFiles:
         return found
 
     def write(self, record: Record, document: Document | None) -> None:
-        """Write the record, then the CDI file (None: the claim needs none). Raises ClaimFilesError."""
+        """Write the record, then the CDI file (None: the claim needs none). Raises ClaimFilesError, CdiError."""
         path = self._folder / file_name(record.uid)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,18 +68,9 @@ class ClaimFiles:
                 replace(path, content, mode=RECORD_MODE, durable=True)
         except OSError as error:
             raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
-        if document is None:
-            return
-        path = self._cdi_folder / cdi_file.file_name(record.uid, self._driver)
-        if wrong := cdi_schema.problems(document):
-            raise ClaimFilesError(f"{path}: not written, since it is not valid: {'; '.join(wrong[:3])}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
-            if not _has(path, content):
-                replace(path, content, mode=CDI_MODE)
-        except OSError as error:
-            raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
+        if document is not None:
+            name = cdi_file.file_name(record.uid, self._driver)
+            cdi_files.write(self._cdi_folder, [CdiSpec(kind=document["kind"], file_name=name, document=document)])
 
     def remove(self, uid: str) -> None:
         """Remove both files, the record last. Raises ClaimFilesError; what is not there is no error."""

@@ -28,13 +28,12 @@ from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, RecentAllocations, StartGate
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, NOTHING_SENT, NewestList
+from nodedevices_plugin.kubelet.unix_server import UnixServer
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource
 from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
-from nodedevices_plugin.runtime.threads import Threads
 
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; a configuration that would exceed 3 is refused
 MAX_REQUEST_BYTES = 8 << 20  # GetPreferredAllocation may name every id twice
-STOP_GRACE_SECONDS = 1.0  # for an answer under way; streams end by themselves at once
 BEFORE_START_SECONDS = 25.0  # the kubelet gives up after 30
 MAX_CALLS = 256  # at once; the kubelet makes one at a time, but for a stream, and PreStartContainer for many containers
 
@@ -103,40 +102,24 @@ class ResourceServer:
         self._newest = NewestList(shown)
         self._changed = threading.Condition()  # for what streams read and write
         self._stopping = False
-        self._identity: sockets.FileIdentity | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads = Threads(f"kubelet {name}")
-        self._server = grpc.server(
-            self._threads,  # type: ignore[arg-type]  # grpc calls `submit` alone
-            handlers=[self._handlers()],
-            options=[("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.so_reuseport", 0)],
-            maximum_concurrent_rpcs=MAX_CALLS,
-        )
+        self._server = UnixServer(name, self.path, self._handlers(), max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES)
 
     async def start(self) -> None:
         """Raises OSError when the socket cannot be made. Afterwards the kubelet may dial."""
         self._loop = asyncio.get_running_loop()
-        try:
-            self._server.add_insecure_port(f"unix:{self.path}")
-            self._server.start()
-        except RuntimeError as error:  # grpc raises it for every failure to bind
-            raise OSError(f"cannot serve {self.name} on {self.path}: {error}") from error
-        self._identity = sockets.identity(self.path)
+        self._server.start()
 
     async def stop(self) -> None:
         """End the streams, let an answer under way finish, close and remove the socket."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        stopped = self._server.stop(STOP_GRACE_SECONDS)
-        await asyncio.to_thread(stopped.wait, STOP_GRACE_SECONDS + 1.0)
-        self._threads.end()
-        if self.has_socket():
-            self.path.unlink(missing_ok=True)
+        await self._server.stop()
 
     def has_socket(self) -> bool:
         """True while our socket is still there: the kubelet removes all sockets when it starts."""
-        return self._identity is not None and sockets.identity(self.path) == self._identity
+        return self._server.has_socket()
 
     def show(self, shown: bytes) -> None:
         """Send the kubelet this list, unless it has an equal one."""

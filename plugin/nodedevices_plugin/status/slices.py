@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -114,7 +114,7 @@ class SlicePublisher:
         self._settle(str(error))
 
     def _seen(self, news: ListedItems[Stored] | ChangedItem[Stored]) -> None:
-        before, self.refused = _names(self._stored), False
+        self.refused = False
         now = dict(self._stored or {})
         if isinstance(news, ListedItems):
             now = {found.name: found for found in news.items}
@@ -122,12 +122,12 @@ class SlicePublisher:
             now.pop(news.item.name, None)
         elif _version(now.get(news.item.name)) < _version(news.item):
             now[news.item.name] = news.item
-        self._take(now, before)
+        self._take(now)
         self._wake.set()
 
-    def _take(self, slices: dict[str, Stored], before: frozenset[str]) -> None:
-        first, self._stored = self._stored is None, slices
-        now = _names(slices)
+    def _take(self, slices: dict[str, Stored]) -> None:
+        first, before, now = self._stored is None, _names(self._stored), _names(slices)
+        self._stored = slices
         at = self._clock()
         self._gone = {
             name: left
@@ -190,14 +190,12 @@ class SlicePublisher:
                 raise
 
     def _forget(self, name: str) -> None:
-        before = _names(self._stored)
-        self._take({key: found for key, found in (self._stored or {}).items() if key != name}, before)
+        self._take({key: found for key, found in (self._stored or {}).items() if key != name})
 
     def _wrote(self, sent: Json, answer: Object) -> None:
         self.written += 1
         found = stored(answer)
-        before = _names(self._stored)
-        self._take({**(self._stored or {}), found.name: found}, before)
+        self._take({**(self._stored or {}), found.name: found})
         if lacking := dropped(sent, found.spec) - self.left_out:
             self.left_out |= lacking
             log.warning(
@@ -229,10 +227,4 @@ def _version(found: Stored | None) -> int:
 
 
 def _names(slices: Mapping[str, Stored] | None) -> frozenset[str]:
-    return frozenset(_device_names(slices or {}))
-
-
-def _device_names(slices: Mapping[str, Stored]) -> Iterator[str]:
-    for found in slices.values():
-        for device in devices_of(found.spec):
-            yield str(device.get("name"))
+    return frozenset(str(device.get("name")) for found in (slices or {}).values() for device in devices_of(found.spec))

@@ -22,15 +22,14 @@ from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
 from nodedevices_plugin.kubelet.dra.prepare import Claims
+from nodedevices_plugin.kubelet.unix_server import UnixServer
 from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
-from nodedevices_plugin.runtime.threads import Threads
 
 PLUGIN_TYPE = "DRAPlugin"
 VERSION = "v1.DRAPlugin"  # every kubelet from 1.34 on takes it
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 CHECK_SECONDS = 1.0
-STOP_GRACE_SECONDS = 1.0
 MAX_CALLS = 64  # at once; the kubelet makes one for each pod that starts
 
 log = structlog.get_logger(__name__)
@@ -63,7 +62,7 @@ class DraDriver:
         self._wanted = False
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._servers: list[_Server] = []
+        self._servers: list[UnixServer] = []
 
     def want(self, *, wanted: bool) -> None:
         """Serve while claims may come, or one is still prepared."""
@@ -95,7 +94,9 @@ class DraDriver:
         try:
             self._check()
             for path, handlers in ((self._socket, self._dra_handlers()), (self._registry, self._registry_handlers())):
-                self._servers.append(_Server(path, handlers))
+                server = UnixServer(self.name, path, handlers, max_calls=MAX_CALLS)
+                server.start()
+                self._servers.append(server)
         except OSError as error:
             await self._stop()
             self._settle(registered=False, problem=f"{error.strerror or error}: {error.filename or self._registry}")
@@ -225,33 +226,3 @@ def _failure(error: Exception, what: str, claim: dra.Claim) -> tuple[Result, str
     log.error(f"claim failed: {what}", claim=named, uid=claim.uid, exc_info=error)
     text = f"NodeDevices failed to {what} the claim ({type(error).__name__}); see the log of its agent"
     return Result.FAILED, text
-
-
-class _Server:
-    """A gRPC server on a unix socket. Raises OSError when the socket cannot be made."""
-
-    def __init__(self, path: Path, handlers: grpc.GenericRpcHandler) -> None:
-        self._path = path
-        self._threads = Threads(f"kubelet {path.name}")
-        self._server = grpc.server(
-            self._threads,  # type: ignore[arg-type]  # grpc calls `submit` alone
-            handlers=[handlers],
-            options=[("grpc.so_reuseport", 0)],
-            maximum_concurrent_rpcs=MAX_CALLS,
-        )
-        try:
-            self._server.add_insecure_port(f"unix:{path}")
-            self._server.start()
-        except RuntimeError as error:  # grpc raises it for every failure to bind
-            raise OSError(f"cannot serve on {path}: {error}") from error
-        self._identity = sockets.identity(path)
-
-    def has_socket(self) -> bool:
-        return self._identity is not None and sockets.identity(self._path) == self._identity
-
-    async def stop(self) -> None:
-        stopped = self._server.stop(STOP_GRACE_SECONDS)
-        await asyncio.to_thread(stopped.wait, STOP_GRACE_SECONDS + 1.0)
-        self._threads.end()
-        if self.has_socket():
-            self._path.unlink(missing_ok=True)
