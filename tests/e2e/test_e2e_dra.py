@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 from support.cluster import GPU, NAMESPACE, Cluster
-from support.overlay import container_patch, installed_with
+from support.driver_root import CONTROL, installed_with_root
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e]
 
-ROOT = "/var/lib/nodedevices/root"
-CONTROL = ("nvidiactl", "nvidia-uvm")
 CLASS = "gpu.nvidia.com"
 PODS = ("old", "trainer", "plain", "giant")
 LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
@@ -23,16 +21,7 @@ LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") i
 
 @pytest.fixture(scope="module")
 def with_dra(installed: Cluster) -> Iterator[None]:
-    """The components cdi, dra and driver-root, and device nodes below such a root on node b."""
-    if not isinstance(installed, RigCluster):
-        pytest.skip("makes device nodes on the nodes: only on our own rig")
-    nodes = " ".join(f"{ROOT}/dev/{name}" for name in (*CONTROL, *(f"nvidia{index}" for index in range(4))))
-    make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
-    installed.rig.node_exec(installed.b, ["sh", "-c", make])
-    place = {"name": "driver-root", "hostPath": {"path": ROOT}}
-    settings = (("NVIDIA_DEV_ROOT", ROOT), ("NODEDEVICES_CDI_WITHOUT_LIBRARIES", "true"))
-    roots = container_patch("nodedevices-agent", "agent", *settings, volumes=[place])
-    with installed_with(installed, "cdi", "dra", "driver-root", patches=[roots]):
+    with installed_with_root(installed, "cdi", "dra"):
         yield
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 from support.cluster import GPU, NAMESPACE, Cluster
-from support.overlay import container_patch, installed_with, write
+from support.driver_root import CONTROL, installed_with_root
+from support.overlay import write
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-ROOT = "/var/lib/nodedevices/root"
 DRIVER = "/var/lib/nodedevices/driver"  # as an installer on Google's nodes makes it
-CONTROL = ("nvidiactl", "nvidia-uvm")
 # Every NVIDIA node in /dev with its numbers, and whether it can be written to: the cgroup lets it.
 LOOK = """
 import json, os, stat
@@ -35,20 +34,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def with_cdi(installed: Cluster) -> Iterator[None]:
-    """The components cdi and driver-root, and device nodes below such a root on node b."""
-    if not isinstance(installed, RigCluster):
-        pytest.skip("makes device nodes on the nodes: only on our own rig")
-    nodes = " ".join(f"{ROOT}/dev/{name}" for name in (*CONTROL, *(f"nvidia{index}" for index in range(4))))
-    make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
-    installed.rig.node_exec(installed.b, ["sh", "-c", make])
-    place = {"name": "driver-root", "hostPath": {"path": ROOT}}
-    settings = (
-        ("NVIDIA_DEV_ROOT", ROOT),
-        ("NODEDEVICES_CDI_WITHOUT_LIBRARIES", "true"),
-        ("NODEDEVICES_DRIVER_DIRECTORY", DRIVER),
-    )
-    roots = container_patch("nodedevices-agent", "agent", *settings, volumes=[place])
-    with installed_with(installed, "cdi", "driver-root", patches=[roots]):
+    with installed_with_root(installed, "cdi", NODEDEVICES_DRIVER_DIRECTORY=DRIVER):
         yield
 
 
