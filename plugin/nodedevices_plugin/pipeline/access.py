@@ -136,16 +136,19 @@ def refusal(active: Effective | None, requested: Effective, devices: Devices) ->
     """
     before = _needs(active, devices)
     needs = _needs(requested, devices).items()
-    why = next((why for name, need in needs if (why := _refused(need, before.get(name), devices.found(name)))), "")
+    or_else = "" if requested.by_dra else ", or use envvar"
+    reasons = (_refused(need, before.get(name), devices.found(name), or_else=or_else) for name, need in needs)
+    why = next(filter(None, reasons), "")
     listed = requested.sections.injection.device_list_strategies
     strategies = ", ".join(strategy for strategy in listed if strategy in STRATEGIES)
     return PlanError("injection.deviceListStrategies", strategies, why) if why else None
 
 
-def _refused(needs: CdiNeeds, before: CdiNeeds | None, found: CdiEnvironment) -> str:
-    """`before`: of the configuration in effect; None: in it containers get no device by CDI name."""
+def _refused(needs: CdiNeeds, before: CdiNeeds | None, found: CdiEnvironment, *, or_else: str) -> str:
+    """`before`: of the configuration in effect; None: in it containers get no device by CDI name. `or_else`: what else
+    than a CDI file would do, if anything."""
     if before is None and found.unwritable and (needs.specs or not needs.present):
-        return f"cannot write {found.unwritable}; install the component cdi (manifests/components/cdi), or use envvar"
+        return f"cannot write {found.unwritable}; install the component cdi (manifests/components/cdi){or_else}"
     if needs.nodes_will_do or (before is not None and not before.nodes_will_do):
         return ""
     return cdi.missing(needs.specs, found, active=before is not None)

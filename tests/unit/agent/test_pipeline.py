@@ -578,6 +578,9 @@ def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -
         "the previous configuration stays in effect"
     )
     assert node.world.active.effective.sections.injection.device_list_strategies == ("envvar",)
+    node.given(seen=seen({**BY_CDI, "serving": {"api": "DRA"}}, config_hash="c")).wait()
+    assert "install the component cdi (manifests/components/cdi); the" in node.world.config.message, "not envvar"
+    node.given(seen=seen(BY_CDI, config_hash="b")).wait()
     node.given(cdi=found(WRITABLE)).wait()
     assert (node.config, node.world.config.applied_hash, node.counts) == ("Applied", "b", {GPU: (2, 2)})
     assert node.world.active.effective.sections.injection.device_list_strategies == ("cdi-cri",)
