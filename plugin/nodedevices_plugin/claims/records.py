@@ -48,6 +48,12 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the parts that no other claim may get: not those of administrators."""
         return frozenset(entry.part_id for entry in self.prepared if not entry.result.admin)
 
+    @property
+    def administered(self) -> frozenset[tuple[str, str]]:
+        """Return the claim, with each part that others may have beside it."""
+        claim, parts = f"{self.namespace}/{self.name}", {entry.part_id for entry in self.prepared}
+        return frozenset((claim, part) for part in parts - self.held)
+
 
 class DraFacts(Struct, frozen=True, kw_only=True):
     """What the agent's DRA side knows, for the pipeline.

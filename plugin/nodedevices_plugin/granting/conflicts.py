@@ -14,8 +14,9 @@ an old List says would fail each pod that follows another one on its device.
 
 So an Allocate is compared by the Lists after it, the first of which is called within a second. What two Lists in a row
 show is certain: one is put together pod by pod, while the kubelet ends and admits others. A container that restarts,
-and containers of one pod that have the same ids one after the other (init containers), are no two holders. Nor is a pod
-that has ended and is listed still: the kubelet takes its devices from it before it lists or allocates them.
+and containers of one pod that have the same ids one after the other (init containers), are no two holders. Nor are the
+pods of one claim, nor a pod that has ended and is listed still: the kubelet takes its devices from it before it lists
+or allocates them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from nodedevices_common.text import some
 
 from nodedevices_plugin.granting.answers import NodeContainers, edits
 from nodedevices_plugin.model import (
+    DRA_DRIVER,
     AllocationError,
     ContainerEdits,
     Grant,
@@ -127,22 +129,29 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def held_twice(
-    held: Iterable[HeldId], *, by_nature: Set[str] = frozenset(), departed: Set[str] = frozenset()
+    held: Iterable[HeldId],
+    *,
+    by_nature: Set[str] = frozenset(),
+    departed: Set[str] = frozenset(),
+    administrators: Set[tuple[str, str]] = frozenset(),
 ) -> tuple[DoubleAllocation, ...]:
     """Return what more than one pod holds, sorted: one id, or a whole device or partition and a part of it.
 
-    DRA claims are left out: one may be for several pods. `by_nature`: resources that several containers use without a
-    sharing mode: only the same id is the same thing. `departed`: partitions that no longer exist, and whose place
-    another one may have.
+    A claim counts once, however many pods share it, and only one of our driver: whether another's claims share a device
+    no List shows. `by_nature`: resources that several containers use without a sharing mode: only the same id is the
+    same thing. `departed`: partitions that no longer exist, and whose place another one may have. `administrators`:
+    claims with a part of which they have admin access.
     """
     by_device: dict[str, list[HeldId]] = {}
     for held_id in held:
-        if held_id.holder and held_id.resource is not None:
+        counts = held_id.resource is not None or held_id.driver == DRA_DRIVER
+        if held_id.holder and counts and (held_id.claim, held_id.part_id) not in administrators:
             by_device.setdefault(held_id.device_id, []).append(held_id)
     found: dict[tuple[str, str], set[str]] = {}
     for device_id, ids in by_device.items():
         for id_, pods in (*_same_ids(ids), *_parts(ids, by_nature, departed)):
-            found.setdefault((device_id, id_), set()).update(pods)
+            if len(pods) > 1:
+                found.setdefault((device_id, id_), set()).update(pods)
     return tuple(
         DoubleAllocation(device_id=device_id, id=id_, pods=tuple(sorted(pods)))
         for (device_id, id_), pods in sorted(found.items())
@@ -150,30 +159,27 @@ def held_twice(
 
 
 def _same_ids(ids: Iterable[HeldId]) -> Iterator[tuple[str, Set[str]]]:
-    pods: dict[tuple[str | None, str], set[str]] = {}
-    for schedulable in ids:
-        pods.setdefault((schedulable.resource, schedulable.id), set()).add(schedulable.holder)
-    for (_, id_), of_id in pods.items():
-        if len(of_id) > 1:
-            yield id_, of_id
+    same: dict[tuple[str | None, str], list[HeldId]] = {}
+    for held_id in ids:
+        same.setdefault((held_id.resource, held_id.id), []).append(held_id)
+    for (_, id_), of_id in same.items():
+        if len({held_id.owner for held_id in of_id}) > 1:
+            yield id_, {held_id.holder for held_id in of_id}
 
 
 def _parts(ids: Iterable[HeldId], by_nature: Set[str], departed: Set[str]) -> Iterator[tuple[str, Set[str]]]:
-    """Yield each whole device or partition of which another pod has all or some."""
-    taken = {
-        (
-            schedulable.partition_id,
-            schedulable.holder,
-            schedulable.replica is None or is_core(schedulable.id),
-        ): schedulable.part_id
-        for schedulable in ids
-        if schedulable.resource not in by_nature and schedulable.partition_id not in departed
-    }
-    for (partition_id, holder, whole), part_id in taken.items():
+    """Yield each whole device or partition of which another owner has all or some, with the pods of all."""
+    taken: dict[tuple[str | None, tuple[str, str], bool], list[HeldId]] = {}
+    for held_id in ids:
+        if held_id.resource not in by_nature and held_id.partition_id not in departed:
+            all_of_it = held_id.replica is None or is_core(held_id.id)
+            taken.setdefault((held_id.partition_id, held_id.owner, all_of_it), []).append(held_id)
+    for (partition_id, owner, whole), own in taken.items():
         others = {
-            pod
-            for other, pod, all_of_it in taken
-            if pod != holder and (partition_id in {None, other} or (other is None and not all_of_it))
+            held_id.holder
+            for (other, another, all_of_it), theirs in taken.items()
+            if another != owner and (partition_id in {None, other} or (other is None and not all_of_it))
+            for held_id in theirs
         }
         if whole and others:
-            yield part_id, {holder, *others}
+            yield own[0].part_id, {held_id.holder for held_id in own} | others

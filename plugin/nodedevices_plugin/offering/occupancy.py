@@ -32,6 +32,7 @@ class HeldId(Struct, frozen=True, kw_only=True):
     partition_id: str | None = None
     replica: int | None = None
     holder: str = ""  # <namespace>/<pod>; "": not known
+    claim: str = ""  # <namespace>/<name>, of a claim that a pod has
     key: str = ""
 
     @property
@@ -42,6 +43,11 @@ class HeldId(Struct, frozen=True, kw_only=True):
     def part_id(self) -> str:
         """The partition's id, or the device's where it is whole."""
         return self.partition_id or self.device_id
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """What it was given to, with its kind: a claim, which several pods may share, or a pod."""
+        return ("claim", self.claim) if self.claim else ("pod", self.holder)
 
 
 class Parts(Struct, frozen=True, kw_only=True):

@@ -89,16 +89,16 @@ def held(
     (`unconfirmed`), by whom the kubelet's checkpoint alone knows, and by claims. `given`: which devices held ids named
     when they were granted (pipeline.places): a name may be another device's by now, and then both are held. `dra`:
     claims that were prepared, init containers' too, and devices that a claim may be allocated now."""
-    found: dict[tuple[str | None, str, str], HeldId] = {}
+    found: dict[tuple[str | None, str, str, str], HeldId] = {}
     taken: set[tuple[str | None, str]] = set()
 
-    def add(resource: str | None, id_: str, holder: str) -> None:
+    def add(resource: str | None, id_: str, holder: str, claim: str = "") -> None:
         for part in _parts(resource, id_, index, given):
             own = _own_id(resource, id_, part)
             if not holder and (resource, own) in taken:
                 continue
             taken.add((resource, own))
-            found[resource, own, holder] = HeldId(
+            found[resource, own, holder, claim] = HeldId(
                 resource=resource,
                 driver=id_.partition("/")[0] if resource is None else "",
                 id=own,
@@ -106,12 +106,13 @@ def held(
                 partition_id=part.partition_id,
                 replica=None if resource is None else split(id_)[1],
                 holder=holder,
+                claim=claim,
                 key=held_key(resource, id_),
             )
 
     for holder in holdings.holders:
         for id_ in holder.ids:
-            add(holder.resource, id_, f"{holder.namespace}/{holder.pod}")
+            add(holder.resource, id_, f"{holder.namespace}/{holder.pod}", holder.claim or "")
     for recent in unconfirmed:
         for id_ in recent.ids:
             add(recent.resource, id_, "")
@@ -122,7 +123,7 @@ def held(
     for part in (*by_claims, *map(index.in_slices, sorted(dra.in_slices))):
         if part is not None and (None, part.id) not in taken:
             taken.add((None, part.id))
-            found[None, part.id, ""] = HeldId(
+            found[None, part.id, "", ""] = HeldId(
                 resource=None, driver=DRA_DRIVER, id=part.id, device_id=part.device_id, partition_id=part.partition_id
             )
     return tuple(found.values())

@@ -267,6 +267,7 @@ def _compared(assessed: Assessment, index: DeviceIndex, plan: Plan | None) -> Co
         held(every, (), index),
         by_nature={resource.name for resource in (plan or Plan()).resources if resource.sharing.name == SHARED},
         departed=Parts.from_inventory(world.inventory).departed,
+        administrators={pair for record in assessed.inputs.dra.records.values() for pair in record.administered},
     )
     return before.after(latest, holdings.taken)
 

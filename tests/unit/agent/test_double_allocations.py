@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
+from nodedevices_plugin.claims.request import Result
 from nodedevices_plugin.granting.conflicts import Comparison, DoubleAllocation, held_twice
-from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_plugin.model import DRA_DRIVER, Holder, HoldersState, Holdings
 from nodedevices_plugin.offering.occupancy import HeldId
 from support.cases import cases
 from support.facts import START, gpu, gpu_id
@@ -18,6 +20,13 @@ def held(
     id_: str, pod: str, *, resource: str | None = GPU, part: str | None = None, replica: int | None = None
 ) -> HeldId:
     return HeldId(resource=resource, id=id_, device_id="GPU-0", partition_id=part, replica=replica, holder=pod)
+
+
+def by_claim(pod: str, claim: str = "", *, driver: str = DRA_DRIVER, part: str | None = None) -> HeldId:
+    """`claim`: by default one of the pod's own, that has its name."""
+    id_ = part or "GPU-0"
+    made = HeldId(resource=None, driver=driver, id=id_, device_id="GPU-0", partition_id=part, holder=pod)
+    return replace(made, claim=claim or pod)
 
 
 WHOLE = held("GPU-0", "ml/a")
@@ -36,6 +45,11 @@ MIG = held("MIG-1", "ml/a", part="MIG-1")
     (MIG, held("GPU-0::3", "ml/b", replica=3), "MIG-1"),
     (MIG, held("MIG-1::0", "ml/b", part="MIG-1", replica=0), "MIG-1"),
     (held("GPU-0::core.7", "ml/a", replica=7), held("GPU-0::1Gi.3", "ml/b", replica=3), "GPU-0"),
+    (by_claim("ml/a"), by_claim("ml/b"), "GPU-0"),
+    (by_claim("ml/a"), held("GPU-0", "ml/b"), "GPU-0"),
+    (by_claim("ml/a"), held("GPU-0::3", "ml/b", replica=3), "GPU-0"),
+    (by_claim("ml/a"), by_claim("ml/b", part="MIG-1"), "GPU-0"),
+    (by_claim("ml/a", part="MIG-1"), held("MIG-1", "ml/b", part="MIG-1"), "MIG-1"),
 )
 def test_s31_the_same_device_of_two_pods_is_found_under_whatever_ids(one: HeldId, other: HeldId, id_: str) -> None:
     expected = (DoubleAllocation(device_id="GPU-0", id=id_, pods=("ml/a", "ml/b")),)
@@ -47,12 +61,24 @@ def test_s31_the_same_device_of_two_pods_is_found_under_whatever_ids(one: HeldId
     held("GPU-0::2", "ml/b", replica=2),
     held("GPU-0::1", "ml/a", resource="nvidia.com/gpu.shared", replica=1),
     held("GPU-0::1", "", replica=1),
-    held("gpu.nvidia.com/n1/gpu-0", "ml/b", resource=None),
+    by_claim("ml/b", driver="gpu.nvidia.com"),
     replace(held("GPU-0::1", "ml/b", replica=1), device_id="GPU-1"),
-    ids=["another-share", "the-same-pod", "a-holder-that-is-not-known", "a-claim", "another-device"],
+    ids=["another-share", "the-same-pod", "a-holder-that-is-not-known", "a-claim-of-another-driver", "another-device"],
 )
 def test_what_two_pods_may_have_is_no_double_allocation(other: HeldId) -> None:
     assert held_twice([SHARE, other]) == ()
+
+
+def test_the_pods_of_one_claim_and_those_of_administrators_have_it_together() -> None:
+    shared = [by_claim("ml/a", "ml/both"), by_claim("ml/b", "ml/both")]
+    assert held_twice(shared) == ()
+    assert held_twice([*shared, held("GPU-0", "ml/a")])[0].pods == ("ml/a", "ml/b")
+    assert held_twice([*shared, by_claim("ml/c")])[0].pods == ("ml/a", "ml/b", "ml/c")
+    looks = by_claim("ops/monitor")
+    assert held_twice([*shared, looks], administrators={("ops/monitor", "GPU-0")}) == ()
+    assert held_twice([*shared, looks], administrators={("ops/monitor", "GPU-1"), ("ml/x", "GPU-0")})
+    assert held_twice([by_claim("ml/a"), by_claim("ml/a", "ml/second")]) == (), "one pod"
+    assert held_twice([by_claim("ml/a", part="MIG-1"), by_claim("ml/b", part="MIG-2")]) == ()
 
 
 def test_side_by_side_gone_shared_by_nature_or_one_after_the_other_are_none() -> None:
@@ -106,6 +132,23 @@ def test_a_step_finds_it_with_the_second_list_and_looks_for_that_by_itself(node:
     node.given(holdings=lists(7.0, A, B)).wait(1.0)
     assert node.world.allocations.found == TWICE
     node.given(holdings=lists(12.0, B)).wait(5.0)
+    assert not node.world.allocations.found
+
+
+def claimant(name: str) -> Holder:
+    """The container of a pod with a claim of that name, which has the node's first device."""
+    device = f"{DRA_DRIVER}/n1/gpu-0"
+    return Holder(namespace="ml", pod=name, container="main", claim=f"ml/{name}", ids=(device,), since=START)
+
+
+def test_claims_are_told_apart_in_steps_and_a_record_says_who_only_looks(node: Node) -> None:
+    for taken in (2.0, 7.0):
+        node.given(holdings=lists(taken, claimant("a"), claimant("b"))).wait(1.0)
+    assert node.world.allocations.found == TWICE
+    result = Result(request="gpu", device="gpu-0", admin=True)
+    given = Prepared(result=result, part_id=gpu_id(0), resource=GPU)
+    looks = Record(uid="u", namespace="ml", name="b", prepared=(given,))
+    node.given(holdings=lists(12.0, claimant("a"), claimant("b")), dra=DraFacts(records={"u": looks})).wait(1.0)
     assert not node.world.allocations.found
 
 
