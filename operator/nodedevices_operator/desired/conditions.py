@@ -122,7 +122,8 @@ def _stopped(record: NodeDevicesRecord) -> bool:
 
 
 def _none_allocatable(record: NodeDevicesRecord, node: NodeRecord) -> bool:
-    """The kubelet shows none of what the agent says is healthy (and the agent says so of something)."""
+    """The kubelet shows none of what the agent says is healthy (and the agent says so of something). Names that DRA
+    serves it never shows."""
     served = [it.name for it in record.resources if it.managed_by == "plugin" and it.healthy > 0]
     return bool(served) and all(node.allocatable.get(name, 0) == 0 for name in served)
 

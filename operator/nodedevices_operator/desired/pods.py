@@ -252,23 +252,31 @@ def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder
 _KINDS = ("limits", "requests")
 
 
+# A CDI name that no device has: of a claim (`nodedevices.io/claim=<uid>-<request>`), or an index.
+_UNTOLD = re.compile(r"[^=]*(/claim=.*|=[0-9]+(:[0-9]+)?)", re.DOTALL)
+
+
 def _listed_ids(status: Mapping[str, Any], holder: HolderRecord) -> list[str]:
-    """Device ids in allocatedResourcesStatus of the holder's container and resource (KEP-4680; default since 1.36)."""
+    """Device ids in allocatedResourcesStatus of the holder's container and resource (KEP-4680; default since 1.36). Of
+    a claim's device it is its first CDI name, where it has one, which may not say which device it is."""
     statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
     return [
-        str(item.get("resourceID", ""))
+        identity
         for container in statuses
         if container.get("name") == holder.container
         for resource in container.get("allocatedResourcesStatus") or ()
         if (holder.resource and resource.get("name") == holder.resource)
         or (holder.claim and str(resource.get("name", "")).startswith("claim:"))
         for item in resource.get("resources") or ()
+        for identity in [str(item.get("resourceID", ""))]
+        if not (holder.claim and _UNTOLD.fullmatch(identity))
     ]
 
 
 def _matches(identity: str, held: set[str]) -> bool:
-    """A replica (`uuid::3`) is its device; a DRA device (`driver/pool/name`) is known by its last part, too."""
-    return identity in held or identity.split("::", maxsplit=1)[0] in held or identity.rsplit("/", 1)[-1] in held
+    """A replica (`uuid::3`) is its device; a claim's (`driver/pool/name`, or the CDI name `kind=name`) is known by its
+    last part, too."""
+    return bool({identity, identity.split("::", 1)[0], identity.rsplit("/", 1)[-1], identity.rsplit("=", 1)[-1]} & held)
 
 
 # --- what is written -------------------------------------------------------------------------------------------------

@@ -83,9 +83,13 @@ class NodeShares(Struct, frozen=True):
 
 
 def read(raw: Raw) -> NodeShares:
-    """Raises nothing for what a status contains."""
+    """Raises nothing for what a status contains. What DRA serves has no shares here: the scheduler allocates it."""
     status = mapping(raw.get("status"))
-    listed = {str(resource.get("name", "")): resource for resource in mappings(status.get("resources"))}
+    listed = {
+        str(resource.get("name", "")): resource
+        for resource in mappings(status.get("resources"))
+        if resource.get("managedBy") != "dra"
+    }
     found: dict[str, list[SharedDevice]] = {}
     left_out = False  # are there partitions that are not listed, and may have room? Then the node passes
     for device in mappings(status.get("devices")):

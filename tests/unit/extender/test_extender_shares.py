@@ -98,6 +98,13 @@ def test_what_a_report_does_not_say_is_nothing() -> None:
     assert read({"status": {"devices": [nameless], "resources": by_memory}}).resources[MEMORY].devices[0].id == ""
 
 
+def test_what_dra_serves_has_no_shares_here() -> None:
+    raw = node_devices("n1", gpu(0, 24))
+    assert read(raw).resources
+    raw["status"]["resources"][0]["managedBy"] = "dra"
+    assert not read(raw).resources
+
+
 @cases("lacks", "resource", "free")
 def test_a_device_that_is_not_shared_by_memory_hides_none_after_it(lacks: str) -> None:
     raw = node_devices("n1", gpu(0, 24), gpu(1, 24))

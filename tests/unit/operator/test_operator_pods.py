@@ -111,11 +111,33 @@ def test_whose_pod_by_claim(claim: str, answer: HolderMatch) -> None:
     assert pods.match_holder(seen, concern(resource=None, claim=claim), SCOPE) is answer
 
 
-def test_a_dra_device_is_known_by_its_last_part_and_affected_pods_are_bounded() -> None:
-    listed = allocated("gpu.nvidia.com/n1/gpu-3", "claim:gpus/one")
+LONG_BEFORE = {"startTime": "2026-11-21T08:00:00Z"}
+LATER = {"startTime": "2026-11-21T16:00:00Z"}
+
+
+@cases(
+    ("identity", "more", "answer"),
+    ("gpu.nvidia.com/n1/gpu-3", LATER, HolderMatch.YES),
+    ("nodedevices.io/n1/gpu-3", LATER, HolderMatch.YES),
+    ("nodedevices.io/n1/gpu-4", LONG_BEFORE, HolderMatch.NO),
+    ("nvidia.com/gpu=GPU-3", LATER, HolderMatch.YES),
+    ("nvidia.com/gpu=GPU-4", LONG_BEFORE, HolderMatch.NO),
+    ("nvidia.com/gpu=3", LONG_BEFORE, HolderMatch.YES),  # an index, which is as good as nothing:
+    ("nvidia.com/gpu=3:1", LATER, HolderMatch.NO),  # the times decide
+    ("nodedevices.io/claim=0a1b-gpu", LONG_BEFORE, HolderMatch.YES),
+    ("nodedevices.io/claim=0a1b-gpu", LATER, HolderMatch.NO),
+    ("k8s.gpu.nvidia.com/claim=0a1b-gpu-4", LONG_BEFORE, HolderMatch.YES),
+)
+def test_a_claims_device_is_known_by_its_name_or_its_cdi_name_where_that_says_which_it_is(
+    identity: str, more: dict[str, Any], answer: HolderMatch
+) -> None:
     claims = [{"name": "one", "resourceClaimName": "gpus"}]
-    seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=listed)
-    assert pods.match_holder(seen, concern(resource=None, claim="gpus"), SCOPE) is HolderMatch.YES
+    status = allocated(identity, "claim:one/gpu") | more
+    seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=status)
+    assert pods.match_holder(seen, concern(resource=None, claim="gpus"), SCOPE) is answer
+
+
+def test_affected_pods_are_bounded() -> None:
     entries = [Affected("ml", f"pod-{index}", f"uid-{index}", "GPU-0", "Xid79", SINCE) for index in range(400)]
     kept = pods.bounded([entries[0], *entries])
     assert len(kept) == len({it.uid for it in kept}) == 256

@@ -66,6 +66,13 @@ def test_nothing_allocatable_is_right_where_nothing_is_served_or_another_plugin_
     assert follow((0, both, half), (500, both, half))[-1].reason == "Fresh"
 
 
+def test_what_dra_serves_is_never_allocatable_and_what_the_plugin_serves_beside_it_still_counts() -> None:
+    by_dra = record(device(0), resources=[resource(1, 1, by="dra")])
+    assert follow((0, by_dra, DARK), (500, by_dra, DARK))[-1].reason == "Fresh"
+    both = record(device(0), resources=[resource(1, 1), resource(1, 1, name="nvidia.com/mig-1g", by="dra")])
+    assert follow((0, both, DARK), (500, both, DARK))[-1].reason == "AgentLost"
+
+
 def test_a_heartbeat_is_overdue_by_our_own_clock_whatever_the_nodes_says() -> None:
     late = record(device(0), heartbeat="1999-01-01T00:00:00Z")
     said = follow((0, late, BRIGHT), (OVERDUE_AFTER_SECONDS - 1, late, BRIGHT), (OVERDUE_AFTER_SECONDS, late, BRIGHT))
