@@ -48,6 +48,8 @@ async def test_a_killed_agent_comes_back_with_the_same_ids_and_never_offers_the_
     agent.edit(h100s(xid79=3, field_230=False))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
     ids, [bad] = set(kubelet.views[GPU].devices), kubelet.views[GPU].unhealthy
+    # The kubelet is told after a quarter of a second, even if the disk is slow.
+    await agent.until(lambda: bad in json.loads(agent.state_file.read_text())["verdicts"])
     await _kill(agent, kubelet)
     told_before = len(kubelet.views[GPU].updates)
     agent.edit(h100s(field_230=False))  # the probe forgets with its process: only the state file remembers

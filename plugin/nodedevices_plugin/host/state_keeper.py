@@ -24,7 +24,7 @@ from nodedevices_plugin.status.metrics import AgentMetrics
 
 log = structlog.get_logger(__name__)
 
-FIRST_SECONDS = 0.25  # how long a new fault waits for the state file before it is sent to the kubelet
+FIRST_SECONDS = 0.25  # as long a new fault waits for a write of the state file before it is sent to the kubelet
 TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evidence of a known fault
 RETRY_SECONDS = 10.0
 END_SECONDS = 1.0  # of the agent, which its pod gives 30 s
@@ -34,8 +34,17 @@ HANGS_SECONDS = 5.0  # until a write that does not return is reported
 class StateKeeper:
     """One state file. `on_written` is called after each write, also after a failed one."""
 
-    def __init__(self, path: Path, *, metrics: AgentMetrics, on_written: Callable[[], None], local: Local) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        metrics: AgentMetrics,
+        on_written: Callable[[], None],
+        local: Local,
+        first_seconds: float = FIRST_SECONDS,
+    ) -> None:
         self._local = local
+        self._first_seconds = first_seconds
         self.worker = Worker("state-file")  # its own: what hangs elsewhere must not keep a verdict from being saved
         self.saved: Effective | None = None  # the configuration that the file has
         self.problem: str | None = None  # why it cannot be written
@@ -74,6 +83,8 @@ class StateKeeper:
 
     async def keep(self, state: State, now: float) -> float | None:
         """Save it where it differs. `now`: time.monotonic(). Returns when to call again, when something is left."""
+        if self._writing is not None and not same_but_times(state, self._written):
+            await asyncio.wait((self._writing,), timeout=max(0.0, self._written_at + self._first_seconds - now))
         if self._writing is not None:
             if (hangs_at := self._written_at + HANGS_SECONDS) > now:
                 return hangs_at
@@ -90,7 +101,7 @@ class StateKeeper:
         writing = self._writing = self.worker.submit(lambda: self._file.save(state))
         writing.add_done_callback(partial(self._on_done, state))
         if urgent:
-            await asyncio.wait((writing,), timeout=FIRST_SECONDS)
+            await asyncio.wait((writing,), timeout=self._first_seconds)
         return None
 
     async def end(self, state: State) -> None:

@@ -55,6 +55,26 @@ async def test_at_the_end_what_waits_for_its_time_is_saved(tmp_path: Path) -> No
     assert keeper.load() == later
 
 
+async def test_a_fault_waits_for_the_write_before_its_own_and_then_for_its_own(tmp_path: Path) -> None:
+    keeper = StateKeeper(
+        tmp_path / "state.json",
+        metrics=AgentMetrics(facts=lambda: None, probes=dict),
+        on_written=lambda: None,
+        local=parse(["--node-name=n1"], {}),
+        first_seconds=PATIENCE_SECONDS,
+    )
+    slow = threading.Event()
+    keeper.worker.submit(slow.wait)
+    async with asyncio.TaskGroup() as kept:
+        kept.create_task(keeper.keep(State(boot_id="boot-1"), 100.0))
+        await asyncio.sleep(0)
+        fault = kept.create_task(keeper.keep(State(boot_id="boot-2"), 100.1))
+        await asyncio.sleep(0)
+        assert not fault.done()
+        slow.set()
+    assert keeper.load().boot_id == "boot-2"
+
+
 async def test_a_disk_that_hangs_does_not_keep_the_agent_from_its_end(tmp_path: Path) -> None:
     keeper = StateKeeper(
         tmp_path / "state.json",
