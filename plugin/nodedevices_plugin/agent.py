@@ -152,6 +152,7 @@ class Agent:
         self._metrics = AgentMetrics(
             facts=lambda: self._reporter.facts,
             probes=lambda: {name: source.counters for name, source in self._probes.sources.items()},
+            dra=lambda: self._dra.counters,
             parts=self._parts,
             telemetry=local.telemetry,
         )

@@ -38,7 +38,7 @@ from nodedevices_plugin.model import (
     RegistrationState,
     Verdict,
 )
-from nodedevices_plugin.model.plan import CallObserver
+from nodedevices_plugin.model.plan import CallObserver, DraCounters
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.flags import Local
@@ -159,6 +159,14 @@ class Dra:
         """Why claims or slices are not as they should be; empty: they are."""
         slices = self._slices.problem if self._slices is not None and self._wanted.is_set() else ""
         return "; ".join(filter(None, (self._files.problem, self._driver.problem, slices)))
+
+    @property
+    def counters(self) -> DraCounters | None:
+        """None: no configuration has asked for DRA, and no claim is left of one that did."""
+        if not self._wanted.is_set():
+            return None
+        written = self._slices.written if self._slices is not None else 0
+        return DraCounters(driver=DRA_DRIVER, prepared=len(self.offer.records), slice_writes=written)
 
     def _unavailable(self) -> str:
         registry = Path(self._local.kubelet_dir) / "plugins_registry"

@@ -147,6 +147,16 @@ async def test_slices_that_the_kubelet_deletes_come_back_and_nothing_is_written_
     await kubelet.until(lambda: set(running.api.devices) == {"gpu-0", "gpu-1"})
 
 
+async def test_slices_that_cannot_be_written_are_said_until_they_are(running: Node, kubelet: StandInKubelet) -> None:
+    await kubelet.until(lambda: running.condition("SlicesPublished")[0] == "Published")
+    running.api.problem = ApiError("503 the API server is away", status=503)
+    running.api.wipe()
+    await kubelet.until(lambda: running.condition("SlicesPublished") == ("NotPublished", "503 the API server is away"))
+    running.api.problem = None
+    await kubelet.until(lambda: running.condition("SlicesPublished")[0] == "Published")
+    assert set(running.api.devices) == {"gpu-0", "gpu-1"}
+
+
 async def test_a_device_is_no_other_claims_until_the_first_gives_it_back(running: Node) -> None:
     first, second = (running.api.give(allocated(name, "gpu-0")) for name in ("first", "second"))
     await running.dra.prepare(first)

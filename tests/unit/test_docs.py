@@ -13,7 +13,7 @@ from nodedevices_api.fields import RecoveryAction
 from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_kubectl.commands import COMMANDS
 from nodedevices_plugin.health import levels
-from nodedevices_plugin.model.plan import ProbeCounters
+from nodedevices_plugin.model.plan import DraCounters, ProbeCounters
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import metrics
@@ -122,7 +122,8 @@ def test_every_metric_that_an_agent_shows_is_on_the_page_and_no_other() -> None:
     agent = metrics.AgentMetrics(
         facts=lambda: shown, probes=lambda: {"nvml": ProbeCounters()}, parts=Parts(), telemetry=True
     )
-    shared = metrics.AgentMetrics(facts=by_memory, probes=dict)
+    dra = DraCounters(driver="nodedevices.io", prepared=1, slice_writes=1)
+    shared = metrics.AgentMetrics(facts=by_memory, probes=dict, dra=lambda: dra)
     names = exposed(agent.registry) | exposed(shared.registry)
     assert names == {row.name for row in (*metrics.ROWS, *TELEMETRY_ROWS)}
 

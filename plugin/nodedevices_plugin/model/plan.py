@@ -254,6 +254,14 @@ class ProbeCounters(Struct):
     kills: int = 0  # for silence
 
 
+class DraCounters(Struct, frozen=True, kw_only=True):
+    """For metrics. `slice_writes`: since the agent started."""
+
+    driver: str
+    prepared: int  # claims that have devices of this node now
+    slice_writes: int
+
+
 class Refused(Struct, frozen=True, kw_only=True):
     """A configuration that is not applied, and why. `section`: of a policy; empty: none. `field`: its place, where
     known."""

@@ -19,7 +19,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nodedevices_plugin.model.plan import KubeletCall, Method, ProbeCounters, Result
+from nodedevices_plugin.model.plan import DraCounters, KubeletCall, Method, ProbeCounters, Result
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import samples
 from nodedevices_plugin.status.facts import NodeFacts
@@ -32,7 +32,8 @@ READ_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0)  # after 15 s withou
 
 
 class AgentMetrics(Exposition):
-    """The registry of one agent. `facts` and `probes` (counters by a probe's name) are read at each scrape."""
+    """The registry of one agent. `facts`, `probes` (counters by a probe's name) and `dra` (None: nothing is served by
+    it) are read at each scrape."""
 
     _build_info = gauge("nodedevices_build_info", "Version of the agent.", "version")
     fault_to_kubelet = histogram(
@@ -129,12 +130,15 @@ class AgentMetrics(Exposition):
         *,
         facts: Callable[[], NodeFacts | None],
         probes: Callable[[], Mapping[str, ProbeCounters]],
+        dra: Callable[[], DraCounters | None] = lambda: None,
         parts: Supervisor | None = None,
         telemetry: bool = False,
     ) -> None:
         super().__init__()
         self._facts = facts
-        self.registry.register(_State(facts=facts, probes=probes, parts=parts or Supervisor(), telemetry=telemetry))
+        self._dra = dra
+        parts = parts or Supervisor()
+        self.registry.register(_State(facts=facts, probes=probes, dra=dra, parts=parts, telemetry=telemetry))
         ProcessCollector(registry=self.registry)
         self._build_info.labels(version=__version__).set(1)
         self._calls = {
@@ -152,6 +156,10 @@ class AgentMetrics(Exposition):
             for calls in self._calls.values():
                 for result in Result:  # shown from 0 on: increase() does not see a series that begins at 1
                     calls.labels(resource.name, result)
+        if (dra := self._dra()) is not None:
+            for calls in self._claim_calls.values():
+                for result in Result:
+                    calls.labels(dra.driver, result)
         return super().render()
 
     def kubelet_called(self, call: KubeletCall) -> None:
@@ -197,6 +205,7 @@ class AgentMetrics(Exposition):
 class _State(Collector):
     facts: Callable[[], NodeFacts | None]
     probes: Callable[[], Mapping[str, ProbeCounters]]
+    dra: Callable[[], DraCounters | None]
     parts: Supervisor
     telemetry: bool
 
@@ -205,6 +214,8 @@ class _State(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from families(samples.of_the_agent(self.probes(), self.parts))
+        if (dra := self.dra()) is not None:
+            yield from families(samples.of_claims(dra))
         if (facts := self.facts()) is not None:
             yield from families(samples.of_the_node(facts))
             if self.telemetry:

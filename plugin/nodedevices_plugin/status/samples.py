@@ -22,7 +22,7 @@ from nodedevices_plugin.model import (
     served_by_others,
 )
 from nodedevices_plugin.model.ids import memory_held, physical_id
-from nodedevices_plugin.model.plan import ProbeCounters
+from nodedevices_plugin.model.plan import DraCounters, ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.facts import (
     NodeFacts,
@@ -150,6 +150,16 @@ DOUBLE_ALLOCATIONS = gauge(
     "Number of devices, partitions and shares that the kubelet gave to more than one pod; see the condition "
     "AllocatedOnce.",
 )
+PREPARED_CLAIMS = gauge(
+    "nodedevices_prepared_claims",
+    "Number of ResourceClaims that have devices of this node. Only with `serving.api: DRA`.",
+    "driver",
+)
+SLICE_WRITES = counter(
+    "nodedevices_resource_slice_writes_total",
+    "Total writes of the node's ResourceSlices. Pods that start or end cause none.",
+    "driver",
+)
 CDI_PROBLEM = gauge(
     "nodedevices_cdi_problem",
     "Whether a CDI specification is missing or broken. `source`: of the driver's libraries ([named](injection.md#cdi) "
@@ -172,6 +182,11 @@ def of_the_agent(probes: Mapping[str, ProbeCounters], parts: Supervisor) -> Iter
         yield INTERNAL_ERRORS, [part], count
     for worker, seconds in sorted(parts.busy().items()):
         yield WORKER_CALL, [worker], seconds
+
+
+def of_claims(dra: DraCounters) -> Iterator[Sample]:
+    yield PREPARED_CLAIMS, [dra.driver], dra.prepared
+    yield SLICE_WRITES, [dra.driver], dra.slice_writes
 
 
 def of_the_node(facts: NodeFacts) -> Iterator[Sample]:

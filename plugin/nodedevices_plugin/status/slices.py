@@ -56,7 +56,7 @@ class SlicePublisher:
     ) -> None:
         self.problem = ""
         self.refused = False  # by the API server: it has no such API, or we have no right to it
-        self.written = 0  # slices, since the start
+        self.written = 0  # slices, since the start; deletions too
         self.left_out: frozenset[str] = frozenset()  # devices of which the server drops what they must not lack
         self._store = store
         self._node = node
@@ -171,6 +171,7 @@ class SlicePublisher:
 
     async def _carry_out(self, needed: Writes) -> None:
         for name in needed.deletes:
+            self.written += 1
             await self._gone_or(self._store.delete_slice(name))
             self._forget(name)
         if (needed.updates or needed.creates) and not self._owner_known:

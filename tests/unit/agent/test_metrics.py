@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId, SharingFacts
-from nodedevices_plugin.model.plan import KubeletCall, Method, Result
+from nodedevices_plugin.model.plan import DraCounters, KubeletCall, Method, Result
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.sharing.memory import Memory
@@ -166,6 +166,20 @@ def test_every_call_between_kubelet_and_agent_is_counted_with_its_result_and_tim
         ("GetPreferredAllocation",): 1,
     }
     assert of(samples, "nodedevices_kubelet_call_seconds_sum", "method")["Register",] == pytest.approx(15.02)
+
+
+def test_claims_and_slices_are_counted_from_the_first_on_and_only_where_dra_serves() -> None:
+    assert not [name for name in agent() if "claim" in name or "slice" in name]
+    dra = DraCounters(driver="nodedevices.io", prepared=2, slice_writes=3)
+    metrics = AgentMetrics(facts=lambda: None, probes=dict, dra=lambda: dra)
+    by_result = ("nodedevices_claim_prepares_total", "driver", "result")
+    assert of(parsed(metrics.render().decode()), *by_result)["nodedevices.io", "refused"] == 0
+    metrics.kubelet_called(KubeletCall(Method.PREPARE, "nodedevices.io", Result.REFUSED, 1.5))
+    samples = parsed(metrics.render().decode())
+    assert of(samples, *by_result)["nodedevices.io", "refused"] == 1
+    assert samples["nodedevices_prepared_claims"] == {(("driver", "nodedevices.io"),): 2}
+    assert samples["nodedevices_resource_slice_writes_total"] == {(("driver", "nodedevices.io"),): 3}
+    assert of(samples, "nodedevices_kubelet_call_seconds_sum", "method") == {("NodePrepareResources",): 1.5}
 
 
 def test_a_probes_time_is_counted_once_for_each_reading_and_a_node_says_its_drivers_and_generation() -> None:
