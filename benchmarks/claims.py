@@ -61,7 +61,7 @@ async def _of(devices: int) -> list[Row]:
             get=lambda namespace, name: stored.get((namespace, name), {}),
             pool=NODE,
         )
-        driver = DraDriver(DRA_DRIVER, claims, kubelet_dir=folder, pool=NODE)
+        driver = DraDriver(DRA_DRIVER, claims, kubelet_dir=folder, kubelet_socket=folder / "kubelet.sock", pool=NODE)
         driver.want(wanted=True)
         running = asyncio.create_task(driver.run())
         await kubelet.register()

@@ -20,6 +20,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.decide import ended
+from nodedevices_plugin.claims.health import pool_health
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import DraFacts, Record
 from nodedevices_plugin.claims.slices import Json, pinned_names, publish
@@ -113,6 +114,7 @@ class Dra:
             DRA_DRIVER,
             self._claims,
             kubelet_dir=Path(local.kubelet_dir),
+            kubelet_socket=Path(local.kubelet_socket),
             pool=local.node_name,
             on_change=on_change,
             observe=observe,
@@ -120,7 +122,9 @@ class Dra:
         self._slices = (
             None
             if stores is None
-            else SlicePublisher(stores.slices, node=local.node_name, driver=DRA_DRIVER, on_change=on_change)
+            else SlicePublisher(
+                stores.slices, node=local.node_name, driver=DRA_DRIVER, on_change=on_change, may_add=self._may_add
+            )
         )
 
     async def first(self) -> None:
@@ -209,21 +213,25 @@ class Dra:
             self._serves.set()
         else:
             self._serves.clear()
-        may_add = self._driver.registered and self._beside == ""
-        given = (resources, inventory, verdicts, self.offer.records, may_add, self._beside)
+        given = (resources, inventory, verdicts, self.offer.records, self._may_add(), self._beside)
         if all(now is before for now, before in zip(given, self._published, strict=False)) and self._published:
             return
         self._published = given
         devices: tuple[Json, ...] | None = None
         unsaid: Mapping[str, tuple[str, ...]] = {}
+        records = self.offer.records.values()
+        names = pinned_names(device_names(inventory), records)
+        self._driver.health.show(pool_health(resources, records, inventory, verdicts, names))
         if resources:
-            names = pinned_names(device_names(inventory), self.offer.records.values())
             published = publish(resources, inventory, verdicts, names, driver=DRA_DRIVER)
             devices, unsaid = published.devices, published.unsaid
         if unsaid != self._unsaid:
             self._unsaid = unsaid
             self._on_change()
-        self._slices.want(() if self._beside else devices, may_add=may_add)
+        self._slices.want(() if self._beside else devices)
+
+    def _may_add(self) -> bool:
+        return self._driver.registered and self._beside == ""
 
     @property
     def let_through(self) -> bool:

@@ -4,6 +4,7 @@ with pods running."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
+from nodedevices_plugin.kubelet.api.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
+from nodedevices_plugin.kubelet.dra.driver import VERSIONS
+from nodedevices_plugin.kubelet.dra.health import SERVICES
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.model import DRA_DRIVER, OfferedResource, Plan, SchedulableId
 from support.dra import BY_DRA, DraNode, allocated
 from support.kubelet import AdmissionError, StandInKubelet
 from support.offers import EchoOffer
-from support.running_agent import simulated
+from support.patience import PATIENCE_SECONDS
+from support.running_agent import replace_file, simulated
 
 GPU = "acme.com/gpu"
 NAMED = {"resources": {"devices": [{"match": {"vendor": "acme"}, "name": GPU}]}}
@@ -27,6 +32,9 @@ TWO = """devices:
 - {index: 0, id: ACME-0, type: gpu, vendor: acme, deviceNodes: [/dev/acme0]}
 - {index: 1, id: ACME-1, type: gpu, vendor: acme, deviceNodes: [/dev/acme1]}
 """
+
+
+THIRD = "- {index: 2, id: ACME-2, type: gpu, vendor: acme, deviceNodes: [/dev/acme2]}\n"
 
 
 class Node(DraNode):
@@ -77,7 +85,7 @@ async def test_devices_are_in_slices_once_the_kubelet_has_the_driver_and_in_no_l
 ) -> None:
     async with node.running():
         info = await node.dra.register(refuses="not now")
-        assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRA_DRIVER, ["v1.DRAPlugin"])
+        assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRA_DRIVER, list(VERSIONS))
         await kubelet.until(lambda: "not now" in node.condition("ConfigApplied")[1])
         assert not node.api.writes
         await node.serving_by_dra()
@@ -155,6 +163,34 @@ async def test_slices_that_cannot_be_written_are_said_until_they_are(running: No
     running.api.problem = None
     await kubelet.until(lambda: running.condition("SlicesPublished")[0] == "Published")
     assert set(running.api.devices) == {"gpu-0", "gpu-1"}
+
+
+async def test_after_a_kubelets_start_slices_come_back_once_it_has_registered_the_driver_again(
+    running: Node, kubelet: StandInKubelet
+) -> None:
+    await kubelet.stop(leave_socket=True)
+    await kubelet.until(lambda: "not registered" in running.condition("SlicesPublished")[1])
+    running.api.wipe()
+    await kubelet.start()
+    writes = len(running.api.writes)
+    replace_file(running.folder / "devices.yaml", TWO + THIRD)
+    await kubelet.until(lambda: "gpu-2" in running.devices)
+    assert len(running.api.writes) == writes, "a pod that is bound before the driver is registered fails once"
+    await running.serving_by_dra(("gpu-0", "gpu-1", "gpu-2"))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_the_kubelet_is_sent_the_health_of_each_device_of_the_pool_whenever_it_is_another(
+    running: Node, kubelet: StandInKubelet, service: str
+) -> None:
+    file, good = running.folder / "devices.yaml", (HEALTHY, "")
+    sent = running.dra.health(service, "gpu-0", "gpu-1")
+    async with asyncio.timeout(PATIENCE_SECONDS), contextlib.aclosing(sent):
+        assert await anext(sent) == (good, good)
+        replace_file(file, TWO.partition("- {index: 1")[0])
+        assert await anext(sent) == (good, (UNHEALTHY, "Missing"))
+    await kubelet.until(lambda: running.api.devices["gpu-1"].get("taints"))
+    assert running.api.devices["gpu-1"]["taints"][0]["value"] == "Missing"
 
 
 async def test_a_device_is_no_other_claims_until_the_first_gives_it_back(running: Node) -> None:

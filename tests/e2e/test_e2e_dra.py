@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.cluster import GPU, NAMESPACE, Cluster
+from support import simulated
+from support.cluster import GPU, NAMESPACE, SHOWS_HEALTH, Cluster
 from support.driver_root import CONTROL, installed_with_root
 from support.rig_cluster import RigCluster
 
@@ -82,6 +83,12 @@ def holders(cluster: RigCluster, name: str) -> list[tuple[str, str]]:
     return [(holder["pod"], holder.get("claim", "")) for holder in found.get("holders") or ()]
 
 
+def shows(cluster: RigCluster, pod: str, health: str) -> bool:
+    """Whether the pod's own status has its claim's device so, where the kubelet shows health."""
+    found = cluster.resource_health(pod)
+    return list(found.values()) == ([health] if cluster.release >= SHOWS_HEALTH else [])
+
+
 def nodes(cluster: RigCluster, pod: str) -> list[str]:
     found: list[str] = json.loads(cluster.kubectl.exec(pod, "python3", "-c", LOOK, namespace=NAMESPACE))
     return found
@@ -106,6 +113,11 @@ def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_the
     minor = published(rig)[device]["attributes"]["minor"]["int"]
     assert nodes(rig, "trainer") == sorted((*CONTROL, f"nvidia{minor}"))
     rig.until("NodeDevices names its holder", lambda: holders(rig, device) == [("trainer", "trainer")])
+    rig.until("its pod's own status has it", lambda: shows(rig, "trainer", "Healthy"))
+    rig.hardware(rig.b, simulated.l4s(lost=minor))
+    rig.until("its pod's own status says so", lambda: shows(rig, "trainer", "Unhealthy"))
+    rig.hardware(rig.b, simulated.l4s())
+    rig.until("and of its recovery, too", lambda: shows(rig, "trainer", "Healthy"))
     rig.pod("plain", rig.b, {GPU: 1})  # by the operator's DeviceClass
     assert len(nodes(rig, "plain")) == len(CONTROL) + 1
     claim(rig, "giant", f'{memory}.compareTo(quantity("1000Gi")) >= 0')

@@ -108,7 +108,7 @@ class Published:
 @contextlib.asynccontextmanager
 async def publishing(config: Path, kubectl: Kubectl) -> AsyncIterator[Published]:
     store = KubeStore(str(config))
-    publisher = SlicePublisher(store, node=NODE, driver=DRA_DRIVER, on_change=lambda: None)
+    publisher = SlicePublisher(store, node=NODE, driver=DRA_DRIVER, on_change=lambda: None, may_add=lambda: True)
     task = asyncio.create_task(publisher.run())
     try:
         yield Published(publisher, kubectl)
@@ -124,7 +124,7 @@ async def test_what_is_published_is_stored_comes_back_and_is_taken_back(
     config = kubeconfig(apiserver.kubeconfig, tmp_path / "kubeconfig", token)
     many = [device(f"gpu-{number}") for number in range(2, 130)]
     async with publishing(config, kubectl) as slices:
-        slices.publisher.want([device("gpu-0"), TAINTED, *many], may_add=True)
+        slices.publisher.want([device("gpu-0"), TAINTED, *many])
         names = {f"gpu-{number}" for number in range(130)}
         found = await slices.until(names)
         [taint] = found["gpu-1"]["taints"]
@@ -133,10 +133,10 @@ async def test_what_is_published_is_stored_comes_back_and_is_taken_back(
         kubectl.run("delete", "resourceslices", "--all")
         assert (await slices.until(names))["gpu-1"]["taints"][0]["value"] == "Xid79"
         before = slices.publisher.written
-        slices.publisher.want([device("gpu-0"), TAINTED, *many], may_add=True)
-        slices.publisher.want([device("gpu-0")], may_add=False)
+        slices.publisher.want([device("gpu-0"), TAINTED, *many])
+        slices.publisher.want([device("gpu-0")])
         await slices.until({"gpu-0"})
-        slices.publisher.want(None, may_add=True)
+        slices.publisher.want(None)
         await slices.until(set())
         assert slices.publisher.written > before
         assert await KubeStore(str(config)).claim("ml", "none") == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.agent import Agent
 from nodedevices_plugin.claims.slices import Stored, devices_of, stored
 from nodedevices_plugin.dra import DraStores
+from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as health
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
 from nodedevices_plugin.kubelet.dra.driver import DRA_SERVICE, REGISTRATION_SERVICE
@@ -28,6 +29,7 @@ from support.running_agent import NODE, RunningAgent
 Json = dict[str, Any]
 BY_DRA: Json = {"serving": {"api": "DRA"}}
 DEADLINE_SECONDS = 45.0  # the kubelet's
+Sent = AsyncGenerator[tuple[tuple[int, str], ...]]
 
 
 def allocated(name: str, *devices: str, uid: str = "", namespace: str = "ml", pool: str = NODE) -> Json:
@@ -143,6 +145,10 @@ class DraKubelet:
     def socket(self) -> Path:
         return self.registry / f"{DRA_DRIVER}-reg.sock"
 
+    @property
+    def address(self) -> str:
+        return f"unix:{self.root / 'plugins' / DRA_DRIVER / 'dra.sock'}"
+
     async def register(self, *, refuses: str = "") -> registration.PluginInfo:
         """Find the driver's registration socket, ask what it is, and say that it is registered, or why not."""
         while not self.socket.is_socket():  # noqa: ASYNC110  a file system sets no event
@@ -180,8 +186,21 @@ class DraKubelet:
         )
         return dict(answer.claims)
 
+    async def health(self, service: str, *devices: str) -> Sent:
+        """Yield health and message of these devices, as often as the driver sends them by this service."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            watch = channel.unary_stream(
+                f"/{service}/NodeWatchResources",
+                request_serializer=health.NodeWatchResourcesRequest.SerializeToString,
+                response_deserializer=health.NodeWatchResourcesResponse.FromString,
+            )
+            async for sent in watch(health.NodeWatchResourcesRequest(), wait_for_ready=True):
+                found = {device.device.device_name: (device.health, device.message) for device in sent.devices}
+                assert {device.device.pool_name for device in sent.devices} <= {NODE}
+                yield tuple(found[device] for device in devices if device in found)
+
     async def _call(self, method: str, request: Any, answer: Any) -> Any:
-        async with grpc.aio.insecure_channel(f"unix:{self.root / 'plugins' / DRA_DRIVER / 'dra.sock'}") as channel:
+        async with grpc.aio.insecure_channel(self.address) as channel:
             call = channel.unary_unary(
                 f"/{DRA_SERVICE}/{method}",
                 request_serializer=type(request).SerializeToString,

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from nodedevices_common.quantity import exact
 
 from nodedevices_plugin.claims.attributes import describe
+from nodedevices_plugin.claims.health import verdict_of
 from nodedevices_plugin.claims.records import Record
 from nodedevices_plugin.claims.taints import is_left_out, taint
 from nodedevices_plugin.model import Inventory, OfferedResource, Verdict
@@ -93,7 +94,7 @@ def publish(
             device: Json = {"name": name, "attributes": {**described.attributes}}
             if described.capacity:
                 device["capacity"] = {key: {"value": value} for key, value in described.capacity.items()}
-            if found := taint(blocked, verdicts.get(part_id) or verdicts.get(fact.id)):
+            if found := taint(blocked, verdict_of(part_id, fact.id, verdicts)):
                 device["taints"] = [{"key": found.key, "value": found.value, "effect": found.effect}]
             devices.append(device)
             ids[name] = part_id

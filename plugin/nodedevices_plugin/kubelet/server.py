@@ -103,7 +103,7 @@ class ResourceServer:
         self._changed = threading.Condition()  # for what streams read and write
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server = UnixServer(name, self.path, self._handlers(), max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES)
+        self._server = UnixServer(name, self.path, [self._handlers()], max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES)
 
     async def start(self) -> None:
         """Raises OSError when the socket cannot be made. Afterwards the kubelet may dial."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc
@@ -20,7 +21,13 @@ class UnixServer:
     """
 
     def __init__(
-        self, name: str, path: Path, handlers: grpc.GenericRpcHandler, *, max_calls: int, max_bytes: int = 4 << 20
+        self,
+        name: str,
+        path: Path,
+        handlers: Iterable[grpc.GenericRpcHandler],
+        *,
+        max_calls: int,
+        max_bytes: int = 4 << 20,
     ) -> None:
         self.name = name
         self.path = path
@@ -28,7 +35,7 @@ class UnixServer:
         self._threads = Threads(f"kubelet {name}")
         self._server = grpc.server(
             self._threads,  # type: ignore[arg-type]  # grpc calls `submit` alone
-            handlers=[handlers],
+            handlers=list(handlers),
             options=[("grpc.max_receive_message_length", max_bytes), ("grpc.so_reuseport", 0)],
             maximum_concurrent_rpcs=max_calls,
         )

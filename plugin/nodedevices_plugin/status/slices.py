@@ -43,7 +43,8 @@ class SliceStore(Protocol):
 
 class SlicePublisher:
     """`problem`: why the slices are not as they should be; empty: they are. `on_change` is called on the loop when
-    `problem`, `devices` or `left_out` may be another."""
+    `problem`, `devices` or `left_out` may be another. `may_add`: False while the kubelet has not registered the driver;
+    asked before each write."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class SlicePublisher:
         node: str,
         driver: str,
         on_change: Callable[[], None],
+        may_add: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.problem = ""
@@ -62,22 +64,20 @@ class SlicePublisher:
         self._node = node
         self._driver = driver
         self._on_change = on_change
+        self._may_add = may_add
         self._clock = clock
         self._wanted: tuple[Json, ...] | None = None
-        self._may_add = False
         self._stored: dict[str, Stored] | None = None  # None: not listed yet
         self._gone: dict[str, float] = {}  # device -> when it left the slices
         self._owner: str | None = None
         self._owner_known = False
         self._wake = asyncio.Event()
 
-    def want(self, devices: Sequence[Json] | None, *, may_add: bool) -> None:
-        """Take the devices that the slices should have; None: there should be no slice. `may_add`: the kubelet has the
-        driver registered."""
-        wanted = None if devices is None else tuple(devices)
-        if (wanted, may_add) != (self._wanted, self._may_add):
-            self._wanted, self._may_add = wanted, may_add
-            self._wake.set()
+    def want(self, devices: Sequence[Json] | None) -> None:
+        """Take the devices that the slices should have; None: there should be no slice. Call it as well when `may_add`
+        has another answer."""
+        self._wanted = None if devices is None else tuple(devices)
+        self._wake.set()
 
     @property
     def devices(self) -> frozenset[str]:
@@ -162,7 +162,7 @@ class SlicePublisher:
         if self._wanted is None:
             return Writes(deletes=tuple(sorted(self._stored)))
         wanted = [device for device in self._wanted if device["name"] not in self.left_out]
-        if not self._may_add:
+        if not self._may_add():
             there = _names(self._stored)
             wanted = [device for device in wanted if device["name"] in there]
             if not self._stored and not wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from nodedevices_kube.errors import ApiError
@@ -28,8 +28,12 @@ class Clock:
 
 
 @contextlib.asynccontextmanager
-async def publishing(api: FakeDraStore, clock: Clock | None = None) -> AsyncIterator[SlicePublisher]:
-    publisher = SlicePublisher(api, node=NODE, driver=DRA_DRIVER, on_change=lambda: None, clock=clock or Clock())
+async def publishing(
+    api: FakeDraStore, clock: Clock | None = None, *, may_add: Callable[[], bool] = lambda: True
+) -> AsyncIterator[SlicePublisher]:
+    publisher = SlicePublisher(
+        api, node=NODE, driver=DRA_DRIVER, on_change=lambda: None, may_add=may_add, clock=clock or Clock()
+    )
     task = asyncio.create_task(publisher.run())
     try:
         yield publisher
@@ -44,25 +48,30 @@ async def settled() -> None:
 
 
 async def test_devices_are_added_only_while_the_kubelet_has_the_driver_and_taken_away_at_any_time() -> None:
-    api = FakeDraStore()
-    async with publishing(api) as publisher:
-        publisher.want([device("gpu-0")], may_add=False)
+    api, registered = FakeDraStore(), [False]
+    async with publishing(api, may_add=lambda: registered[0]) as publisher:
+        publisher.want([device("gpu-0")])
         await settled()
         assert api.writes == []
-        publisher.want([device("gpu-0"), device("gpu-1")], may_add=True)
+        registered[0] = True
+        publisher.want([device("gpu-0"), device("gpu-1")])
         await settled()
         assert set(api.devices) == {"gpu-0", "gpu-1"}
-        publisher.want([device("gpu-1"), device("gpu-2")], may_add=False)
+        registered[0] = False  # the kubelet went, and nobody has said so yet
+        publisher.want([device("gpu-1"), device("gpu-2")])
         await settled()
         assert set(api.devices) == {"gpu-1"}
+        api.wipe()
+        await settled()
+        assert not api.slices
 
 
 async def test_a_device_counts_as_offered_until_schedulers_have_seen_that_it_left() -> None:
     api, clock = FakeDraStore(), Clock()
     async with publishing(api, clock) as publisher:
-        publisher.want([device("gpu-0")], may_add=True)
+        publisher.want([device("gpu-0")])
         await settled()
-        publisher.want(None, may_add=True)
+        publisher.want(None)
         await settled()
         assert not api.slices
         assert publisher.devices == {"gpu-0"}
@@ -75,7 +84,7 @@ async def test_a_device_whose_taint_the_server_drops_is_left_out_and_the_others_
     api = FakeDraStore()
     api.drops = frozenset({"taints"})
     async with publishing(api) as publisher:
-        publisher.want([device("gpu-0"), device("gpu-1", taints=[TAINT])], may_add=True)
+        publisher.want([device("gpu-0"), device("gpu-1", taints=[TAINT])])
         await settled()
         assert set(api.devices) == {"gpu-0"}
         assert publisher.left_out == {"gpu-1"}
@@ -86,11 +95,11 @@ async def test_a_refusal_is_a_problem_that_ends_by_itself() -> None:
     async with publishing(api) as publisher:
         await settled()
         api.problem = ApiError("500 etcd is away", status=500)
-        publisher.want([device("gpu-0")], may_add=True)
+        publisher.want([device("gpu-0")])
         await settled()
         assert "etcd is away" in publisher.problem
         api.problem = None
-        publisher.want([device("gpu-0"), device("gpu-1")], may_add=True)
+        publisher.want([device("gpu-0"), device("gpu-1")])
         await settled()
         assert (publisher.problem, set(api.devices)) == ("", {"gpu-0", "gpu-1"})
 
@@ -98,7 +107,7 @@ async def test_a_refusal_is_a_problem_that_ends_by_itself() -> None:
 async def test_another_writers_change_is_set_right_and_a_conflict_is_tried_again_with_what_is_there() -> None:
     api = FakeDraStore()
     async with publishing(api) as publisher:
-        publisher.want([device("gpu-0")], may_add=True)
+        publisher.want([device("gpu-0")])
         await settled()
         [piece] = api.slices.values()
         foreign = {**piece, "spec": {**piece["spec"], "devices": [device("gpu-9")]}}
@@ -111,7 +120,7 @@ async def test_a_restarted_agent_keeps_the_slices_owner() -> None:
     api = FakeDraStore()
     for taints in ([], [TAINT]):
         async with publishing(api) as publisher:
-            publisher.want([device("gpu-0", **({"taints": taints} if taints else {}))], may_add=True)
+            publisher.want([device("gpu-0", **({"taints": taints} if taints else {}))])
             await settled()
         [piece] = api.slices.values()
         assert [owner["uid"] for owner in piece["metadata"]["ownerReferences"]] == ["node-uid"]

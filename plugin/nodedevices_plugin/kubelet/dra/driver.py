@@ -3,7 +3,9 @@
 The kubelet watches the folder `plugins_registry` of its root. A socket there answers GetInfo with the driver's name and
 the path of its own socket, as the kubelet sees it; so the driver's socket listens before the one that registers it
 exists. NotifyRegistrationStatus says how it went. Removing that socket takes the driver out. A kubelet that starts
-finds the sockets as they are, and registers again by itself (pkg/kubelet/pluginmanager, 1.37.2).
+finds the sockets as they are, and registers again by itself (pkg/kubelet/pluginmanager, 1.37.2). Until then the driver
+counts as not registered: kubelet.sock, on which nobody listens or which is another one than when we were registered,
+shows that the kubelet went. A kubelet that starts makes it anew before it looks for drivers.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from nodedevices_common.errors import OperationError, RefusedError
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
+from nodedevices_plugin.kubelet.dra import health
+from nodedevices_plugin.kubelet.dra.health import HealthStreams
 from nodedevices_plugin.kubelet.dra.prepare import Claims
 from nodedevices_plugin.kubelet.unix_server import UnixServer
 from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
 
 PLUGIN_TYPE = "DRAPlugin"
-VERSION = "v1.DRAPlugin"  # every kubelet from 1.34 on takes it
+VERSIONS = ("v1.DRAPlugin", *health.SERVICES)  # every kubelet from 1.34 on takes the first
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 CHECK_SECONDS = 1.0
@@ -45,24 +49,33 @@ class DraDriver:
         claims: Claims,
         *,
         kubelet_dir: Path,
+        kubelet_socket: Path,
         pool: str,
         on_change: Callable[[], None] = lambda: None,
         observe: CallObserver = unobserved,
     ) -> None:
         self.name = name
-        self.registered = False  # the kubelet calls us
+        self.health = HealthStreams(pool)
         self.problem = ""  # why it does not
         self.refused = False  # by the kubelet
         self._claims = claims
         self._pool = pool
         self._socket = kubelet_dir / "plugins" / name / "dra.sock"
         self._registry = kubelet_dir / "plugins_registry" / f"{name}-reg.sock"
+        self._kubelet_socket = kubelet_socket
+        self._registered = False  # as the kubelet said last
+        self._kubelet: sockets.FileIdentity | None = None  # which said so
         self._on_change = on_change
         self._observe = observe
         self._wanted = False
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._servers: list[UnixServer] = []
+
+    @property
+    def registered(self) -> bool:
+        """True while the kubelet calls us."""
+        return self._registered and sockets.identity(self._kubelet_socket) == self._kubelet
 
     def want(self, *, wanted: bool) -> None:
         """Serve while claims may come, or one is still prepared."""
@@ -85,6 +98,8 @@ class DraDriver:
 
     async def _keep(self) -> None:
         serving = bool(self._servers) and all(server.has_socket() for server in self._servers)
+        if self._registered and not (serving and self.registered and sockets.listening(self._kubelet_socket)):
+            self._settle(registered=False, problem="")
         if serving is self._wanted:
             return
         await self._stop()
@@ -93,7 +108,9 @@ class DraDriver:
             return
         try:
             self._check()
-            for path, handlers in ((self._socket, self._dra_handlers()), (self._registry, self._registry_handlers())):
+            self.health.serve(serving=True)
+            dra_handlers = (self._dra_handlers(), *self.health.handlers())
+            for path, handlers in ((self._socket, dra_handlers), (self._registry, (self._registry_handlers(),))):
                 server = UnixServer(self.name, path, handlers, max_calls=MAX_CALLS)
                 server.start()
                 self._servers.append(server)
@@ -112,17 +129,18 @@ class DraDriver:
 
     async def _stop(self) -> None:
         """The registration first: the kubelet calls no socket that is about to go."""
+        self.health.serve(serving=False)
         for server in reversed(self._servers):
             await server.stop()
         self._servers = []
 
     def _settle(self, *, registered: bool, problem: str, refused: bool = False) -> None:
-        if (registered, problem) != (self.registered, self.problem):
+        if (registered, problem) != (self._registered, self.problem):
             if problem:
                 log.warning("DRA driver not registered", driver=self.name, error=problem)
-            elif registered:
-                log.info("DRA driver registered", driver=self.name)
-            self.registered, self.problem, self.refused = registered, problem, refused
+            else:
+                log.info("DRA driver registered" if registered else "DRA driver no longer registered", driver=self.name)
+            self._registered, self.problem, self.refused = registered, problem, refused
             self._on_change()
 
     # --- answers, each in a thread ------------------------------------------------------------------------------------
@@ -160,18 +178,22 @@ class DraDriver:
 
     def _info(self, _request: registration.InfoRequest, _context: grpc.ServicerContext) -> registration.PluginInfo:
         return registration.PluginInfo(
-            type=PLUGIN_TYPE, name=self.name, endpoint=str(self._socket), supported_versions=[VERSION]
+            type=PLUGIN_TYPE, name=self.name, endpoint=str(self._socket), supported_versions=VERSIONS
         )
 
     def _notified(
         self, request: registration.RegistrationStatus, _context: grpc.ServicerContext
     ) -> registration.RegistrationStatusResponse:
         problem = "" if request.plugin_registered else f"the kubelet refused it: {request.error[:1024]}"
+        kubelet = sockets.identity(self._kubelet_socket)
+
+        def settle() -> None:
+            self._kubelet = kubelet
+            self._settle(registered=request.plugin_registered, problem=problem, refused=bool(problem))
+
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the agent is ending
-                self._loop.call_soon_threadsafe(
-                    lambda: self._settle(registered=request.plugin_registered, problem=problem, refused=bool(problem))
-                )
+                self._loop.call_soon_threadsafe(settle)
         return registration.RegistrationStatusResponse()
 
     def _prepare(
