@@ -23,7 +23,7 @@ from nodedevices_plugin.claims.decide import ended
 from nodedevices_plugin.claims.health import pool_health
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import DraFacts, Record
-from nodedevices_plugin.claims.slices import Json, pinned_names, publish
+from nodedevices_plugin.claims.slices import Json, publish
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
 from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims
@@ -40,7 +40,6 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.model.plan import CallObserver, DraCounters
-from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.client import Object
@@ -219,11 +218,9 @@ class Dra:
         self._published = given
         devices: tuple[Json, ...] | None = None
         unsaid: Mapping[str, tuple[str, ...]] = {}
-        records = self.offer.records.values()
-        names = pinned_names(device_names(inventory), records)
-        self._driver.health.show(pool_health(resources, records, inventory, verdicts, names))
+        self._driver.health.show(pool_health(resources, self.offer.records.values(), inventory, verdicts))
         if resources:
-            published = publish(resources, inventory, verdicts, names, driver=DRA_DRIVER)
+            published = publish(resources, inventory, verdicts, driver=DRA_DRIVER)
             devices, unsaid = published.devices, published.unsaid
         if unsaid != self._unsaid:
             self._unsaid = unsaid

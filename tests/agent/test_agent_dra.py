@@ -193,6 +193,22 @@ async def test_the_kubelet_is_sent_the_health_of_each_device_of_the_pool_wheneve
     assert running.api.devices["gpu-1"]["taints"][0]["value"] == "Missing"
 
 
+async def test_a_device_has_one_name_in_slices_and_in_nodedevices_also_when_devices_are_numbered_anew(
+    running: Node, kubelet: StandInKubelet
+) -> None:
+    await running.dra.prepare(running.api.give(allocated("train", "gpu-1")))
+    swapped = TWO.replace("index: 0", "index: 9").replace("index: 1", "index: 0").replace("index: 9", "index: 1")
+    replace_file(running.folder / "devices.yaml", swapped)
+    await kubelet.until(
+        lambda: {device["index"] for device in running.devices.values() if device["id"] == "ACME-1"} == {0}
+    )
+    names = {device["id"]: name for name, device in running.devices.items()}
+    assert names["ACME-1"] == "gpu-1", "the claim's"
+    await kubelet.until(
+        lambda: {it["attributes"]["uuid"]["string"]: name for name, it in running.api.devices.items()} == names
+    )
+
+
 async def test_a_device_is_no_other_claims_until_the_first_gives_it_back(running: Node) -> None:
     first, second = (running.api.give(allocated(name, "gpu-0")) for name in ("first", "second"))
     await running.dra.prepare(first)

@@ -28,11 +28,10 @@ class Available(Struct, frozen=True, kw_only=True):
 
 
 class Prepare(Struct, frozen=True, kw_only=True):
-    """`replaces`: a record of the same claim with other devices, which are released first."""
+    """`is_new`: the record replaces that of the same claim, if there is one, and releases what only that one has."""
 
     record: Record
     is_new: bool
-    replaces: Record | None = None
 
 
 def prepare(
@@ -77,7 +76,7 @@ def prepare(
             raise ClaimError(f"the claim has the device {result.device} twice")
         prepared.append(entry)
     record = Record(uid=claim.uid, namespace=claim.namespace, name=claim.name, prepared=tuple(prepared))
-    return Prepare(record=record, is_new=True, replaces=before)
+    return Prepare(record=record, is_new=True)
 
 
 def _prepared(

@@ -14,6 +14,7 @@ from nodedevices_api.conditions import MISSING
 from nodedevices_plugin.claims.records import Record
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Verdict
 from nodedevices_plugin.model.inventory import devices_by_id
+from nodedevices_plugin.model.resource_names import device_names
 
 
 class DeviceHealth(Struct, frozen=True, kw_only=True):
@@ -36,13 +37,9 @@ def pool_health(
     records: Iterable[Record],
     inventory: Inventory,
     verdicts: Mapping[str, Verdict],
-    names: Mapping[str, str],
 ) -> tuple[DeviceHealth, ...]:
-    """Return the health of what these resources offer, and of what claims have.
-
-    Args:
-        names: of all devices and partitions in the slices, by id.
-    """
+    """Return the health of what these resources offer, and of what claims have."""
+    names = device_names(inventory)
     parts = {
         schedulable.part_id: names.get(schedulable.part_id)
         for resource in resources

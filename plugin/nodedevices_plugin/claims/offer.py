@@ -15,7 +15,6 @@ from nodedevices_plugin.claims import decide
 from nodedevices_plugin.claims.decide import Available, Prepare
 from nodedevices_plugin.claims.records import Record
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
-from nodedevices_plugin.claims.slices import pinned_names
 from nodedevices_plugin.claims.taints import is_left_out
 from nodedevices_plugin.granting.answers import NodeContainers, edits
 from nodedevices_plugin.model import (
@@ -64,28 +63,29 @@ class ClaimOffer:
         self._records = dict(records)
 
     def use(self, plan: Plan, inventory: Inventory, containers: NodeContainers) -> None:
-        devices = available(plan, inventory, self._records)
+        devices = available(plan, inventory)
         with self._granting:
             self._offered = _Offered(devices=devices, inventory=inventory, containers=containers)
             self._leaving = frozenset()
 
     def withdraw(self, plan: Plan, inventory: Inventory, *, known: Records) -> bool:
         """Until the next `use`, give no claim a device that this plan takes away, or that has other nodes in
-        `inventory`. False where one of them was given after `known`, from which the plan was decided: decide again."""
+        `inventory`. False where one of them, or one that has another name in it, was given after `known`, from which
+        the plan was decided: decide again."""
         if not self._offered.devices:
             return True
-        stay = {
-            device.part_id
-            for device in available(plan, inventory, self._records).values()
-            if not is_left_out(device.blocked)
-        }
+        devices = available(plan, inventory)
+        stay = {device.part_id for device in devices.values() if not is_left_out(device.blocked)}
+        names = {device.part_id: name for name, device in devices.items()}
         before, now = numbered(self._offered.inventory), numbered(inventory)
         moved = {id_ for id_, numbers in before.items() if now.get(id_, numbers) != numbers}
         with self._granting:
             offered = {device.part_id for device in self._offered.devices.values()}
             self._leaving = frozenset(offered - stay | offered & moved)
-            new = (record for uid, record in self._records.items() if known.get(uid) is not record)
-            return not any(self._leaving & record.held for record in new)
+            new = [record for uid, record in self._records.items() if known.get(uid) is not record]
+            given = [entry for record in new for entry in record.prepared]
+            renamed = any(names.get(entry.part_id, entry.result.device) != entry.result.device for entry in given)
+            return not renamed and not any(self._leaving & record.held for record in new)
 
     def prepare(self, claim: Claim) -> Prepare:
         """Give the claim its devices. Raises ClaimError."""
@@ -152,12 +152,12 @@ def _present(inventory: Inventory) -> frozenset[str]:
     )
 
 
-def available(plan: Plan, inventory: Inventory, records: Records) -> dict[str, Available]:
+def available(plan: Plan, inventory: Inventory) -> dict[str, Available]:
     """Return the devices of the plan's DRA resources, by their names in the slices; those that are left out too."""
     resources = [resource for resource in plan.resources if resource.api is Api.DRA]
     if not resources:
         return {}
-    names = pinned_names(device_names(inventory), records.values())
+    names = device_names(inventory)
     return {
         names[schedulable.part_id]: Available(
             part_id=schedulable.part_id, resource=resource.name, blocked=schedulable.blocked

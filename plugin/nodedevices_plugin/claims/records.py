@@ -8,13 +8,16 @@ costs one claim and not the node.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_common.errors import RefusedError
 
 from nodedevices_plugin.claims.request import Claim, Result
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.model.resource_names import device_names
 
 VERSION = 1
 UID = re.compile(r"[A-Za-z0-9-]{1,64}")  # it becomes a file's name
@@ -68,6 +71,18 @@ class DraFacts(Struct, frozen=True, kw_only=True):
     unsaid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unavailable: str = ""
     waits_for: str = ""
+
+
+def with_names_of_claims(inventory: Inventory, records: Iterable[Record]) -> Inventory:
+    """Return the inventory, in which what a claim was given keeps its name, also while it is not here: another device
+    of that name would seem to be the claim's."""
+    given: dict[str, str] = {}  # name -> id
+    for record in records:
+        for entry in record.prepared:
+            given.setdefault(entry.result.device, entry.part_id)
+    names = device_names(inventory) if given else {}
+    pinned = {id_: name for name, id_ in given.items() if names.get(id_) != name}
+    return replace(inventory, pinned=pinned) if pinned else inventory
 
 
 def file_name(uid: str) -> str:

@@ -9,7 +9,7 @@ has 64 devices, as many as are allowed with taints: a taint that comes or goes m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -17,10 +17,10 @@ from nodedevices_common.quantity import exact
 
 from nodedevices_plugin.claims.attributes import describe
 from nodedevices_plugin.claims.health import verdict_of
-from nodedevices_plugin.claims.records import Record
 from nodedevices_plugin.claims.taints import is_left_out, taint
 from nodedevices_plugin.model import Inventory, OfferedResource, Verdict
 from nodedevices_plugin.model.inventory import Unit
+from nodedevices_plugin.model.resource_names import device_names
 
 Json = dict[str, Any]
 
@@ -30,12 +30,10 @@ API_VERSION = "resource.k8s.io/v1"
 
 
 class Published(Struct, frozen=True, kw_only=True):
-    """`devices`: as a slice has them, in the plan's order. `ids`: the part that each name stands for. `left_out`: why a
-    device is in no slice, by name. `unsaid`: what a slice cannot say of a device, by name, for people."""
+    """`devices`: as a slice has them, in the plan's order. `unsaid`: what it cannot say of a device, by name, for
+    people."""
 
     devices: tuple[Json, ...]
-    ids: Mapping[str, str]
-    left_out: Mapping[str, str]
     unsaid: Mapping[str, tuple[str, ...]]
 
 
@@ -59,35 +57,25 @@ def publish(
     resources: Sequence[OfferedResource],
     inventory: Inventory,
     verdicts: Mapping[str, Verdict],
-    names: Mapping[str, str],
     *,
     driver: str,
 ) -> Published:
-    """Return the devices of these resources, which DRA carries.
-
-    Args:
-        names: of all devices and partitions, by id (model.resource_names.device_names).
-    """
+    """Return the devices of these resources, which DRA carries."""
+    names = device_names(inventory)
     units = {
         unit.id: unit
         for device in inventory.devices
         for unit in (Unit(device), *(Unit(device, part) for part in device.fact.partitions))
     }
     devices: list[Json] = []
-    ids: dict[str, str] = {}
-    left_out: dict[str, str] = {}
     unsaid: dict[str, tuple[str, ...]] = {}
     for resource in resources:
         for schedulable in (*resource.ids, *resource.unlisted):
             part_id = schedulable.part_id
-            unit, name = units.get(part_id), names.get(part_id)
-            if unit is None or name is None:
-                continue  # its driver no longer lists it, and nothing is known of it
-            blocked = schedulable.blocked
-            if blocked is not None and is_left_out(blocked):
-                left_out[name] = f"{blocked.reason}: {blocked.message}"
-                continue
-            fact = unit.device.fact
+            unit, blocked = units.get(part_id), schedulable.blocked
+            if unit is None or is_left_out(blocked):
+                continue  # None: its driver no longer lists it, and nothing is known of it
+            fact, name = unit.device.fact, names[part_id]
             described = describe(fact, unit.partition, parent=names[fact.id], resource=resource.name, driver=driver)
             if described.problems:
                 unsaid[name] = described.problems
@@ -97,29 +85,7 @@ def publish(
             if found := taint(blocked, verdict_of(part_id, fact.id, verdicts)):
                 device["taints"] = [{"key": found.key, "value": found.value, "effect": found.effect}]
             devices.append(device)
-            ids[name] = part_id
-    return Published(devices=tuple(devices), ids=ids, left_out=left_out, unsaid=unsaid)
-
-
-def pinned_names(names: Mapping[str, str], records: Iterable[Record]) -> Mapping[str, str]:
-    """Return the names of devices and partitions by id, as they are in the slices. `names`: as they are numbered now
-    (model.resource_names.device_names). What a claim was given keeps its name, also while it is not here: another
-    device of that name would seem to be the claim's."""
-    pinned = {
-        entry.part_id: entry.result.device
-        for record in records
-        for entry in record.prepared
-        if names.get(entry.part_id) != entry.result.device
-    }
-    if not pinned:
-        return names
-    reserved = set(pinned.values())
-    others = {id_: _renamed(id_, name) if name in reserved else name for id_, name in names.items()}
-    return {**others, **{id_: name for id_, name in pinned.items() if id_ in names}}
-
-
-def _renamed(id_: str, name: str) -> str:
-    return f"{name[:48].rstrip('-')}-{hashlib.sha256(id_.encode()).hexdigest()[:8]}"
+    return Published(devices=tuple(devices), unsaid=unsaid)
 
 
 def slice_name(number: int, driver: str, node: str) -> str:

@@ -4,6 +4,7 @@ one time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -45,6 +46,7 @@ class Inventory(Struct, frozen=True, kw_only=True):
     read_after: int = -1  # the newest event that had happened when the devices of the line were read
     line_time: datetime | None = None  # agent's clock when the line in effect arrived
     line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
+    pinned: Mapping[str, str] = field(default_factory=dict)  # id -> name, where claims have another than it would have
 
 
 def devices_by_id(inventory: Inventory) -> dict[str, InventoryDevice]:

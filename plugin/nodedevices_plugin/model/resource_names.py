@@ -7,7 +7,8 @@ status is refused as a whole for a longer one), capital letters and _ among them
 
 Devices and partitions are called `gpu-3`, `nic-0`, `gpu-3-mig-1g10gb-19-0`, as in a ResourceSlice. Every name is a DNS
 label and unique on the node: of two devices with the same name the later one, in the inventory's order, has a hash of
-its id behind its name. Programs use ids; names are for people, claims (DRA) and ResourceSlices.
+its id behind its name. A name by which a claim has a device stays that device's. Programs use ids; names are for
+people, claims (DRA) and ResourceSlices.
 """
 
 from __future__ import annotations
@@ -73,11 +74,11 @@ HASH_CHARACTERS = 8
 def device_names(inventory: Inventory) -> dict[str, str]:
     """Id -> name, of every device and partition of the inventory."""
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    taken = set(inventory.pinned.values())
 
     def give(id_: str, wanted: str) -> None:
-        name = wanted
-        if name in taken or len(name) > MAX_DEVICE_NAME:
+        name = inventory.pinned.get(id_, wanted)
+        if id_ not in inventory.pinned and (name in taken or len(name) > MAX_DEVICE_NAME):
             name = f"{wanted[: MAX_DEVICE_NAME - HASH_CHARACTERS - 1].rstrip('-')}-{_hash(id_)}"
         taken.add(name)
         names[id_] = name

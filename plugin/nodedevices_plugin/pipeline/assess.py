@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 from nodedevices_probe.protocol import ProbeEvent
 
+from nodedevices_plugin.claims.records import with_names_of_claims
 from nodedevices_plugin.gates import GateFacts
 from nodedevices_plugin.health import history as stage_history
 from nodedevices_plugin.health import lasting
@@ -157,6 +158,7 @@ def assess(
     probed = _probed(start)
     probes, probe_set, owned = probed.probes, probed.probe_set, _owned(start, probed.probes)
     inventory = together(owned, probe_set, complete=world.plan is not None or not probe_set.waits(probes, monotonic))
+    inventory = with_names_of_claims(inventory, inputs.dra.records.values())
     new_events = (WaitingEvent(event=event, boot_id=probes[probed.source].boot_id) for event in probed.events)
     pending = (*of_this_boot(world.state.waiting, probes), *new_events)
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
@@ -175,7 +177,7 @@ def assess(
         inventory = replace(inventory, problems=(*inventory.problems, *problems))
     known = Known(
         inventory=inventory,
-        index=DeviceIndex(inventory, vendors=local.vendors, records=inputs.dra.records.values()),
+        index=DeviceIndex(inventory, vendors=local.vendors),
         probes=probes,
         owned=owned,
         probe_set=probe_set,

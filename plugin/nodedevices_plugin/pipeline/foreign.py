@@ -25,8 +25,7 @@ from msgspec.structs import replace
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.text import some
 
-from nodedevices_plugin.claims.records import DraFacts, Record
-from nodedevices_plugin.claims.slices import pinned_names
+from nodedevices_plugin.claims.records import DraFacts
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     Api,
@@ -356,9 +355,7 @@ class DeviceIndex:
         *,
         index_prefix: str | None = None,
         vendors: Vendors = VENDORS,
-        records: Iterable[Record] = (),
     ) -> None:
-        """`records`: of claims, which keep the names of what they were given."""
         self._inventory = inventory
         self._vendors = vendors
         self._prefix = index_prefix
@@ -366,8 +363,8 @@ class DeviceIndex:
         self._by_index: dict[str | None, dict[tuple[str, str], IndexedPart]] = {None: {}}  # by prefix; domain and index
         self._by_claim: dict[tuple[str, str], IndexedPart] = {}  # by DRA driver and name
         self._drivers = {vendor.dra_driver: vendor for vendor in vendors.every if vendor.dra_driver}
-        called = device_names(inventory)
-        published = pinned_names(called, records)
+        published = device_names(inventory)
+        called = device_names(replace(inventory, pinned={})) if inventory.pinned else published  # by other drivers
         for device in inventory.devices:
             fact = device.fact
             units = (Unit(device), *partitions(device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import time
@@ -17,9 +18,8 @@ from nodedevices_common.errors import OperationError
 from nodedevices_plugin.claims.cdi_file import specification
 from nodedevices_plugin.claims.decide import Prepare
 from nodedevices_plugin.claims.offer import ClaimOffer
-from nodedevices_plugin.claims.records import Record, RecordError
+from nodedevices_plugin.claims.records import Record, RecordError, with_names_of_claims
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
-from nodedevices_plugin.claims.slices import pinned_names
 from nodedevices_plugin.granting.answers import Answers, node_containers
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.prepare import Claims
@@ -130,21 +130,23 @@ def test_a_plan_that_was_decided_before_a_claim_came_is_decided_again(node: Node
 def test_a_claim_that_is_left_keeps_its_name_when_devices_are_numbered_anew(node: Node) -> None:
     node.prepare("train", "board-1")
     [record] = node.offer.records.values()
-    swapped = inventory(0, 1)
-    first, second = swapped.devices
-    renamed = Inventory(
-        devices=(
-            InventoryDevice(fact=_named(first.fact, "board-1"), present=True, last_seen=WHEN),
-            InventoryDevice(fact=_named(second.fact, "board-0"), present=True, last_seen=WHEN),
-        )
-    )
-    names = pinned_names(device_names(renamed), [record])
+    renamed = _renumbered(inventory(0, 1))
+    named = with_names_of_claims(renamed, [record])
+    names = device_names(named)
     assert names["ACME-1"] == "board-1"
     assert names["ACME-0"] not in {"board-0", "board-1"}
-    alone = Inventory(devices=(renamed.devices[0],))
-    assert pinned_names(device_names(alone), [record])["ACME-0"] != "board-1", "the claim's device may come back"
-    index = DeviceIndex(renamed, records=[record])
+    alone = with_names_of_claims(Inventory(devices=(renamed.devices[0],)), [record])
+    assert device_names(alone)["ACME-0"] != "board-1", "the claim's device may come back"
+    assert with_names_of_claims(same := inventory(0, 1), [record]) is same
+    index = DeviceIndex(named)
     assert index.claimed(f"{DRA_DRIVER}/{NODE}/board-1") == IndexedPart("ACME-1")
+
+
+def test_a_plan_in_which_a_device_has_another_name_is_decided_again_after_a_claim_came_for_it(node: Node) -> None:
+    node.prepare("train", "board-1")
+    renamed = _renumbered(inventory(0, 1))
+    assert not node.withdraw(plan(Api.DRA, 0, 1), renamed)
+    assert node.withdraw(plan(Api.DRA, 0, 1), with_names_of_claims(renamed, node.offer.records.values()))
 
 
 def test_calls_for_one_claim_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +178,19 @@ def test_a_claim_is_released_only_while_it_has_what_was_looked_at(node: Node) ->
     assert [record.held for record in node.offer.records.values()] == [{"ACME-1"}]
 
 
+def _renumbered(before: Inventory) -> Inventory:
+    """Two devices, each with the name of the other."""
+    first, second = before.devices
+    return Inventory(
+        devices=(
+            dataclasses.replace(first, fact=_named(first.fact, "board-1")),
+            dataclasses.replace(second, fact=_named(second.fact, "board-0")),
+        )
+    )
+
+
 def _named(fact: DeviceFact, name: str) -> DeviceFact:
-    return DeviceFact(index=fact.index, id=fact.id, type=fact.type, vendor=fact.vendor, name=name)
+    return dataclasses.replace(fact, name=name)
 
 
 def _fails(*_: object) -> None:

@@ -8,7 +8,6 @@ from nodedevices_plugin.claims.health import pool_health
 from nodedevices_plugin.claims.records import Prepared, Record
 from nodedevices_plugin.claims.request import Result
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, SchedulableId, Verdict
-from nodedevices_plugin.model.resource_names import device_names
 from support.facts import gpu, healthy, inventory_of, partition
 
 WHOLE, PARTS = gpu(0), gpu(1, partitions=(partition(1, 0), partition(1, 1)))
@@ -19,7 +18,7 @@ OFFERED = OfferedResource(
         *(SchedulableId(id=part.id, device_id=PARTS.id, partition_id=part.id) for part in PARTS.partitions),
     ),
 )
-NAMES = {WHOLE.id: "gpu-0", **{part.id: f"part-{part.index}" for part in PARTS.partitions}}
+FIRST, SECOND = "gpu-1-1g10gb-0", "gpu-1-1g10gb-1"
 
 
 def ill(verdict: Verdict, reason: str) -> Verdict:
@@ -27,7 +26,7 @@ def ill(verdict: Verdict, reason: str) -> Verdict:
 
 
 def states(inventory: Inventory, verdicts: dict[str, Verdict], *records: Record) -> dict[str, tuple[str, str]]:
-    found = pool_health([OFFERED] if not records else [], records, inventory, verdicts, NAMES)
+    found = pool_health([OFFERED] if not records else [], records, inventory, verdicts)
     return {device.name: (device.state.value, device.reason) for device in found}
 
 
@@ -42,15 +41,15 @@ def test_a_partition_has_its_own_verdict_but_for_that_of_a_gpu_that_no_pod_may_g
     verdicts[first.id] = ill(verdicts[PARTS.id], "RowRemapFailure")
     inventory = inventory_of(WHOLE, PARTS)
     well = ("Healthy", "")
-    assert states(inventory, verdicts) == {"gpu-0": well, "part-0": ("Unhealthy", "RowRemapFailure"), "part-1": well}
+    assert states(inventory, verdicts) == {"gpu-0": well, FIRST: ("Unhealthy", "RowRemapFailure"), SECOND: well}
     verdicts[PARTS.id] = ill(verdicts[PARTS.id], "Xid79")
     verdicts[second.id] = replace(verdicts[WHOLE.id])
     lost = ("Unhealthy", "Xid79")
-    assert states(inventory, verdicts) == {"gpu-0": well, "part-0": lost, "part-1": lost}
+    assert states(inventory, verdicts) == {"gpu-0": well, FIRST: lost, SECOND: lost}
 
 
 def test_a_device_that_is_not_judged_is_unknown_and_one_of_a_claim_is_shown_whatever_the_node_offers() -> None:
     inventory = inventory_of(WHOLE)
     assert states(inventory, {}, record(WHOLE.id, "gpu-0")) == {"gpu-0": ("Unknown", "")}
     assert states(inventory, healthy(WHOLE), record("GPU-gone", "gpu-7")) == {"gpu-7": ("Unhealthy", "Missing")}
-    assert pool_health([], [], inventory, healthy(WHOLE), device_names(inventory)) == ()
+    assert pool_health([], [], inventory, healthy(WHOLE)) == ()

@@ -21,7 +21,6 @@ from nodedevices_plugin.inputs.reader import MAX_VALUES, ProbeLineError, parse_l
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import DRA_DRIVER as DRIVER
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, OfferedResource, SchedulableId, Unit
-from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
@@ -124,7 +123,7 @@ def slices(inventory: Inventory) -> list[Json]:
         for unit in units
     )
     resource = OfferedResource(name="nvidia.com/gpu", ids=ids)
-    published = publish([resource], inventory, {}, device_names(inventory), driver=DRIVER)
+    published = publish([resource], inventory, {}, driver=DRIVER)
     return list(writes("n1", DRIVER, published.devices, ()).creates.values())
 
 
