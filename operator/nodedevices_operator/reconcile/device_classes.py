@@ -11,25 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from nodedevices_api.dra import DRA_DRIVER, RESOURCE_API, RESOURCE_ATTRIBUTE, class_name
+
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.reconcile.whole_objects import OUR_LABEL, WholeObjects
 from nodedevices_operator.records.names import DEVICE_CLASS_MANAGER, DEVICE_CLASSES, OURS
 from nodedevices_operator.records.objects import NodeDevicesRecord
-
-API_VERSION = "resource.k8s.io/v1"
-DRIVER = "nodedevices.io"
 
 
 def device_classes(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str]:
     """Return the extended resources that DRA serves on some node, by the name of their class."""
     served = {resource.name for record in records for resource in record.resources if resource.managed_by == "dra"}
     return {class_name(resource): resource for resource in sorted(served)}
-
-
-def class_name(resource: str) -> str:
-    """`gpu.nvidia.com` of `nvidia.com/gpu`; a name may have what an object's may not."""
-    domain, _, own = resource.partition("/")
-    return f"{own.lower().replace('_', '-')}.{domain}"
 
 
 class DeviceClasses(WholeObjects):
@@ -65,9 +58,10 @@ class DeviceClasses(WholeObjects):
 
 
 def _body(name: str, resource: str) -> dict[str, Any]:
-    selects = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].resource == "{resource}"'
+    attribute = f'device.attributes["{DRA_DRIVER}"].{RESOURCE_ATTRIBUTE}'
+    selects = f'device.driver == "{DRA_DRIVER}" && {attribute} == "{resource}"'
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": RESOURCE_API,
         "kind": "DeviceClass",
         "metadata": {"name": name, "labels": OUR_LABEL},
         "spec": {"selectors": [{"cel": {"expression": selects}}], "extendedResourceName": resource},

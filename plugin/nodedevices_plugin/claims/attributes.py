@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN
+from nodedevices_api.dra import RESOURCE_ATTRIBUTE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
 
 STANDARD = "resource.kubernetes.io"  # the domain of attributes that Kubernetes defines
-RESOURCE = "resource"  # the extended resource that the device is offered as; DeviceClasses select by it
 MAX_ATTRIBUTES = 32  # attributes and capacities of a device together
 MAX_BYTES = 64  # of a string
 MAX_DOMAIN = 63
@@ -41,7 +41,7 @@ def describe(fact: DeviceFact, part: Partition | None, *, parent: str, resource:
         driver: its domain is that of attributes without one.
     """
     own: dict[str, Value | None] = {
-        RESOURCE: _text(resource),
+        RESOURCE_ATTRIBUTE: _text(resource),
         "type": _text(fact.type),
         "uuid": _text(part.id if part is not None else fact.uuid or fact.id),
         "vendor": _text(fact.vendor),

@@ -26,7 +26,6 @@ Json = dict[str, Any]
 
 MAX_DEVICES = 64  # of a slice, where a device may have a taint; 128 otherwise
 MAX_NAME = 253
-API_VERSION = "resource.k8s.io/v1"
 
 
 class Published(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ Each stage takes the latest values and makes its own. Nothing here imports grpc,
 
 from __future__ import annotations
 
+from nodedevices_api.dra import DRA_DRIVER
+
 from nodedevices_plugin.model.health import (
     Cordon,
     Fault,
@@ -49,7 +51,6 @@ from nodedevices_plugin.model.inventory import (
     numbered,
 )
 from nodedevices_plugin.model.plan import (
-    DRA_DRIVER,
     NOT_SHARED,
     AllocationError,
     Api,

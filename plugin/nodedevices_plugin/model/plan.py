@@ -132,9 +132,6 @@ class SchedulableId(Struct, frozen=True, kw_only=True):
         return self.partition_id or self.device_id
 
 
-DRA_DRIVER = "nodedevices.io"
-
-
 class Api(StrEnum):
     """How a node's devices reach pods."""
 

@@ -152,12 +152,12 @@ DOUBLE_ALLOCATIONS = gauge(
 )
 PREPARED_CLAIMS = gauge(
     "nodedevices_prepared_claims",
-    "Number of ResourceClaims that have devices of this node. Only with `serving.api: DRA`.",
+    "Number of prepared ResourceClaims.",
     "driver",
 )
 SLICE_WRITES = counter(
     "nodedevices_resource_slice_writes_total",
-    "Total writes of the node's ResourceSlices. Pods that start or end cause none.",
+    "Total writes of ResourceSlices; a pod that starts or ends causes none.",
     "driver",
 )
 CDI_PROBLEM = gauge(

@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
+from nodedevices_api.dra import RESOURCE_API
 from nodedevices_common.backoff import Backoff
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_plugin.claims.slices import API_VERSION, Json, Stored, Writes, devices_of, dropped, stored, writes
+from nodedevices_plugin.claims.slices import Json, Stored, Writes, devices_of, dropped, stored, writes
 from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, keep_watching
 
 SETTLING_SECONDS = 10.0  # after a device has left the slices: a scheduler may not have seen that yet
@@ -211,7 +212,7 @@ class SlicePublisher:
         if self._owner is not None:
             owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._owner, "controller": True}
             metadata["ownerReferences"] = [owner]
-        return {"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+        return {"apiVersion": RESOURCE_API, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
     def _settle(self, problem: str) -> None:
         if problem != self.problem:

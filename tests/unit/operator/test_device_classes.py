@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nodedevices_api.dra import class_name
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.device_classes import DeviceClasses, class_name, device_classes
+from nodedevices_operator.reconcile.device_classes import DeviceClasses, device_classes
 from nodedevices_operator.records.names import DEVICE_CLASSES
 from support.fakekube import FakeKube
 from support.opfacts import GPU, device, node_devices, record, resource
