@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from nodedevices_api.dra import DRA_DRIVER
 from nodedevices_common.raw import Raw
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_kubectl import objects
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.views import facts
+from nodedevices_kubectl.views import claims, facts
 from nodedevices_kubectl.views.check import Seen
+from nodedevices_kubectl.views.claims import SeenClaims
 
 T = TypeVar("T")
 
@@ -21,7 +23,7 @@ def read(session: Session, names: Sequence[str], selector: str, system_namespace
     api = session.api
     if names:
         items = [session.node(name) for name in dict.fromkeys(names)]
-        return Seen(items, allowed(lambda: _named_nodes(session, names)))
+        return Seen(items, allowed(lambda: _named_nodes(session, names)), claims=_claims(session, items))
     items, _ = api.list_all(objects.NODE_DEVICES, selector=selector)
     if not items:
         pods = objects.pods(system_namespace)
@@ -29,9 +31,37 @@ def read(session: Session, names: Sequence[str], selector: str, system_namespace
         return Seen(items, agents=agents or ())
     nodes = allowed(lambda: by_name(api.list_all(objects.NODES)[0]))
     if selector:
-        return Seen(items, nodes)
+        return Seen(items, nodes, claims=_claims(session, items))
     policies, _ = api.list_all(objects.POLICIES)
-    return Seen(items, nodes, whole=True, policies=policies, lease=lease_of(session, system_namespace))
+    lease, seen = lease_of(session, system_namespace), _claims(session, items)
+    return Seen(items, nodes, whole=True, policies=policies, lease=lease, claims=seen)
+
+
+def _claims(session: Session, items: Sequence[Raw]) -> SeenClaims | None:
+    """Read what there is of DRA, where a node serves by it. Claims and Events only where a pod waits with a claim."""
+    if not any(map(claims.by_dra, items)):
+        return None
+    node = f",spec.nodeName={facts.name_of(items[0])}" if len(items) == 1 else ""
+
+    def listed(collection: str, fields: str = "") -> list[Raw] | None:
+        return allowed(lambda: session.api.list_all(collection, fields=fields)[0])
+
+    try:
+        slices = listed(objects.SLICES, f"spec.driver={DRA_DRIVER}{node}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return SeenClaims(api=False)
+    pending = listed(objects.PODS, "status.phase=Pending")
+    waiting = None if pending is None else [pod for pod in pending if claims.has_claims(pod)]
+    found = listed(objects.CLAIMS) if waiting else []
+    return SeenClaims(
+        slices=slices,
+        classes=listed(objects.CLASSES),
+        pods=waiting,
+        claims=None if found is None else {facts.namespaced(claim): claim for claim in found},
+        events=listed(objects.EVERY_EVENT, f"reason={claims.NOT_PREPARED}") if waiting else [],
+    )
 
 
 def read_installation(session: Session, system_namespace: str) -> Seen:

@@ -10,6 +10,7 @@ from nodedevices_kubectl import checking, options
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import check as view
+from nodedevices_kubectl.views.findings import BROKEN, CLUSTER, KIND, OK, PENDING, WARNING, having, rows
 
 FOUND_BROKEN, FOUND_PENDING = 3, 4  # exit codes
 MOST_NEXT = 5  # links of which it is said what to do; -o wide and -o json say it of all
@@ -65,16 +66,16 @@ def check(
         raise click.UsageError("--no-lease: only valid with --installation")
     elected = not no_lease if installation else None
     for left in range(-(-seconds // LOOK_SECONDS), -1, -1):
-        nodes, rows = _judged(session, names, listing.selector, system_namespace, elected=elected)
-        broken, pending = view.having(view.BROKEN, rows), view.having(view.PENDING, rows)
+        nodes, found = _judged(session, names, listing.selector, system_namespace, elected=elected)
+        broken, pending = having(BROKEN, found), having(PENDING, found)
         if not (broken or pending):
             break
         if left:
             session.sleep(LOOK_SECONDS)
-    shown = rows if names or everything else [row for row in rows if row.fields["status"] != view.OK]
-    print_rows(session, listing, view.KIND, shown)
+    shown = found if names or everything else [row for row in found if row.fields["status"] != OK]
+    print_rows(session, listing, KIND, shown)
     session.flush()
-    session.say(_summary(nodes, broken, pending, view.having(view.WARNING, rows)))
+    session.say(_summary(nodes, broken, pending, having(WARNING, found)))
     for row in broken[:MOST_NEXT]:
         if row.fields["next"]:
             session.say(f"  {row.name}: {row.fields['next']}")
@@ -90,13 +91,13 @@ def _judged(
     try:
         if elected is not None:
             seen = checking.read_installation(session, system_namespace)
-            rows = view.judge_installation(seen, session.now(), elected=elected)
-            return view.watched(seen, rows), rows
+            found = view.judge_installation(seen, session.now(), elected=elected)
+            return view.watched(seen, found), found
         seen = checking.read(session, names, selector, system_namespace)
     except ApiError as error:
         if not error.no_such_kind:
             raise
-        return "0 nodes", view.rows(view.CLUSTER, [view.not_installed(session.context.name)])
+        return "0 nodes", rows(CLUSTER, [view.not_installed(session.context.name)])
     count = len(seen.items)
     return f"{count} node{'' if count == 1 else 's'}", view.judge(seen, session.now())
 

@@ -2,6 +2,8 @@
 
     node -> agent -> driver -> devices -> health -> configuration -> kubelet -> allocatable -> holders -> pods
 
+(on nodes that serve by DRA with more, in views.claims.)
+
 Each link is judged by what agent and operator report, so behind a broken `agent` all else is of the past: links after
 one that is broken are not judged where they would only repeat it. `ok`; `warning`: it works, or will by itself;
 `pending`: something changed less than a minute ago, and what follows from it is not there yet; `broken`: a person is
@@ -17,20 +19,29 @@ from datetime import datetime, timedelta
 from nodedevices_api import conditions as names
 from nodedevices_common.quantity import whole_units
 from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.table import Column, Kind, Row
+from nodedevices_common.table import Row
 from nodedevices_common.text import some
 from nodedevices_common.times import zoned_time
 
-from nodedevices_kubectl.views import facts
+from nodedevices_kubectl.views import claims, facts
 from nodedevices_kubectl.views.ages import age, reported
+from nodedevices_kubectl.views.claims import SeenClaims
+from nodedevices_kubectl.views.findings import (
+    BROKEN,
+    CLUSTER,
+    OK,
+    PENDING,
+    UNKNOWN,
+    WARNING,
+    Finding,
+    about,
+    lately,
+    rows,
+)
 
-OK, WARNING, PENDING, BROKEN, UNKNOWN = "ok", "warning", "pending", "broken", "unknown"
-# The kubelet writes its Node every 10 s, an agent reports some seconds after its start, and clocks differ.
-FOLLOWS = timedelta(minutes=1)
 HEARTBEAT_OVERDUE = timedelta(minutes=15)  # three of the agent's heartbeats
 LEASE_OVERDUE = timedelta(minutes=1)
 MOST_HURT = 4  # pods, named
-CLUSTER = "<cluster>"  # in the column NODE: of no node in particular
 AWAY = "nodedevices.io/agent"  # a Node label; away: no agent is wanted there
 # Reasons that are a warning where a condition is not as it should be; any other, also one that is not known here, is
 # broken. `Stopped` is of single nodes' actions too: the policy's ActionsStopped, which is broken, says why.
@@ -60,26 +71,6 @@ _AGENTS = "kubectl get pods -A -l app.kubernetes.io/component=agent"
 _OPERATORS = "kubectl get pods -A -l app.kubernetes.io/component=operator"
 _OF_THE_KUBELET = {"KubeletUnreachable", "RegistrationRejected", "ServedByAnother"}
 
-KIND = Kind(
-    "Checks",
-    "links of the chain",
-    (
-        Column("NODE", "node"),
-        Column("LINK", "link"),
-        Column("STATUS", "status", tone=facts.tone),
-        Column("NEXT", "next", wide=True),
-        Column("DETAIL", "detail"),
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    link: str
-    status: str
-    detail: str = ""
-    next: str = ""
-
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -92,19 +83,24 @@ class Seen:
     policies: Sequence[Raw] | None = None
     lease: Raw | None = None  # the operator's; empty: there is none
     agents: Sequence[Raw] = ()  # pods; only of an installation, and where no node has reported
+    claims: SeenClaims | None = None  # None: no node serves by DRA
 
 
 def judge(seen: Seen, now: datetime) -> list[Row]:
     """Every link."""
     if not seen.items:
-        begun = any(_lately(mapping(pod.get("metadata")).get("creationTimestamp"), now) for pod in seen.agents)
+        begun = any(lately(mapping(pod.get("metadata")).get("creationTimestamp"), now) for pod in seen.agents)
         return rows(CLUSTER, [nothing(begun=begun)])
     found: list[Row] = []
     if seen.whole:
         found += rows(CLUSTER, [operator(seen.lease, now), *policies(seen.policies)])
+    if seen.claims is not None:
+        changed = any(changed_lately(item, now) for item in seen.items)
+        found += rows(CLUSTER, list(claims.classes(seen.items, seen.claims, changed=changed)))
+        found += rows(CLUSTER, [claims.unallocated(seen.items, seen.claims)]) if seen.whole else []
     for item in seen.items:
         name = facts.name_of(item)
-        found += rows(name, chain(item, None if seen.nodes is None else seen.nodes.get(name, {}), now))
+        found += rows(name, chain(item, None if seen.nodes is None else seen.nodes.get(name, {}), seen.claims, now))
     if seen.whole:
         reported_on = {facts.name_of(item) for item in seen.items}
         for name, node in (seen.nodes or {}).items():
@@ -148,7 +144,7 @@ def _installed(item: Raw, pod: Raw, name: str, now: datetime) -> Finding:
         return Finding("agent", BROKEN, f"its pod does not run ({waits})", _agent_pods(name))
     agent, ready = _agent(item, name, now), facts.condition(item, names.READY)
     if agent.status == OK and ready.get("status") != "True":
-        return Finding("agent", BROKEN, _about(ready) or "it is not ready", "docs/troubleshooting.md")
+        return Finding("agent", BROKEN, about(ready) or "it is not ready", "docs/troubleshooting.md")
     if agent.status == OK and not facts.condition(item, names.STALE):
         return Finding("agent", BROKEN, "it reports, but no operator has seen it", _OPERATORS)
     return agent
@@ -162,23 +158,6 @@ def _waits(pod: Raw) -> str:
         if "running" not in state:
             return text(mapping(state.get("waiting")).get("reason")) or "Ended"
     return "" if containers else "Pending"
-
-
-def rows(node: str, findings: Sequence[Finding]) -> list[Row]:
-    return [
-        Row(
-            f"{node}/{finding.link}",
-            {
-                "node": node,
-                "link": finding.link,
-                "status": finding.status,
-                "detail": finding.detail,
-                "next": finding.next,
-            },
-            key=f"{node}/{finding.link}",
-        )
-        for finding in findings
-    ]
 
 
 def nothing(*, begun: bool = False) -> Finding:
@@ -200,8 +179,8 @@ def without_agent(node: Raw) -> list[Finding]:
     return [Finding("agent", WARNING, "no agent has reported on this node", _agent_pods(name))]
 
 
-def chain(item: Raw, node: Raw | None, now: datetime) -> list[Finding]:
-    """`node`: the Node; empty: there is none of this name; None: Nodes cannot be read."""
+def chain(item: Raw, node: Raw | None, seen: SeenClaims | None, now: datetime) -> list[Finding]:
+    """`node`: the Node; empty: there is none of this name; None: Nodes cannot be read. `seen`: of claims."""
     name = facts.name_of(item)
     found = [_node(name, node, item)]
     agent = _agent(item, name, now)
@@ -212,19 +191,21 @@ def chain(item: Raw, node: Raw | None, now: datetime) -> list[Finding]:
         found.append(link(item, name))
         if found[-1].status == BROKEN and link in {_driver, _devices}:
             return found
+    changed = changed_lately(item, now)
+    serves_by_dra = seen if claims.by_dra(item) else None
     if found[-1].status != BROKEN:
-        found.append(_allocatable(item, node, changed=changed_lately(item, now)))
-    found += [_holders(item), _pods(item)]
-    return found
+        if serves_by_dra is None or _by_plugin(item):
+            found.append(_allocatable(item, node, changed=changed))
+        if serves_by_dra is not None:
+            found.append(claims.slices(item, serves_by_dra, changed=changed))
+    found.append(_holders(item))
+    if serves_by_dra is not None:
+        found.append(claims.unprepared(item, serves_by_dra, now))
+    return [*found, _pods(item)]
 
 
 def _agent_pods(node: str) -> str:
     return f"{_AGENTS} --field-selector spec.nodeName={node}"
-
-
-def _about(found: Raw) -> str:
-    message = text(found.get("message"))
-    return text(found.get("reason")) + (f": {message}" if message else "")
 
 
 def _node(name: str, node: Raw | None, item: Raw) -> Finding:
@@ -234,23 +215,23 @@ def _node(name: str, node: Raw | None, item: Raw) -> Finding:
     ready = facts.condition(node or {}, names.READY)
     if node is None or ready.get("status") == "True":
         said = [
-            f"{kind}: {_about(found)}"
+            f"{kind}: {about(found)}"
             for kind in (names.MAINTENANCE_SCHEDULED, names.PROBLEM_REPORTED)
             if (found := facts.condition(item, kind)).get("status") == "True"
         ]
         if said:
             return Finding("node", WARNING, "; ".join(said), f"kubectl describe node {name}; docs/neighbours.md")
         return Finding("node", UNKNOWN, "you may not read Nodes") if node is None else Finding("node", OK, "Ready")
-    return Finding("node", BROKEN, _about(ready) or "not Ready", f"kubectl describe node {name}")
+    return Finding("node", BROKEN, about(ready) or "not Ready", f"kubectl describe node {name}")
 
 
 def _agent(item: Raw, name: str, now: datetime) -> Finding:
     stale, agent = facts.condition(item, names.STALE), mapping(facts.status_of(item).get("agent"))
     if not agent:
         made = mapping(item.get("metadata")).get("creationTimestamp")
-        return Finding("agent", PENDING if _lately(made, now) else BROKEN, "it has not reported yet", _agent_pods(name))
+        return Finding("agent", PENDING if lately(made, now) else BROKEN, "it has not reported yet", _agent_pods(name))
     if stale.get("status") == "True":
-        return Finding("agent", BROKEN, _about(stale), _agent_pods(name))
+        return Finding("agent", BROKEN, about(stale), _agent_pods(name))
     beat = zoned_time(agent.get("heartbeatTime"))
     shown = reported(agent, now)
     if beat is None or now - beat > HEARTBEAT_OVERDUE:
@@ -263,7 +244,7 @@ def _driver(item: Raw, name: str) -> Finding:
     bad = [probe for probe in mappings(status.get("probes")) if probe.get("state") != "Ready"]
     ready = facts.condition(item, names.READY)
     if text(ready.get("reason")) in {"DriverNotLoaded", "ProbeUnavailable"}:
-        return Finding("driver", BROKEN, _about(ready), "docs/troubleshooting.md; on the node: lsmod, nvidia-smi")
+        return Finding("driver", BROKEN, about(ready), "docs/troubleshooting.md; on the node: lsmod, nvidia-smi")
     if bad:
         said = "; ".join(
             f"{text(probe.get('name'))} is {text(probe.get('state'))}: {text(probe.get('message'))}" for probe in bad
@@ -280,10 +261,10 @@ def _driver(item: Raw, name: str) -> Finding:
 def _devices(item: Raw, name: str) -> Finding:
     ready = facts.condition(item, names.READY)
     if ready.get("reason") == "DevicesLost":
-        return Finding("devices", BROKEN, _about(ready), "docs/operations.md#roll-out-of-the-agents")
+        return Finding("devices", BROKEN, about(ready), "docs/operations.md#roll-out-of-the-agents")
     expected = facts.condition(item, names.EXPECTED_DEVICES)
     if expected.get("status") == "False":
-        return Finding("devices", BROKEN, _about(expected), "docs/troubleshooting.md#conditions-of-nodedevices")
+        return Finding("devices", BROKEN, about(expected), "docs/troubleshooting.md#conditions-of-nodedevices")
     count = facts.number(mapping(facts.status_of(item).get("summary")).get("devices"))
     if not count:
         return Finding(
@@ -301,7 +282,7 @@ def _health(item: Raw, name: str) -> Finding:
         out = facts.number(mapping(facts.status_of(item).get("summary")).get("unschedulable")) or 0
         return Finding("health", OK, "all healthy" + (f", {out} out of service" if out else ""))
     status = BROKEN if found.get("status") == "False" else WARNING
-    return Finding("health", status, _about(found), f"kubectl nodedevices devices {name} --unhealthy")
+    return Finding("health", status, about(found), f"kubectl nodedevices devices {name} --unhealthy")
 
 
 def _configuration(item: Raw, name: str) -> Finding:
@@ -311,7 +292,7 @@ def _configuration(item: Raw, name: str) -> Finding:
     bad |= facts.not_in_sync(item)
     if bad:
         waits = all(text(found.get("reason")) in _WAITS | {"Stopped"} for found in bad.values())
-        said = "; ".join(f"{what}: {_about(found)}" for what, found in bad.items())
+        said = "; ".join(f"{what}: {about(found)}" for what, found in bad.items())
         return Finding("configuration", WARNING if waits else BROKEN, said, explain)
     if not facts.condition(item, names.CONFIG_APPLIED):
         return Finding("configuration", WARNING, "not known yet", explain)
@@ -321,16 +302,14 @@ def _configuration(item: Raw, name: str) -> Finding:
 
 
 def _kubelet(item: Raw, name: str) -> Finding:
-    ready, published = facts.condition(item, names.READY), facts.condition(item, names.SLICES_PUBLISHED)
-    if published.get("status") == "False":
-        return Finding("kubelet", BROKEN, _about(published), "docs/dra.md#when-something-fails")
+    ready = facts.condition(item, names.READY)
     if ready.get("status") == "True":
         offered = [text(resource.get("name")) for resource in mappings(facts.status_of(item).get("resources"))]
         return Finding("kubelet", OK, f"registered: {', '.join(offered)}" if offered else "nothing is offered")
     if text(ready.get("reason")) in _OF_THE_KUBELET:
-        return Finding("kubelet", BROKEN, _about(ready), "docs/troubleshooting.md")
+        return Finding("kubelet", BROKEN, about(ready), "docs/troubleshooting.md")
     status = WARNING if ready.get("status") == "Unknown" else BROKEN
-    return Finding("kubelet", status, _about(ready) or "not known yet", _agent_pods(name))
+    return Finding("kubelet", status, about(ready) or "not known yet", _agent_pods(name))
 
 
 def changed_lately(item: Raw, now: datetime) -> bool:
@@ -345,13 +324,11 @@ def changed_lately(item: Raw, now: datetime) -> bool:
         *(fields.get("time") for fields in spec),
         *(unit.health.get("since") for unit in facts.units(item)),
     ]
-    return any(_lately(time_, now) for time_ in times)
+    return any(lately(time_, now) for time_ in times)
 
 
-def _lately(time: object, now: datetime) -> bool:
-    """A time to come is that of a clock that is ahead."""
-    then = zoned_time(time)
-    return then is not None and abs(now - then) <= FOLLOWS
+def _by_plugin(item: Raw) -> list[Raw]:
+    return [it for it in mappings(facts.status_of(item).get("resources")) if it.get("managedBy") == "plugin"]
 
 
 def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
@@ -359,13 +336,12 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
     if not node:
         return Finding("allocatable", UNKNOWN, "you may not read Nodes" if node is None else "there is no Node")
     shown = mapping(facts.status_of(node).get("allocatable"))
-    resources = mappings(facts.status_of(item).get("resources"))
     differ: list[str] = []
     same: list[str] = []
     nothing = False  # of a resource is allocatable, though it is offered
-    for resource in resources:
+    for resource in _by_plugin(item):
         name, healthy = text(resource.get("name")), facts.number(resource.get("healthy"))
-        if resource.get("managedBy") != "plugin" or healthy is None:
+        if healthy is None:
             continue
         known = whole_units(shown.get(name))
         if known == healthy:
@@ -384,9 +360,9 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
 def _holders(item: Raw) -> Finding:
     once, known = facts.condition(item, names.ALLOCATED_ONCE), facts.condition(item, names.HOLDERS_KNOWN)
     if once.get("status") == "False":
-        return Finding("holders", BROKEN, _about(once), "docs/runbooks/NodeDevicesDoubleAllocation.md")
+        return Finding("holders", BROKEN, about(once), "docs/runbooks/NodeDevicesDoubleAllocation.md")
     if known.get("status") != "True":
-        return Finding("holders", WARNING, _about(known) or "not known yet")
+        return Finding("holders", WARNING, about(known) or "not known yet")
     held = facts.number(mapping(facts.status_of(item).get("summary")).get("held")) or 0
     return Finding("holders", OK, f"devices held: {held}")
 
@@ -400,7 +376,7 @@ def _pods(item: Raw) -> Finding:
     ]
     if hurt:
         evictions = facts.not_in_sync(item).get(names.ACTION_EVICTIONS)
-        policy = "" if evictions is None else f"; the policy does not evict them: {_about(evictions)}"
+        policy = "" if evictions is None else f"; the policy does not evict them: {about(evictions)}"
         advice = f"delete these pods{policy or ', or let a policy evict them: docs/faults.md'}"
         return Finding("pods", BROKEN, some(list(dict.fromkeys(hurt)), MOST_HURT), advice)
     return Finding("pods", OK, "no pod holds a faulty device")
@@ -421,9 +397,8 @@ def policies(items: Sequence[Raw] | None) -> Iterator[Finding]:
                 continue
             said = True
             status = WARNING if reason in _WAITS else BROKEN
-            about = f"{kind}: {_about(found)}"
             next_ = _POLICY_NEXT.get(kind, _DESCRIBE) if status == BROKEN else _DESCRIBE
-            yield Finding(f"policy {name}", status, about, next_.format(name))
+            yield Finding(f"policy {name}", status, f"{kind}: {about(found)}", next_.format(name))
     if not said:
         yield Finding("policies", OK, f"policies: {len(items)}")
 
@@ -440,7 +415,3 @@ def operator(lease: Raw | None, now: datetime) -> Finding:
     if holder and renewed is not None and now - renewed <= LEASE_OVERDUE:
         return Finding("operator", OK, f"led by {holder}")
     return Finding("operator", BROKEN, f"no replica leads since {age(spec.get('renewTime'), now)}", _OPERATORS)
-
-
-def having(status: str, rows_: Sequence[Row]) -> list[Row]:
-    return [row for row in rows_ if row.fields["status"] == status]

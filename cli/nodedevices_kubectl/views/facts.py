@@ -30,6 +30,11 @@ def name_of(item: Raw) -> str:
     return text(mapping(item.get("metadata")).get("name"))
 
 
+def namespaced(item: Raw) -> tuple[str, str]:
+    metadata = mapping(item.get("metadata"))
+    return text(metadata.get("namespace")), text(metadata.get("name"))
+
+
 def status_of(item: Raw) -> Raw:
     return mapping(item.get("status"))
 

@@ -10,7 +10,20 @@ from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.table import Kind, Row, TableText
 from nodedevices_kubectl import documents
-from nodedevices_kubectl.views import bundle, check, describe, devices, edits, facts, nodes, pods, policies, top
+from nodedevices_kubectl.views import (
+    bundle,
+    check,
+    claims,
+    describe,
+    devices,
+    edits,
+    facts,
+    findings,
+    nodes,
+    pods,
+    policies,
+    top,
+)
 from support.cases import cases
 from support.command_line import NOW, JsonObject, action, condition, failed, gpu, node
 from support.odd_json import places, with_value
@@ -80,7 +93,7 @@ def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonOb
     status = item["status"] if isinstance(item.get("status"), dict) else {}
     ready = {**item, "status": {**status, "conditions": [condition("Ready", "True", "AgentRunning")]}}
     seen = check.Seen([item, ready], {"n1": plain, "n2": plain}, whole=True, policies=[policy], lease=lease)
-    show(check.KIND, iter(check.judge(seen, NOW)))
+    show(findings.KIND, iter(check.judge(seen, NOW)))
     show(policies.EXPLAIN_KIND, policies.explained(item, {"share": policy}))
     list(policies.explained_in_words(item, {"share": policy}))
     for section in describe.node(item, NOW, [event]):
@@ -124,3 +137,55 @@ def test_no_view_raises_for_something_odd_at_any_one_place(which: str) -> None:
                     bundled(*made.values())
             except Exception as error:
                 raise AssertionError(f"{which}: {'.'.join(map(str, path))} = {odd!r}: {error!r}") from error
+
+
+# --- of DRA -----------------------------------------------------------------------------------------------------------
+POOL = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+TAINTED = {"name": "gpu-0", "attributes": {"resource": {"string": "a.b/c"}}, "taints": [{"key": "x", "effect": "y"}]}
+SELECTS = [{"cel": {"expression": 'device.driver == "nodedevices.io"'}}]
+EXACTLY = {"name": "gpu", "exactly": {"deviceClassName": "c.a.b"}}
+EITHER = {"name": "any", "firstAvailable": [{"deviceClassName": "c.a.b"}]}
+RESULT = {"driver": "nodedevices.io", "pool": "n1", "device": "gpu-0"}
+OF_DRA: dict[str, JsonObject] = {
+    "slice": {"spec": {"nodeName": "n1", "pool": POOL, "devices": [TAINTED]}},
+    "class": {"metadata": {"name": "c.a.b"}, "spec": {"selectors": SELECTS, "extendedResourceName": "a.b/c"}},
+    "claim": {
+        "metadata": {"namespace": "ml", "name": "big"},
+        "spec": {"devices": {"requests": [EXACTLY, EITHER]}},
+        "status": {"allocation": {"devices": {"results": [RESULT]}}},
+    },
+    "pod": {
+        "metadata": {"namespace": "ml", "name": "trainer", "uid": "u"},
+        "spec": {"nodeName": "n1", "resourceClaims": [{"resourceClaimName": "big"}]},
+        "status": {
+            "resourceClaimStatuses": [{"resourceClaimName": "big"}],
+            "extendedResourceClaimStatus": {"resourceClaimName": "big"},
+            "conditions": [condition("PodScheduled", "True", "", "so")],
+        },
+    },
+    "event": {
+        "involvedObject": {"namespace": "ml", "name": "trainer", "uid": "u"},
+        "message": "so",
+        "lastTimestamp": "2026-11-23T11:59:55Z",
+    },
+}
+
+
+@cases("which", *OF_DRA)
+def test_no_link_of_claims_raises_for_something_odd_at_any_one_place(which: str) -> None:
+    item = whole()
+    item["status"]["resources"] = [{"name": "a.b/c", "managedBy": "dra", "healthy": 1}]
+    item["status"]["conditions"] = [condition("Ready", "True", "AgentRunning")]
+    for path in filter(None, places(OF_DRA[which])):
+        for odd in (None, [["x"]], {"x": ["x"]}, 7, "x"):
+            made = {**OF_DRA, which: with_value(OF_DRA[which], path, odd)}
+            unbound = {**made["pod"], "spec": {"resourceClaims": [{"resourceClaimName": "big"}]}}
+            seen = claims.SeenClaims(
+                slices=[made["slice"]],
+                classes=[made["class"]],
+                pods=[pod for pod in (made["pod"], unbound) if claims.has_claims(pod)],
+                claims={facts.namespaced(made["claim"]): made["claim"]},
+                events=[made["event"]],
+            )
+            found = check.judge(check.Seen([item], {}, whole=True, policies=[], lease={}, claims=seen), NOW)
+            assert {"slices", "claims"} <= {row.fields["link"] for row in found}, (path, odd)

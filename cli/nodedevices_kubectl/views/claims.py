@@ -1,0 +1,234 @@
+"""The links of `check` that claims (DRA) take, on nodes that serve devices by it.
+
+    configuration -> kubelet -> slices -> class -> claims
+
+What a node lacks for DRA (the API, a component, a right) its `configuration` says. The slices are compared with what
+the agent reports, since others delete them, and an API server drops fields that it does not know. A claim that no
+device satisfies is the scheduler's to explain, and one that is not prepared the kubelet's: their words are shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+
+from nodedevices_api import conditions as names
+from nodedevices_api.dra import DRA_DRIVER, RESOURCE_API, RESOURCE_ATTRIBUTE, class_name
+from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.text import some
+
+from nodedevices_kubectl.views import facts
+from nodedevices_kubectl.views.findings import BROKEN, OK, PENDING, UNKNOWN, WARNING, Finding, about, lately
+
+NOT_PREPARED = "FailedPrepareDynamicResources"  # reason of the kubelet's Events on pods
+MOST_PODS = 4  # named
+_PAGE = "docs/dra.md#when-something-fails"
+_NO_API = f"this API server has no {RESOURCE_API}; DRA needs Kubernetes 1.34.2 or later"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenClaims:
+    """What was read of DRA. None: this person may not read it."""
+
+    api: bool = True  # the API server has it
+    slices: Sequence[Raw] | None = None  # of our driver
+    classes: Sequence[Raw] | None = None
+    pods: Sequence[Raw] | None = None  # that are Pending
+    claims: Mapping[tuple[str, str], Raw] | None = None  # by namespace and name
+    events: Sequence[Raw] | None = None  # of NOT_PREPARED
+
+
+def served(item: Raw) -> dict[str, int]:
+    """Return the resources that the node serves by DRA, with how many healthy devices each has."""
+    return {
+        text(resource.get("name")): facts.number(resource.get("healthy")) or 0
+        for resource in mappings(facts.status_of(item).get("resources"))
+        if resource.get("managedBy") == "dra"
+    }
+
+
+def by_dra(item: Raw) -> bool:
+    return bool(served(item) or facts.condition(item, names.SLICES_PUBLISHED))
+
+
+# --- slices and classes -----------------------------------------------------------------------------------------------
+def slices(item: Raw, seen: SeenClaims, *, changed: bool) -> Finding:
+    """`changed`: less than a minute ago, so that the API server may be behind."""
+    published = facts.condition(item, names.SLICES_PUBLISHED)
+    if published.get("status") == "False":
+        return Finding("slices", BROKEN, about(published), _PAGE)
+    if not seen.api:
+        return Finding("slices", BROKEN, _NO_API, "docs/dra.md#what-is-needed")
+    if seen.slices is None:
+        return Finding("slices", UNKNOWN, "you may not read ResourceSlices")
+    later = PENDING if changed else BROKEN
+    node = facts.name_of(item)
+    own = [spec for piece in seen.slices if (spec := mapping(piece.get("spec"))).get("nodeName") == node]
+    pools = [mapping(spec.get("pool")) for spec in own]
+    newest = max((facts.number(pool.get("generation")) or 0 for pool in pools), default=0)
+    current = [(spec, pool) for spec, pool in zip(own, pools, strict=True) if pool.get("generation") == newest]
+    if not current:
+        return Finding("slices", later, "the node has no ResourceSlice, although its agent published it", _PAGE)
+    wanted = facts.number(current[0][1].get("resourceSliceCount")) or 0
+    if len(current) < wanted:
+        missing = f"{len(current)} of {wanted} ResourceSlices are there: the scheduler uses none of them"
+        return Finding("slices", later, missing, _PAGE)
+    offered = Counter(map(_offered_as, _untainted(spec for spec, _ in current)))
+    few = {name: healthy for name, healthy in served(item).items() if offered[name] < healthy}
+    if few:
+        said = "; ".join(f"{name}: {offered[name]} of {healthy} healthy devices" for name, healthy in few.items())
+        dropped = "where the API server drops taints or shares, devices are left out: see the agent's log"
+        lost = any(not offered[name] for name in few)
+        return Finding("slices", later if lost else WARNING, f"in ResourceSlices are only {said}", dropped)
+    counts = ", ".join(f"{name}: {offered[name]}" for name in served(item))
+    return Finding("slices", OK, f"published: {counts}" if counts else "published")
+
+
+def _untainted(specs: Iterable[Raw]) -> Iterator[Raw]:
+    for spec in specs:
+        yield from (device for device in mappings(spec.get("devices")) if not mappings(device.get("taints")))
+
+
+def _offered_as(device: Raw) -> str:
+    return text(mapping(mapping(device.get("attributes")).get(RESOURCE_ATTRIBUTE)).get("string"))
+
+
+def classes(items: Iterable[Raw], seen: SeenClaims, *, changed: bool) -> Iterator[Finding]:
+    """Yield the class of each resource that some node serves by DRA."""
+    wanted = {class_name(name): name for item in items for name in served(item)}
+    if not wanted or not seen.api:
+        return
+    if seen.classes is None:
+        yield Finding("class", UNKNOWN, "you may not read DeviceClasses")
+        return
+    known = {facts.name_of(item): mapping(item.get("spec")) for item in seen.classes}
+    for name, resource in sorted(wanted.items()):
+        link = f"class {name}"
+        if name not in known:
+            operators = "give the operator the component dra; its log says more (device classes are not kept)"
+            yield Finding(link, PENDING if changed else BROKEN, f"there is no DeviceClass for {resource}", operators)
+        elif not _selects_ours(known[name]):
+            theirs = f"another's DeviceClass: it selects no device of {DRA_DRIVER}"
+            yield Finding(link, BROKEN, theirs, "delete or rename it; ours follows within ten minutes")
+        elif not known[name].get("extendedResourceName"):
+            why = "this API server drops extendedResourceName (feature gate DRAExtendedResource; on from 1.36)"
+            what = f"pods that request {resource} without a claim are not placed on nodes that serve it by DRA"
+            yield Finding(link, WARNING, f"{why}: {what}", "give these pods a claim, or nodes with the device plugin")
+        else:
+            yield Finding(link, OK, f"for {resource}")
+
+
+def _selects_ours(spec: Raw) -> bool:
+    found = (text(mapping(it.get("cel")).get("expression")) for it in mappings(spec.get("selectors")))
+    return any(f'"{DRA_DRIVER}"' in expression or f"'{DRA_DRIVER}'" in expression for expression in found)
+
+
+# --- claims of pods that wait -----------------------------------------------------------------------------------------
+def unallocated(items: Iterable[Raw], seen: SeenClaims) -> Finding:
+    """Return the pods that no node has got yet because of a claim for a device of ours."""
+    if (unread := _unread(seen)) is not None:
+        return unread
+    ours = {class_name(name) for item in items for name in served(item)}
+    ours |= {facts.name_of(item) for item in seen.classes or () if _selects_ours(mapping(item.get("spec")))}
+    waiting = []
+    for pod in seen.pods or ():
+        if mapping(pod.get("spec")).get("nodeName"):
+            continue
+        for key, claim in _claims_of(pod, seen):
+            if claim is None:
+                waiting.append(f"{_key(pod)}: there is no ResourceClaim {key[1]}")
+            elif not _allocation(claim) and ours & _classes_of(claim):
+                why = text(facts.condition(pod, "PodScheduled").get("message")) or "not scheduled yet"
+                waiting.append(f"{_key(pod)}: ResourceClaim {key[1]} is not allocated: {why}")
+    if waiting:
+        return Finding("claims", WARNING, some(waiting, MOST_PODS), f"kubectl describe pod; {_PAGE}")
+    return Finding("claims", OK, "no pod waits for a claim to be allocated")
+
+
+def unprepared(item: Raw, seen: SeenClaims, now: datetime) -> Finding:
+    """Return the pods of the node whose claims its driver has not prepared."""
+    if (unread := _unread(seen)) is not None:
+        return unread
+    name = facts.name_of(item)
+    have = {facts.pod_of(holder) for unit in facts.units(item) for holder in unit.holders if holder.get("claim")}
+    messages = {_object(event): text(event.get("message")) for event in sorted(seen.events or (), key=_time)}
+    failed: list[str] = []
+    late: list[str] = []
+    begun: list[str] = []
+    for pod in seen.pods or ():
+        if mapping(pod.get("spec")).get("nodeName") != name or _key(pod) in have or not _is_ours(pod, name, seen):
+            continue
+        uid = text(mapping(pod.get("metadata")).get("uid"))
+        if why := messages.get((_key(pod), uid)):
+            failed.append(f"{_key(pod)}: {why}")
+        else:
+            scheduled = facts.condition(pod, "PodScheduled").get("lastTransitionTime")
+            (begun if lately(scheduled, now) else late).append(_key(pod))
+    if failed:
+        return Finding("claims", BROKEN, some(failed, MOST_PODS), _PAGE)
+    if late:
+        return Finding("claims", WARNING, f"not prepared yet, of pods {some(late, MOST_PODS)}", "kubectl describe pod")
+    if begun:
+        return Finding("claims", PENDING, f"being prepared, of pods {some(begun, MOST_PODS)}")
+    return Finding("claims", OK, "no pod waits for its claim to be prepared")
+
+
+def _unread(seen: SeenClaims) -> Finding | None:
+    if not seen.api:
+        return Finding("claims", UNKNOWN, _NO_API)
+    if seen.pods is None or seen.claims is None:
+        return Finding("claims", UNKNOWN, f"you may not list {'pods' if seen.pods is None else 'ResourceClaims'}")
+    return None
+
+
+def has_claims(pod: Raw) -> bool:
+    return bool(_named(pod))
+
+
+def _named(pod: Raw) -> list[str]:
+    """Return the claims of the pod by name; one that is still to be made of a template has none."""
+    spec, status = mapping(pod.get("spec")), facts.status_of(pod)
+    entries = [*mappings(spec.get("resourceClaims")), *mappings(status.get("resourceClaimStatuses"))]
+    entries.append(mapping(status.get("extendedResourceClaimStatus")))
+    return [name for entry in entries if (name := text(entry.get("resourceClaimName")))]
+
+
+def _claims_of(pod: Raw, seen: SeenClaims) -> Iterator[tuple[tuple[str, str], Raw | None]]:
+    namespace, _ = facts.namespaced(pod)
+    for name in _named(pod):
+        yield (namespace, name), (seen.claims or {}).get((namespace, name))
+
+
+def _is_ours(pod: Raw, node: str, seen: SeenClaims) -> bool:
+    """True when a claim of the pod has a device of ours, on that node."""
+    return any(
+        (result.get("driver"), result.get("pool")) == (DRA_DRIVER, node)
+        for _, claim in _claims_of(pod, seen)
+        for result in mappings(mapping(_allocation(claim or {}).get("devices")).get("results"))
+    )
+
+
+def _allocation(claim: Raw) -> Raw:
+    return mapping(facts.status_of(claim).get("allocation"))
+
+
+def _classes_of(claim: Raw) -> Set[str]:
+    requests = mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests"))
+    exact = [mapping(request.get("exactly")) for request in requests]
+    either = [one for request in requests for one in mappings(request.get("firstAvailable"))]
+    return {text(one.get("deviceClassName")) for one in (*exact, *either)}
+
+
+def _key(pod: Raw) -> str:
+    return "/".join(facts.namespaced(pod))
+
+
+def _object(event: Raw) -> tuple[str, str]:
+    about_ = mapping(event.get("involvedObject"))
+    return f"{text(about_.get('namespace'))}/{text(about_.get('name'))}", text(about_.get("uid"))
+
+
+def _time(event: Raw) -> str:
+    return text(event.get("lastTimestamp")) or text(event.get("eventTime"))
