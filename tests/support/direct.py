@@ -26,6 +26,7 @@ _THREAD = threading.local()  # server -> its connection: a new one costs five ti
 OURS = "/apis/nodedevices.io/v1alpha1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+DRA = "/apis/resource.k8s.io/v1"
 # Kind, in small letters -> its collection.
 COLLECTIONS = {
     "node": "/api/v1/nodes",
@@ -47,6 +48,9 @@ COLLECTIONS = {
     "validatingadmissionpolicy": f"{ADMISSION}/validatingadmissionpolicies",
     "validatingadmissionpolicybinding": f"{ADMISSION}/validatingadmissionpolicybindings",
     "lease": "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases",
+    "resourceclaim": f"{DRA}/namespaces/{{namespace}}/resourceclaims",
+    "resourceslice": f"{DRA}/resourceslices",
+    "deviceclass": f"{DRA}/deviceclasses",
     "nodedevices": f"{OURS}/nodedevices",
     "devicepolicy": f"{OURS}/devicepolicies",
 }

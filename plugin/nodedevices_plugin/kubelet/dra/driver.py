@@ -34,6 +34,7 @@ VERSIONS = ("v1.DRAPlugin", *health.SERVICES)  # every kubelet from 1.34 on take
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 CHECK_SECONDS = 1.0
+MAX_NAME, MAX_UID = 256, 64  # of a claim, in a log line
 MAX_CALLS = 64  # at once; the kubelet makes one for each pod that starts
 
 log = structlog.get_logger(__name__)
@@ -238,13 +239,13 @@ class DraDriver:
 
 
 def _failure(error: Exception, what: str, claim: dra.Claim) -> tuple[Result, str]:
-    named = f"{claim.namespace}/{claim.name}"
+    named, uid = f"{claim.namespace}/{claim.name}"[:MAX_NAME], claim.uid[:MAX_UID]
     if isinstance(error, RefusedError):
-        log.warning(f"claim refused: {what}", claim=named, uid=claim.uid, error=str(error))
+        log.warning(f"claim refused: {what}", claim=named, uid=uid, error=str(error))
         return Result.REFUSED, str(error)
     if isinstance(error, OperationError):
-        log.warning(f"claim failed: {what}", claim=named, uid=claim.uid, error=str(error))
+        log.warning(f"claim failed: {what}", claim=named, uid=uid, error=str(error))
         return Result.FAILED, f"NodeDevices failed to {what} the claim: {error}"
-    log.error(f"claim failed: {what}", claim=named, uid=claim.uid, exc_info=error)
+    log.error(f"claim failed: {what}", claim=named, uid=uid, exc_info=error)
     text = f"NodeDevices failed to {what} the claim ({type(error).__name__}); see the log of its agent"
     return Result.FAILED, text
