@@ -20,6 +20,7 @@ from nodedevices_api.conditions import AGENT_STOPPED, READY
 from nodedevices_operator.kube.apply import utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.reconcile.cluster_properties import properties
+from nodedevices_operator.reconcile.device_classes import our_classes
 from nodedevices_operator.reconcile.leftovers import PLACES, take_back
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
@@ -34,14 +35,12 @@ log = structlog.get_logger()
 
 async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = False, agents_gone: bool = False) -> int:
     """Remove, or with `dry_run` only say, what is ours; ClusterProperty objects only where there is a right to look for
-    them. Returns how many objects could not be cleaned."""
+    them, as DeviceClasses. Returns how many objects could not be cleaned."""
     cleaned = failed = 0
-    by_dra = False  # else there is none of ours, and perhaps no right to look
     for place in PLACES:
         try:
             async for page in kube.pages(place.collection):
                 for item in page:
-                    by_dra = by_dra or _serves_by_dra(item)
                     try:
                         cleaned += await take_back(kube, place, item, dry_run=dry_run) is not None
                     except KubeError as error:
@@ -58,9 +57,8 @@ async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = Fals
     if cluster_properties:
         done, not_done = await _properties(kube, dry_run=dry_run)
         cleaned, failed = cleaned + done, failed + not_done
-    if by_dra:
-        done, not_done = await _device_classes(kube, dry_run=dry_run)
-        cleaned, failed = cleaned + done, failed + not_done
+    done, not_done = await _device_classes(kube, dry_run=dry_run)
+    cleaned, failed = cleaned + done, failed + not_done
     log.info("cleanup done", removed=0 if dry_run else cleaned, would_remove=cleaned if dry_run else 0, failed=failed)
     return failed
 
@@ -79,7 +77,7 @@ async def _properties(kube: Kube, *, dry_run: bool) -> tuple[int, int]:
 async def _device_classes(kube: Kube, *, dry_run: bool) -> tuple[int, int]:
     """DeviceClasses, which are ours as a whole."""
     try:
-        found = [item async for page in kube.pages(names.DEVICE_CLASSES, labelSelector=names.OURS) for item in page]
+        found = await our_classes(kube) or []
         await _remove(kube, "DeviceClass", names.DEVICE_CLASSES, found, dry_run=dry_run)
     except KubeError as error:
         log.warning("failed to remove", kind="DeviceClass", error=str(error))
@@ -94,11 +92,6 @@ async def _remove(kube: Kube, kind: str, collection: str, found: Iterable[Mappin
             path = named(collection, metadata["name"])
             await kube.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         log.info("would remove" if dry_run else "removed", kind=kind, name=metadata["name"])
-
-
-def _serves_by_dra(item: Mapping[str, Any]) -> bool:
-    resources = (item.get("status") or {}).get("resources") or ()
-    return isinstance(resources, list) and any(it.get("managedBy") == "dra" for it in resources)
 
 
 async def _say_stopped(kube: Kube, item: Mapping[str, Any], *, dry_run: bool) -> int:

@@ -32,6 +32,7 @@ class FakeKube:
         self.events: list[Raw] = []
         self._named: set[str] = set()  # the Events' names, until a test takes some away
         self.fails: Callable[[str, str], KubeError | None] = lambda _verb, _path: None
+        self.rights: set[str] = set()  # resources that may be listed, where that is asked
         self.version = 100
         self._owned: dict[tuple[str, str], set[str]] = {}
 
@@ -82,6 +83,8 @@ class FakeKube:
 
     async def create(self, path: str, body: JsonObject) -> JsonObject:
         self._called("create", path)
+        if body["kind"] == "SelfSubjectAccessReview":
+            return {**body, "status": {"allowed": body["spec"]["resourceAttributes"]["resource"] in self.rights}}
         self.writes.append(("create", path, copy.deepcopy(body)))
         if body["kind"] == "Eviction":
             return self._evict(path.removesuffix("/eviction"), body)

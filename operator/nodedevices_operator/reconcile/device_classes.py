@@ -3,7 +3,8 @@ run on nodes of either API.
 
 `nvidia.com/gpu` is the class `gpu.nvidia.com`. It selects the devices that agents publish for that name, and its
 extendedResourceName has the scheduler make a claim on nodes where the device plugin API has none (KEP-5004: on by
-default from Kubernetes 1.36; 1.34 and 1.35 drop the field, which is said). Another's class is left alone.
+default from Kubernetes 1.36; 1.34 and 1.35 drop the field, which is said). Ours goes when no node serves the name any
+more, also where that was while no operator ran. Another's class is left alone.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from typing import Any
 
 from nodedevices_api.dra import DRA_DRIVER, RESOURCE_API, RESOURCE_ATTRIBUTE, class_name
 
-from nodedevices_operator.kube.port import JsonObject, KubeError
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.reconcile.whole_objects import OUR_LABEL, WholeObjects
 from nodedevices_operator.records.names import DEVICE_CLASS_MANAGER, DEVICE_CLASSES, OURS
 from nodedevices_operator.records.objects import NodeDevicesRecord
+
+REVIEW_VERSION, REVIEW = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
+REVIEWS = f"/apis/{REVIEW_VERSION}/selfsubjectaccessreviews"
+
+_NO_RIGHT = (
+    f"no right to list deviceclasses of {RESOURCE_API}, or no such API: DRA needs Kubernetes 1.34 or later, and the "
+    "component dra for the operator as well"
+)
 
 
 def device_classes(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str]:
@@ -25,25 +34,35 @@ def device_classes(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str]:
     return {class_name(resource): resource for resource in sorted(served)}
 
 
+async def our_classes(kube: Kube) -> list[JsonObject] | None:
+    """Return our classes; None: this cluster has none, or there is no right to them. It is asked for: without the
+    component dra there is none, and a request that is refused would be in the audit log of every cluster."""
+    attributes = {"group": "resource.k8s.io", "resource": "deviceclasses", "verb": "list"}
+    review = {"apiVersion": REVIEW_VERSION, "kind": REVIEW, "spec": {"resourceAttributes": attributes}}
+    try:
+        if (await kube.create(REVIEWS, review)).get("status", {}).get("allowed") is not True:
+            return None
+        return [item async for page in kube.pages(DEVICE_CLASSES, labelSelector=OURS) for item in page]
+    except KubeError as error:
+        if error.status not in (403, 404):
+            raise
+        return None
+
+
 class DeviceClasses(WholeObjects):
-    """No request is made before DRA serves something."""
+    """The objects of `device_classes`."""
 
     what = "device classes"
     every_seconds = 5.0
-    _any = False
 
     async def keep(self) -> str:
         wanted = device_classes(self._cache.node_devices.values())
-        self._any = self._any or bool(wanted)
-        if wanted == self._kept or not self._any:
+        if wanted == self._kept:
             return ""
-        try:
-            kube = self._writer.kube
-            found = [item async for page in kube.pages(DEVICE_CLASSES, labelSelector=OURS) for item in page]
-        except KubeError as error:
-            if error.status not in (403, 404):
-                raise
-            return f"{error}; DRA needs Kubernetes 1.34 or later, and the component dra for the operator as well"
+        found = await our_classes(self._writer.kube)
+        if found is None:
+            self._kept = None if wanted else wanted
+            return _NO_RIGHT if wanted else ""
         bodies = {name: _body(name, resource) for name, resource in wanted.items()}
         problems = await self.put_right(DEVICE_CLASS_MANAGER, DEVICE_CLASSES, found, bodies)
         self._kept = wanted  # what another has, or the server drops, is tried again at the next reading

@@ -11,10 +11,10 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.device_classes import DeviceClasses, device_classes
+from nodedevices_operator.reconcile.device_classes import REVIEWS, DeviceClasses, device_classes
 from nodedevices_operator.records.names import DEVICE_CLASSES
 from support.fakekube import FakeKube
-from support.opfacts import GPU, device, node_devices, record, resource
+from support.opfacts import GPU, device, record, resource
 
 BY_DRA = {"resources": [resource(1, 1, by="dra")]}
 PATH = f"{DEVICE_CLASSES}/gpu.nvidia.com"
@@ -40,7 +40,9 @@ class Server(FakeKube):
 
 @pytest.fixture
 def kube() -> FakeKube:
-    return Server()
+    server = Server()
+    server.rights = {"deviceclasses"}
+    return server
 
 
 @pytest.fixture
@@ -77,12 +79,36 @@ async def test_it_is_made_for_what_dra_serves_and_goes_with_it(
     assert PATH not in kube.objects
 
 
-async def test_without_the_right_or_the_api_it_says_what_to_install(
+@pytest.mark.parametrize("refused", ["create", "list"])
+async def test_without_the_right_or_the_api_it_says_what_to_install_where_dra_serves_and_else_nothing(
+    kube: FakeKube, cache: Cache, classes: DeviceClasses, refused: str
+) -> None:
+    kube.fails = lambda verb, _path: KubeError("404", status=404) if verb == refused else None
+    assert await classes.keep() == ""
+    serve(cache, **BY_DRA)
+    assert "component dra for the operator" in await classes.keep()
+
+
+async def test_an_operator_that_was_away_when_the_last_node_left_removes_the_class_and_no_other(
     kube: FakeKube, cache: Cache, classes: DeviceClasses
 ) -> None:
     serve(cache, **BY_DRA)
-    kube.fails = lambda _verb, _path: KubeError("403 deviceclasses is forbidden", status=403)
-    assert "component dra for the operator" in await classes.keep()
+    await classes.keep()
+    serve(cache, resources=[resource(1, 1)])
+    assert await DeviceClasses(cache, Writer(kube, OperatorMetrics())).keep() == ""
+    assert PATH not in kube.objects
+
+
+async def test_without_the_component_nothing_is_asked_that_would_be_refused(
+    kube: FakeKube, cache: Cache, classes: DeviceClasses
+) -> None:
+    kube.rights = set()
+    asked: list[str] = []
+    kube.fails = lambda _verb, path: asked.append(path)
+    assert await classes.keep() == ""
+    assert asked == [REVIEWS]
+    assert await classes.keep() == ""
+    assert asked == [REVIEWS]
 
 
 async def test_a_class_of_another_stays_and_a_dropped_field_is_said(
@@ -95,7 +121,7 @@ async def test_a_class_of_another_stays_and_a_dropped_field_is_said(
     assert "drops extendedResourceName" in "".join(classes.dropped("x", {"spec": {"extendedResourceName": GPU}}, {}))
 
 
-async def test_cleanup_takes_ours_and_looks_only_where_dra_served(kube: FakeKube, cache: Cache) -> None:
+async def test_cleanup_takes_ours_and_looks_only_where_it_may(kube: FakeKube, cache: Cache) -> None:
     serve(cache, **BY_DRA)
     await DeviceClasses(cache, Writer(kube, OperatorMetrics())).keep()
     looked: list[str] = []
@@ -104,9 +130,9 @@ async def test_cleanup_takes_ours_and_looks_only_where_dra_served(kube: FakeKube
         looked.append(path)
 
     kube.fails = seen
+    kube.rights = set()
     assert await clean_up(kube, dry_run=False) == 0
     assert DEVICE_CLASSES not in looked
-    item = node_devices(device(0), resources=BY_DRA["resources"])
-    kube.put(f"/apis/nodedevices.io/v1alpha1/nodedevices/{item['metadata']['name']}", item)
+    kube.rights = {"deviceclasses"}
     assert await clean_up(kube, dry_run=False) == 0
     assert PATH not in kube.objects
