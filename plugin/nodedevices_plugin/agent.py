@@ -446,6 +446,7 @@ class Agent:
             problems={
                 "state file": self._state.problem or self._state.lost or "",
                 "CDI": self._cdi.problem,
+                "records of claims": self._dra.records_problem,
                 "": self._paths.problem or self._hardware.problem,
                 "files for CNI plugins": self._node_files.problem,
             },

@@ -158,10 +158,21 @@ class Dra:
         return None if self._slices is None else self._slices.settles_at
 
     @property
+    def records_problem(self) -> str:
+        """Why a record of a prepared claim is not understood; empty: all are."""
+        newer = (
+            f"{record.uid}.json was written by a newer version ({record.not_understood}): what the claim has stays its "
+            "own, and it is not prepared again; install that version again"
+            for record in self.offer.records.values()
+            if record.not_understood
+        )
+        return "; ".join(filter(None, (self._files.problem, *newer)))
+
+    @property
     def problem(self) -> str:
         """Why claims or slices are not as they should be; empty: they are."""
         slices = self._slices.problem if self._slices is not None and self._wanted.is_set() else ""
-        return "; ".join(filter(None, (self._files.problem, self._driver.problem, slices)))
+        return "; ".join(filter(None, (self._driver.problem, slices)))
 
     @property
     def counters(self) -> DraCounters | None:
@@ -300,7 +311,7 @@ class Dra:
 
     async def _has_ended(self, record: Record) -> bool:
         shown = _shown(self._holdings())
-        if self._reader is None or shown is None or (record.namespace, record.name) in shown:
+        if self._reader is None or shown is None or not record.name or (record.namespace, record.name) in shown:
             return False  # the API server need not be asked
         answer: Object | None = None
         with suppress(ApiError):

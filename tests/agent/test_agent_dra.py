@@ -133,6 +133,27 @@ async def test_a_claim_that_is_prepared_again_after_a_reboot_gets_the_same_devic
         assert node.cdi("uid-train") == before
 
 
+async def test_after_a_downgrade_a_newer_versions_record_stays_with_its_device_and_a_condition_says_so(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    claim, other = (node.api.give(allocated(name, "gpu-0")) for name in ("train", "other"))
+    file = kubelet.root / "plugins" / DRA_DRIVER / "claims" / "uid-train.json"
+    async with node.running():
+        await node.serving_by_dra()
+        await node.dra.prepare(claim)
+    newer = json.dumps({**json.loads(file.read_text()), "version": 2, "since": 1}) + "\n"
+    file.write_text(newer)
+    async with node.running():
+        await node.serving_by_dra()
+        await kubelet.until(lambda: "uid-train.json was written by a newer version" in node.condition("Ready")[1])
+        assert "install that version again" in (await node.dra.prepare(claim))["uid-train"].error
+        waiting = asyncio.create_task(node.dra.prepare(other))
+        assert file.read_text() == newer
+        assert not (await node.dra.unprepare(claim))["uid-train"].error
+        assert not (await waiting)["uid-other"].error
+        await kubelet.until(lambda: "uid-train" not in node.condition("Ready")[1])
+
+
 async def test_a_claims_pod_is_a_holder_of_its_device(running: Node, kubelet: StandInKubelet) -> None:
     await running.dra.prepare(running.api.give(allocated("train", "gpu-1")))
     device = podresources.ClaimResource(driver_name=DRA_DRIVER, pool_name="node-a", device_name="gpu-1")

@@ -52,9 +52,14 @@ def prepare(
 
     Raises:
         NotNowError: a device is gone, is not offered or is another claim's.
-        ClaimError: the claim has a device twice.
+        ClaimError: the claim has a device twice, or a newer version has prepared it.
     """
     before = records.get(claim.uid)
+    if before is not None and before.not_understood and (before.is_of(claim) or not before.prepared):
+        raise ClaimError(
+            f"a newer version of NodeDevices has prepared the claim ({before.not_understood}): install that version "
+            "again, or delete the pod"
+        )
     if before is not None and before.is_of(claim):
         for entry in before.prepared:
             if entry.part_id not in present:

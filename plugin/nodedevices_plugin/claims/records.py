@@ -3,17 +3,22 @@
 A record has the id of each device, not its name or its device nodes: after a reboot the same minor number can be
 another GPU, and a claim gets the device that it was given, or an error. One file for each claim, so that a bad byte
 costs one claim and not the node.
+
+A newer version may write more than this one understands. After a downgrade such a record stays as it is, and what it
+names as held stays held: so every version has `prepared`, with `part_id`, `resource` and `result` of each device.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 from nodedevices_common.errors import RefusedError
+from nodedevices_common.raw import Raw, mapping, mappings
 
 from nodedevices_plugin.claims.request import Claim, Result
 from nodedevices_plugin.model import Inventory
@@ -42,6 +47,11 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     prepared: tuple[Prepared, ...]
 
+    @property
+    def not_understood(self) -> str:
+        """Return what a newer version wrote that this one does not know; empty: nothing."""
+        return ""
+
     def is_of(self, claim: Claim) -> bool:
         """True when the claim has the same results. A claim that people created may be allocated again."""
         return self.uid == claim.uid and tuple(entry.result for entry in self.prepared) == claim.results
@@ -56,6 +66,17 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the claim, with each part that others may have beside it."""
         claim, parts = f"{self.namespace}/{self.name}", {entry.part_id for entry in self.prepared}
         return frozenset((claim, part) for part in parts - self.held)
+
+
+class NewerRecord(Record, frozen=True, kw_only=True):
+    """What is understood of a newer version's record; `prepared` is empty where that cannot be read. It is never
+    written."""
+
+    why: str
+
+    @property
+    def not_understood(self) -> str:
+        return self.why
 
 
 class DraFacts(Struct, frozen=True, kw_only=True):
@@ -101,11 +122,37 @@ def decode(content: bytes, *, uid: str) -> Record:
     if not content.endswith(b"\n"):
         raise RecordError(f"{len(content)} bytes without their end")
     try:
-        record = msgspec.json.decode(content, type=Record)
-    except (msgspec.DecodeError, RecursionError) as error:
+        raw = mapping(msgspec.json.decode(content))
+        record = _newer(raw) or msgspec.convert(raw, type=Record)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise RecordError(str(error)) from error
-    if record.version != VERSION:
-        raise RecordError(f"version {record.version} is not known; {VERSION} is")
-    if record.uid != uid or not record.prepared:
-        raise RecordError("it is of another claim" if record.uid != uid else "it has no device")
+    if record.uid != uid:
+        raise RecordError("it is of another claim")
+    if record.version < VERSION or not (record.prepared or record.not_understood):
+        raise RecordError("it has no device" if record.version == VERSION else f"there is no version {record.version}")
     return record
+
+
+def _newer(raw: Raw) -> NewerRecord | None:
+    """Return a newer version's record; None: it is none. Raises ValidationError where its claim is not named."""
+    version = raw.get("version")
+    prepared = mappings(raw.get("prepared"))
+    parts = [(raw, Record), *((entry, Prepared) for entry in prepared)]
+    parts += [(mapping(entry.get("result")), Result) for entry in prepared]
+    unknown = next((key for part, kind in parts for key in part if key not in kind.__struct_fields__), None)
+    if isinstance(version, int) and version > VERSION:
+        why = f"version {version}, and {VERSION} is known here"
+    elif unknown is not None:
+        why = f"the key {unknown[:64]} is not known here"
+    else:
+        return None
+    known = {"version": version, **{key: raw.get(key, "") for key in ("uid", "namespace", "name")}, "prepared": []}
+    record = msgspec.convert({**known, "why": why}, type=NewerRecord)
+    try:
+        return replace(record, prepared=tuple(msgspec.convert(_known(entry), type=Prepared) for entry in prepared))
+    except msgspec.ValidationError:
+        return record
+
+
+def _known(entry: Raw) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key in Prepared.__struct_fields__}

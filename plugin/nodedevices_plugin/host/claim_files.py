@@ -2,7 +2,7 @@
 
 A record is on the disk before the kubelet is told that the claim is prepared, and is removed after the CDI file. CDI
 files are in a folder that a reboot empties, so they are written again whenever the kubelet prepares a claim again. A
-record that cannot be read is set aside alone: it costs one claim, and not the node.
+record that cannot be read is set aside alone: it costs one claim, and not the node. A newer version's record stays.
 """
 
 from __future__ import annotations
