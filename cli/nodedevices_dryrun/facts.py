@@ -14,7 +14,7 @@ from nodedevices_api.conditions import HOLDERS_KNOWN, MISSING
 from nodedevices_common.quantity import to_bytes
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_operator.records.names import is_pod
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice
+from nodedevices_plugin.model import DRA_DRIVER, Holder, HoldersState, Holdings, Inventory, InventoryDevice
 from nodedevices_plugin.model.ids import split
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
@@ -114,6 +114,8 @@ def _held(status: Raw) -> Iterator[HeldId]:
         for id_ in _ids(device, holder):
             yield HeldId(
                 resource=text(holder.get("resource")) or None,
+                driver=DRA_DRIVER if holder.get("claim") else "",  # another's claims are where this agent observes
+                claim=f"{holder['namespace']}/{text(holder.get('claim'))}" if holder.get("claim") else "",
                 id=id_,
                 device_id=device,
                 partition_id=text(holder.get("partition")) or None,

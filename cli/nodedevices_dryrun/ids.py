@@ -19,11 +19,11 @@ from nodedevices_operator.desired.policy_status import Note
 from nodedevices_operator.desired.trial import id_changes
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from nodedevices_plugin.health import reasons
-from nodedevices_plugin.model import Inventory, OfferedResource, Plan, PlanError, Unmatched
+from nodedevices_plugin.model import Api, Inventory, OfferedResource, Plan, PlanError, Unmatched
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.changes import decide_change, held_as
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise, not_in
-from nodedevices_plugin.offering.shape import PlanSettings, fitting, make_shape
+from nodedevices_plugin.offering.shape import PlanSettings, fitting, make_shape, no_way_for_claims, staying
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_rules
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.daemons import has_daemon
@@ -31,7 +31,10 @@ from nodedevices_plugin.vendors.registry import VENDORS
 
 from nodedevices_dryrun import facts
 
+DRA_COMPONENT = "dra"
+_BY = {Api.DEVICE_PLUGIN: "plugin", Api.DRA: "dra"}  # status.resources[].managedBy
 DECIDE_IDS = ("serving", "resources", "sharing", "partitions")  # as Effective.shape has them
+INJECTION = "injection"
 _POLICY = "policy"  # in status.configuration.sources
 
 
@@ -44,7 +47,8 @@ class ResourceChange(Struct, frozen=True):
     gone: int
     added: int
     sharing: str  # as it would be
-    by: str = "plugin"
+    by: str = "plugin"  # as status.resources[].managedBy would be
+    formerly: str = ""  # as it is, where it would be another
 
 
 class IdEffect(Struct, frozen=True):
@@ -64,10 +68,14 @@ class IdEffect(Struct, frozen=True):
 
 def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> IdEffect:
     """`now` and `then`: the node's configuration by policies, in wire form, without and with the change."""
-    if all(now.get(name) == then.get(name) for name in DECIDE_IDS):
+    if all(now.get(name) == then.get(name) for name in (*DECIDE_IDS, INJECTION)):
         return IdEffect()
     status = mapping(raw.get("status"))
     inventory = facts.inventory(status)
+    if why := _not_for_claims(status, inventory, then):
+        return IdEffect(refused=why)
+    if all(now.get(name) == then.get(name) for name in DECIDE_IDS):
+        return IdEffect()
     before, after = _settings(now), _settings(then)
     current, _ = _fitting(inventory, before)
     doubt = _doubt(status, record, now, then)
@@ -90,7 +98,7 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
         waits_for=_pods(f"{holder.namespace}/{holder.pod}" for holder in decision.waiting_for),
         held_back=tuple(_named(kept, inventory)),
         pods=_pods(held_id.holder for held_id in leaving),
-        unmatched=_notes(unmatched(inventory, after)),
+        unmatched=_notes((*unmatched(inventory, after), *staying(wanted, after.serving))),
         assumes=_assumes(current, wanted),
     )
 
@@ -122,18 +130,35 @@ def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
         return "its object has no room for all partitions"
     if _observes(now):
         return "another plugin serves its kubelet now (serving.mode Observe)"
-    sources = mapping(status.get("configuration")).get("sources")
-    own = [source for source in sources if source != _POLICY] if isinstance(sources, list) else []
+    own = _own_sources(status)
     ends = [name for name in DECIDE_IDS if name in now and name not in then]
     if own and ends:
         return f"{', '.join(ends)} would come from its own {', '.join(map(str, own))}, which are not known here"
     return ""
 
 
+def _own_sources(status: Raw) -> list[str]:
+    """Return where the node has settings from beside policies: its flags, variables and files."""
+    sources = mapping(status.get("configuration")).get("sources")
+    return [str(source) for source in sources if source != _POLICY] if isinstance(sources, list) else []
+
+
+def _not_for_claims(status: Raw, inventory: Inventory, then: Mapping[str, Any]) -> str:
+    """Return why the agent would refuse to serve by DRA with this injection; empty: it would not, or flags and files of
+    the node, which are not known here, set that."""
+    sections = understood(then).sections
+    if sections.serving.api != Api.DRA.value or (INJECTION not in then and _own_sources(status)):
+        return ""
+    return no_way_for_claims(sections.injection.device_list_strategies, inventory, VENDORS)
+
+
 def _assumes(current: Plan, wanted: Plan) -> str:
-    """Return the component that MPS daemons need where the node has none yet; whether it is there no status says."""
+    """Return the component that MPS daemons, or DRA, need where the node has none yet; whether it is there no status
+    says."""
     have, want = (any(has_daemon(resource) for resource in plan.resources) for plan in (current, wanted))
-    return mps.NAME if want and not have else ""
+    if want and not have:
+        return mps.NAME
+    return DRA_COMPONENT if wanted.by(Api.DRA).resources and not current.by(Api.DRA).resources else ""
 
 
 def _observes(config: Mapping[str, Any]) -> bool:
@@ -156,22 +181,29 @@ def _fitting(inventory: Inventory, settings: PlanSettings) -> tuple[Plan | None,
 
 def _summary(plan: Plan) -> dict[str, tuple[object, ...]]:
     return {
-        resource.name: (len(resource.ids), resource.sharing.name, resource.sharing.replicas)
+        resource.name: (len(resource.ids), resource.sharing.name, resource.sharing.replicas, _BY[resource.api])
         for resource in plan.resources
     }
 
 
 def _shown(status: Raw) -> dict[str, tuple[object, ...]]:
     return {
-        text(resource.get("name")): (resource.get("capacity"), text(resource.get("sharing")), resource.get("replicas"))
+        text(resource.get("name")): (
+            resource.get("capacity"),
+            text(resource.get("sharing")),
+            resource.get("replicas"),
+            resource.get("managedBy"),
+        )
         for resource in mappings(status.get("resources"))
-        if resource.get("managedBy") in {"plugin", "dra"}
+        if resource.get("managedBy") in _BY.values()
     }
 
 
 def _changes(current: Plan, wanted: Plan) -> tuple[ResourceChange, ...]:
     before, after = held_as(current), held_as(wanted)
     sharing = {resource.name: _how(resource) for plan in (current, wanted) for resource in plan.resources}
+    by = {resource.name: _BY[resource.api] for plan in (current, wanted) for resource in plan.resources}
+    formerly = {resource.name: _BY[resource.api] for resource in current.resources}
     return tuple(
         ResourceChange(
             name=name,
@@ -180,6 +212,8 @@ def _changes(current: Plan, wanted: Plan) -> tuple[ResourceChange, ...]:
             gone=len(was - will),
             added=len(will - was),
             sharing=sharing[name],
+            by=by[name],
+            formerly="" if formerly.get(name, by[name]) == by[name] else formerly[name],
         )
         for name in sorted({*before, *after})
         for was, will in [(before.get(name, frozenset()), after.get(name, frozenset()))]

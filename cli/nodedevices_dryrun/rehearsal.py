@@ -33,7 +33,7 @@ from nodedevices_operator.desired.policy_status import Note
 from nodedevices_operator.desired.pools import SECTION as FAULTS
 from nodedevices_operator.desired.pools import Reacting, coming, survey, trial_pool
 from nodedevices_operator.desired.selection import lacking
-from nodedevices_operator.desired.trial import Preview, preview
+from nodedevices_operator.desired.trial import IdChanges, Preview, id_changes, no_dra, preview, without_names
 from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
@@ -41,16 +41,17 @@ from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect, rules_wi
 from nodedevices_dryrun.policies import DELETED, Policies, PolicyChange, changed
 
 # What a change does to a node, the worst first: all but the last two are to be looked at before it is made.
-REFUSED, WAITS, HOLDS_BACK, ACTS, UNCERTAIN, CHANGES, NOTHING = (
+REFUSED, WAITS, HOLDS_BACK, ACTS, TAKES_NAMES, UNCERTAIN, CHANGES, NOTHING = (
     "Refused",
     "Waits",
     "HoldsBack",
     "Acts",
+    "TakesNames",
     "Uncertain",
     "Changes",
     "None",
 )
-HARMFUL = frozenset({REFUSED, WAITS, HOLDS_BACK, ACTS, UNCERTAIN})
+HARMFUL = frozenset({REFUSED, WAITS, HOLDS_BACK, ACTS, TAKES_NAMES, UNCERTAIN})
 MOST_NAMED = 8  # devices or pods, in a sentence
 _CAPACITY = "capacity"
 _RULES = ("health", FAULTS)  # sections whose rules may be about some devices
@@ -78,6 +79,7 @@ class NodeEffect(Struct, frozen=True):
     capacity: tuple[ResourceChange, ...] = ()
     actions: str = ""  # taints and evictions, as a text for people
     acts: bool = False  # whether there are any, granted or not
+    without_names: str = ""  # what pods lose that request a resource by its name, as a text for people
 
     @property
     def effect(self) -> str:
@@ -90,6 +92,8 @@ class NodeEffect(Struct, frozen=True):
             return HOLDS_BACK
         if self.acts:
             return ACTS
+        if self.without_names:
+            return TAKES_NAMES
         if found.unknown and found.pods:
             return UNCERTAIN
         return CHANGES if self.sections else NOTHING
@@ -108,8 +112,8 @@ class NodeEffect(Struct, frozen=True):
             parts.append(f"which ids change is not known: {found.unknown}")
         if found.assumes:
             parts.append(f"it is assumed that the node has the component {found.assumes}")
-        unmatched = [note.text for note in found.unmatched]
-        return "; ".join([*parts, *([self.actions] if self.actions else []), *unmatched])
+        parts += [text for text in (self.without_names, self.actions) if text]
+        return "; ".join([*parts, *(note.text for note in found.unmatched)])
 
     def fields(self) -> dict[str, Any]:
         """Return plain values, by the names of `-o json`."""
@@ -218,12 +222,15 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
         few = lacking(understood(then.config).sections.expect, record.devices)
         short = (Note("expect", f"[{at}]", f"expect[{at}]: {text}") for at, text in few.items())
         ids = replace(ids, unmatched=(*ids.unmatched, *short))
+    changes = id_changes(record, now.config, then.config) if changes_ids else IdChanges()
+    refused += [why] if (why := no_dra(changes, node.kubelet)) else []
     effect = NodeEffect(
         node=record.name,
         sections=sections,
         policies=_suppliers(then, sections),
         refused=tuple(refused),
         ids=ids,
+        without_names="" if refused or ids.refused else _without_names(changes, ids, node),
     )
     made = _Node(raw, record, node, now, then, effect)
     if _CAPACITY in sections:
@@ -232,6 +239,13 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
         trial = Trial(faults=then.config[FAULTS], now=now.config, then=then.config)
         made.preview = preview(trial, record, node.taints)
     return made
+
+
+def _without_names(changes: IdChanges, ids: IdEffect, node: NodeRecord) -> str:
+    by_dra = [resource.name for resource in ids.resources if resource.by == "dra" and resource.formerly]
+    if changes.api != "DRA":
+        return ""
+    return without_names(changes.switched if ids.unknown else by_dra, node.kubelet)
 
 
 def _suppliers(then: Configuration, sections: Iterable[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def read(session: Session, names: Sequence[str], selector: str, system_namespace
     api = session.api
     if names:
         items = [session.node(name) for name in dict.fromkeys(names)]
-        return Seen(items, allowed(lambda: _named_nodes(session, names)), claims=_claims(session, items))
+        return Seen(items, allowed(lambda: _named_nodes(session, names)), claims=claims_of(session, items))
     items, _ = api.list_all(objects.NODE_DEVICES, selector=selector)
     if not items:
         pods = objects.pods(system_namespace)
@@ -31,13 +31,13 @@ def read(session: Session, names: Sequence[str], selector: str, system_namespace
         return Seen(items, agents=agents or ())
     nodes = allowed(lambda: by_name(api.list_all(objects.NODES)[0]))
     if selector:
-        return Seen(items, nodes, claims=_claims(session, items))
+        return Seen(items, nodes, claims=claims_of(session, items))
     policies, _ = api.list_all(objects.POLICIES)
-    lease, seen = lease_of(session, system_namespace), _claims(session, items)
+    lease, seen = lease_of(session, system_namespace), claims_of(session, items)
     return Seen(items, nodes, whole=True, policies=policies, lease=lease, claims=seen)
 
 
-def _claims(session: Session, items: Sequence[Raw]) -> SeenClaims | None:
+def claims_of(session: Session, items: Sequence[Raw]) -> SeenClaims | None:
     """Read what there is of DRA, where a node serves by it. Claims and Events only where a pod waits with a claim."""
     if not any(map(claims.by_dra, items)):
         return None

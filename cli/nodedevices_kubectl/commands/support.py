@@ -94,6 +94,7 @@ def _check(session: Session, parts: Mapping[str, Sequence[Raw] | str], lease: Ra
         whole=True,
         policies=None if isinstance(policies, str) else policies,
         lease=lease,
+        claims=checking.claims_of(session, items),
     )
     return [row.fields for row in view.judge(seen, session.now())]
 

@@ -136,6 +136,7 @@ _TONES: Mapping[str, Tone] = {
     "Waits": "bad",
     "HoldsBack": "warning",
     "Acts": "warning",
+    "TakesNames": "warning",
     "Uncertain": "warning",
     "Changes": "good",
 }
@@ -144,13 +145,19 @@ _MEANINGS = {
     "Waits": "wait for pods before anything changes",
     "HoldsBack": "keep devices from new pods until their pods have ended",
     "Acts": "evict pods, or set a taint",
+    "TakesNames": "give no device to new pods that request it by its name",
     "Uncertain": "have pods that may hold what changes",
     "Changes": "change at once",
 }
 
 
 def _ids(value: Any, now: datetime) -> str:
-    return ",".join(f"{resource['name']}:{resource['before']}->{resource['after']}" for resource in value or ()) or NONE
+    return ",".join(map(_change, value or ())) or NONE
+
+
+def _change(resource: Mapping[str, Any]) -> str:
+    api = f" by {resource['by']}" if resource["formerly"] else ""
+    return f"{resource['name']}:{resource['before']}->{resource['after']}{api}"
 
 
 DRY_RUN_KIND = Kind(

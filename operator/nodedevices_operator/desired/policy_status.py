@@ -148,6 +148,7 @@ def node_outcome(
     hindered: Mapping[str, Hindrance] | None = None,
     *,
     taints: Sequence[TaintRecord] = (),
+    kubelet: str = "",
 ) -> NodeOutcome:
     """Return what the node's resolved configuration, the agent's answer and our own writes mean for its policies."""
     applied = record.condition(names.CONFIG_APPLIED)
@@ -171,7 +172,7 @@ def node_outcome(
         refused_section=record.configuration.refused_section,
         unmatched=_notes(configuration, record) if active else (),
         hindered=dict(hindered or {}),
-        trials={name: (it, preview(it, record, taints)) for name, it in configuration.trials.items()},
+        trials={name: (it, preview(it, record, taints, kubelet)) for name, it in configuration.trials.items()},
     )
 
 

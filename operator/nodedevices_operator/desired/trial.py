@@ -10,6 +10,7 @@ or got the device after its fault was known, is not checked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,11 +28,15 @@ from nodedevices_operator.desired.selection import lacking
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 
-SECTIONS = ("resources", "sharing", "partitions")  # that decide names and ids
+SECTIONS = ("serving", "resources", "sharing", "partitions")  # that decide names and ids
 MAX_NAMES = 5  # of resources, said
 SHARES_OF_MEMORY = "nodedevices.io/gpu-memory"  # of sharing by memory, without rename
 WHOLE = "none"  # Sharing.strategy
 MAX_PODS = 5  # named
+APIS = {"DRA": "DRA", "DevicePlugin": "the device plugin API"}  # serving.api
+DRA_SINCE = (1, 34)  # Kubernetes that has resource.k8s.io/v1
+BY_NAME_SINCE = (1, 36)  # Kubernetes by which pods get devices of DRA by an extended resource's name, by default
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class Eviction(Struct, frozen=True):
@@ -82,12 +87,14 @@ class Preview(Struct, frozen=True):
         return ", ".join(parts)
 
 
-def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecord]) -> Preview:
-    """`taints` are those of our key that the Node has."""
+def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecord], kubelet: str = "") -> Preview:
+    """`taints` are those of our key that the Node has, and `kubelet` is its version."""
     if trial.misfit:
         return Preview(f"could not be combined with the other policies: {trial.misfit}")
     changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
-    details = [id_changes(record, trial.now, trial.then).text()] if changes else []
+    ids = id_changes(record, trial.now, trial.then) if changes else IdChanges()
+    by_name = without_names(ids.switched, kubelet) if ids.api == "DRA" else ""
+    details = [ids.text(), no_dra(ids, kubelet) or by_name]
     if "expect" in trial.changes:
         details += lacking(understood(trial.then).sections.expect, record.devices).values()
     if would_observe(trial.now, trial.then, observing=record.observes):
@@ -116,9 +123,11 @@ def _refusal(answers: Mapping[Action, ActionAnswer], action: Action) -> str:
 
 # --- names and their ids ---------------------------------------------------------------------------------------------
 class IdChanges(Struct, frozen=True):
-    """What may change on one node."""
+    """What may change on one node. `switched`: of the names those that would be served by another `api`."""
 
     names: tuple[str, ...] = ()  # of resources
+    switched: tuple[str, ...] = ()
+    api: str = ""
     pods: tuple[str, ...] = ()  # namespace/name of those that hold devices by these names
     pods_known: bool = True  # whether these are all
 
@@ -126,10 +135,12 @@ class IdChanges(Struct, frozen=True):
         """Return the changes as a text for people; empty: there are none."""
         if not self.names:
             return ""
-        ids = f"ids of {some(self.names, MAX_NAMES)}"
+        others = [name for name in self.names if name not in self.switched]
+        by = f"{some(self.switched, MAX_NAMES)} by {APIS[self.api]}" if self.switched else ""
+        ids = "; ".join(filter(None, (by, f"ids of {some(others, MAX_NAMES)}" if others else "")))
         if self.pods:
-            others = "" if self.pods_known else " and perhaps others"
-            return f"{ids}; held by {some(self.pods, MAX_PODS)}{others}: these keep what they hold until they end"
+            more = "" if self.pods_known else " and perhaps others"
+            return f"{ids}; held by {some(self.pods, MAX_PODS)}{more}: these keep what they hold until they end"
         return ids if self.pods_known else f"{ids}; which pods hold them is not known"
 
 
@@ -139,16 +150,56 @@ def id_changes(record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[
     after = understood(then)
     if not present or after.misfit or would_observe(now, then, observing=record.observes):
         return IdChanges()
-    names = _names(understood(now).sections, after.sections, present)
+    before = understood(now).sections
+    api = after.sections.serving.api if after.sections.serving.api != before.serving.api else ""
+    switched = _switched(record, after.sections, present) if api else set()
+    names = _names(before, after.sections, present) | switched
+    by_claims = any(resource.managed_by == "dra" and resource.name in names for resource in record.resources)
     pods = {
         f"{holder.namespace}/{holder.pod}"
         for device in record.devices
         for part in device.parts
         for holder in part.holders
-        if holder.resource in names & present and is_pod(holder.namespace, holder.pod)
+        if (holder.resource in names & present or (holder.claim and by_claims)) and is_pod(holder.namespace, holder.pod)
     }
     complete = record.is_true(HOLDERS_KNOWN) and not any(device.unlisted for device in record.devices)
-    return IdChanges(tuple(sorted(names)), tuple(sorted(pods)), complete)
+    return IdChanges(tuple(sorted(names)), tuple(sorted(switched)), api, tuple(sorted(pods)), complete)
+
+
+def _switched(record: NodeDevicesRecord, after: Resolved, present: set[str]) -> set[str]:
+    """Return the names that would be served by the other API, as far as it is known: DRA carries no shares."""
+    if after.serving.api == "DRA":
+        return present - {name for *_, offered in _shared(after.sharing) for name in offered}
+    return {resource.name for resource in record.resources if resource.managed_by == "dra"}
+
+
+def no_dra(ids: IdChanges, kubelet: str) -> str:
+    """Return why a node with this version of Kubernetes cannot serve by DRA what it would switch; empty: it can, or the
+    version is not known."""
+    version = _version(kubelet)
+    if ids.api != "DRA" or version is None or version >= DRA_SINCE:
+        return ""
+    return f"serving.api: DRA needs Kubernetes {_dotted(DRA_SINCE)} or later, and the kubelet is {kubelet}"
+
+
+def without_names(names: Sequence[str], kubelet: str) -> str:
+    """Return for people what pods lose that request these names without a claim, once DRA serves them on a node with
+    this version of Kubernetes; empty: nothing. Older servers drop DeviceClass.spec.extendedResourceName (KEP-5004)."""
+    version = _version(kubelet)
+    if not names or (version is not None and version >= BY_NAME_SINCE):
+        return ""
+    since = _dotted(BY_NAME_SINCE)
+    why = f" (kubelet {kubelet}; that needs {since})" if version else f", unless its kubelet is {since} or later"
+    return f"pods that request {some(names, MAX_NAMES)} without a claim get none of this node{why}"
+
+
+def _version(kubelet: str) -> tuple[int, ...] | None:
+    found = _VERSION.match(kubelet)
+    return None if found is None else tuple(map(int, found.groups()))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _names(before: Resolved, after: Resolved, present: set[str]) -> set[str]:

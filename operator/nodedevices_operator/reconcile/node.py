@@ -149,7 +149,13 @@ class NodeReconciler:
             if info.section and hindrance is not None:
                 hindered[info.section] = hindrance
         outcome = node_outcome(
-            view.node.labels, self._cache.policies, view.configuration, view.record, hindered, taints=view.node.taints
+            view.node.labels,
+            self._cache.policies,
+            view.configuration,
+            view.record,
+            hindered,
+            taints=view.node.taints,
+            kubelet=view.node.kubelet,
         )
         if changed := self._tallies.put(name, outcome):
             self._dirty(Dirty(policies=changed))

@@ -321,6 +321,7 @@ class NodeRecord:
     xid_condition: ConditionRecord | None = None  # XidCriticalError, of any writer
     xid_condition_owned: bool = False
     boot_id: Annotated[str, At("status", "nodeInfo", "bootID")] = ""
+    kubelet: Annotated[Interned, At("status", "nodeInfo", "kubeletVersion")] = ""
     cordoned: Annotated[bool, At("spec", "unschedulable")] = False
     taints: tuple[TaintRecord, ...] = ()  # those of our key
     reports: tuple[ReportRecord, ...] = ()  # what other monitors and the cloud say is wrong or will be

@@ -30,6 +30,7 @@ from nodedevices_plugin.model import (
     PlanError,
     SchedulableId,
     Unit,
+    Unmatched,
     ids,
 )
 from nodedevices_plugin.offering.naming import by_name, near
@@ -125,6 +126,36 @@ def not_by_dra(resource: OfferedResource) -> str:
     if len(resource.name.encode()) > MAX_ATTRIBUTE_BYTES:
         return f"its name has {len(resource.name.encode())} bytes; an attribute has at most {MAX_ATTRIBUTE_BYTES}"
     return ""
+
+
+def no_way_for_claims(strategies: Sequence[str], inventory: Inventory, vendors: Vendors) -> str:
+    """Return why claims cannot get devices by these injection.deviceListStrategies; empty: they can. Variables of two
+    requests of one container would replace each other, so what a vendor's runtime reads of variables is no way for DRA.
+    """
+    listed = set(strategies)
+    if listed & {"cdi-cri", "driver-directory"} and not listed & {"cdi-annotations", "envvar"}:
+        return ""
+    named = {vendors.vendor_of(device.fact).name for device in inventory.devices}
+    if not named.intersection(vendors.cdi_vendors()):
+        return ""
+    shown = ", ".join(strategies)
+    return (
+        f"injection.deviceListStrategies: {shown}: with serving.api DRA write [cdi-cri], and install the component cdi"
+    )
+
+
+def staying(shape: Plan, serving: Serving) -> tuple[Unmatched, ...]:
+    """Return a note for each resource that stays with the device plugin API although DRA is to serve the node."""
+    if serving.api != Api.DRA.value:
+        return ()
+    return tuple(
+        Unmatched(
+            section="serving",
+            entry=f"api DRA for {resource.name}",
+            message=f"it stays with the device plugin API: {not_by_dra(resource)}",
+        )
+        for resource in shape.by(Api.DEVICE_PLUGIN).resources
+    )
 
 
 def fitting(inventory: Inventory, make: Callable[[Inventory], T]) -> tuple[T | None, PlanError | None]:

@@ -111,22 +111,6 @@ def uses_cdi(effective: Effective | None) -> bool:
     return not STRATEGIES.isdisjoint(listed)
 
 
-def by_cdi_alone(effective: Effective, inventory: Inventory) -> str:
-    """Return why claims cannot get devices as this configuration has it; empty: they can. Variables of two requests of
-    one container would replace each other, so what a vendor's runtime reads of variables is no way for DRA."""
-    listed = effective.sections.injection.device_list_strategies
-    if "cdi-cri" in listed and "cdi-annotations" not in listed and "envvar" not in listed:
-        return ""
-    vendors = effective.vendors.cdi_vendors()
-    named = {effective.vendors.vendor_of(device.fact).name for device in inventory.devices}
-    if not named.intersection(vendors):
-        return ""
-    shown = ", ".join(listed)
-    return (
-        f"injection.deviceListStrategies: {shown}: with serving.api DRA write [cdi-cri], and install the component cdi"
-    )
-
-
 def refusal(active: Effective | None, requested: Effective, devices: Devices) -> PlanError | None:
     """Return why the requested configuration would give containers CDI names that no file has, or devices without the
     driver's libraries. None: it would not, or the configuration in effect does so already; that is reported elsewhere

@@ -23,7 +23,6 @@ from nodedevices_api import conditions as names
 from nodedevices_plugin import gates
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
-    Api,
     HoldersState,
     Plan,
     PlanError,
@@ -32,7 +31,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import ChangeDecision, changed_ids, decide_change
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
-from nodedevices_plugin.offering.shape import fitting, make_shape, not_by_dra, shape_of
+from nodedevices_plugin.offering.shape import fitting, make_shape, no_way_for_claims, shape_of, staying
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.access import Awaited, awaited, known_clients, may_begin, may_start
@@ -255,7 +254,8 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, assessed: Assessme
 def _no_dra(before: ActiveConfig, requested: Effective, assessed: Assessment) -> ConfigProblem | None:
     """Return why devices cannot be served by DRA; None: they can. A node that does so already waits for nothing."""
     dra, field = assessed.inputs.dra, "serving.api"
-    if why := access.by_cdi_alone(requested, assessed.inventory):
+    listed = requested.sections.injection.device_list_strategies
+    if why := no_way_for_claims(listed, assessed.inventory, requested.vendors):
         return ConfigProblem(source="dra", field="injection.deviceListStrategies", message=why)
     if dra.unavailable:
         return ConfigProblem(source="dra", field=field, message=f"{field}: DRA: {dra.unavailable}")
@@ -397,9 +397,7 @@ def _not_by_dra(effective: Effective, shape: Plan, unsaid: Mapping[str, Sequence
     the node's ResourceSlices cannot say of a device."""
     if not effective.by_dra:
         return
-    for resource in shape.by(Api.DEVICE_PLUGIN).resources:
-        message = f"it stays with the device plugin API: {not_by_dra(resource)}"
-        yield Unmatched(section="serving", entry=f"api DRA for {resource.name}", message=message)
+    yield from staying(shape, effective.sections.serving)
     for device, problems in unsaid.items():
         yield Unmatched(section="serving", entry=f"api DRA for {device}", message="; ".join(problems))
 

@@ -66,7 +66,7 @@ class AgentMetrics(Exposition):
     _prepares = counter(
         "nodedevices_claim_prepares_total",
         "Total ResourceClaims that the kubelet had prepared: `granted`, `refused` with a reason that the pod's Events "
-        "show, or `failed`. Only with `serving.api: DRA`.",
+        "show, or `failed`.",
         "driver result",
     )
     _unprepares = counter(

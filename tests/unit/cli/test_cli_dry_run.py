@@ -96,6 +96,7 @@ def test_where_no_pod_is_concerned_the_exit_code_is_0(fleet: RecordedApi, kubect
             "added": 2,
             "sharing": "timeSlicing, 2 each",
             "by": "plugin",
+            "formerly": "",
         }
     ]
 
@@ -285,6 +286,41 @@ def test_an_extended_resource_is_counted_or_refused(fleet: RecordedApi, kubectl:
     assert (slots["name"], slots["before"], slots["after"], slots["by"]) == ("example.com/slot", 0, 8, "operator")
     assert kubectl("policy", "dry-run", "-f", write(policy(capacity=entries)), "-o", "json") == 3
     assert "nvidia.com/gpu is served by the device plugin" in found(kubectl)["n1"]["message"]
+
+
+BY_DRA: JsonObject = {"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["cdi-cri"]}}
+SWITCHED = """\
+NODE   EFFECT       SECTIONS            IDS                          PODS
+n1     HoldsBack    serving,injection   nvidia.com/gpu:2->2 by dra   ml/train-0
+n2     TakesNames   serving,injection   nvidia.com/gpu:1->1 by dra   <none>
+"""
+WITHOUT = "pods that request nvidia.com/gpu without a claim get none of this node (kubelet v1.35.1; that needs 1.36)"
+
+
+def test_a_switch_to_dra_says_whose_devices_follow_later_and_where_pods_lose_the_name(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    path = write(policy(labels={"pool": "x"}, **BY_DRA))
+    versions = ("v1.36.0", "v1.35.1", "v1.35.1")
+    for item, version in zip(fleet.objects[NODES], versions, strict=True):
+        item["status"] = {"nodeInfo": {"kubeletVersion": version}}
+    assert kubectl("policy", "dry-run", "-f", path) == 3
+    assert kubectl.out == SWITCHED
+    waits = "gpu-0: not for new pods until these have ended: ml/train-0"
+    assumed = "it is assumed that the node has the component dra"
+    assert f"  n1: {waits}; {assumed}\n  n2: {assumed}; {WITHOUT}\n" in kubectl.err
+    assert "1 node would give no device to new pods that request it by its name (TakesNames)." in kubectl.err
+    fleet.objects[NODES][1]["status"]["nodeInfo"]["kubeletVersion"] = "v1.33.4"
+    assert kubectl("policy", "dry-run", "-f", path, "-o", "json") == 3
+    assert found(kubectl)["n2"]["effect"] == "Refused"
+    assert found(kubectl)["n2"]["message"].startswith("serving.api: DRA needs Kubernetes 1.34 or later")
+    fleet.objects[NODES][1]["status"]["nodeInfo"]["kubeletVersion"] = "v1.37.2"
+    fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0), gpu(1))
+    assert kubectl("policy", "dry-run", "-f", path, "-o", "json") == 0
+    assert {name: each["effect"] for name, each in found(kubectl).items()} == {"n1": "Changes", "n2": "Changes"}
+    by_variables = write(policy(labels={"pool": "x"}, serving={"api": "DRA"}), name="envvar.yaml")
+    assert kubectl("policy", "dry-run", "-f", by_variables, "-o", "json") == 3
+    assert "with serving.api DRA write [cdi-cri]" in found(kubectl)["n1"]["message"]
 
 
 def test_a_policy_that_only_reports_is_shown_as_enforced(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:

@@ -8,7 +8,8 @@ import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_dryrun.ids import IdEffect, id_effect
 from nodedevices_operator.records.kinds import node_devices_record
-from nodedevices_plugin.model import Holder
+from nodedevices_plugin.model import DRA_DRIVER, Holder
+from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, mig_id, partition
@@ -114,6 +115,82 @@ def test_what_the_agent_refuses_is_foretold_in_its_words() -> None:
     assert node.config == "ConfigInvalid"
     assert found.refused
     assert node.world.config.message.startswith(found.refused)
+
+
+BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
+BY_DRA: Config = {**BY_CDI, "serving": {"api": "DRA"}}
+
+
+def with_cdi(*devices: DeviceFact) -> Node:
+    """A node on which files for container runtimes can be written."""
+    return Node(*devices).given(cdi={"nvidia": CdiEnvironment(toolkit_libraries=True)})
+
+
+def claimant(name: str, device: str) -> Holder:
+    id_ = f"{DRA_DRIVER}/n1/{device}"
+    return Holder(namespace="ml", pod=name, container="c", claim=f"ml/{name}", ids=(id_,), since=START)
+
+
+def managed(node: Node) -> dict[str, str]:
+    """By which API the node's resources are served, as it reports."""
+    return {each["name"]: each["managedBy"] for each in shown(node, {})["status"]["resources"]}
+
+
+@cases(
+    ("now", "then", "holder", "apis"),
+    (BY_CDI, BY_DRA, pod("a", gpu_id(0)), ("plugin", "dra")),
+    (BY_DRA, BY_CDI, claimant("a", "gpu-0"), ("dra", "plugin")),
+)
+def test_a_switch_between_the_apis_is_foretold_with_the_pods_whose_devices_follow_later(
+    now: Config, then: Config, holder: Holder, apis: tuple[str, str]
+) -> None:
+    node = with_cdi(*FOUR).now(now, holder)
+    assert managed(node) == {GPU: apis[0]}
+    found = foretold(node, now, then)
+    assert (found.unknown, found.refused, found.waits) == ("", "", "")
+    [change] = found.resources
+    assert (change.name, change.before, change.after) == (GPU, 4, 4)
+    assert (change.formerly, change.by) == apis
+    assert (found.held_back, found.pods) == (("gpu-0",), ("ml/a",))
+    assert found.assumes == ("dra" if apis[1] == "dra" else "")
+    node.now(then, holder)
+    assert managed(node) == {GPU: apis[1]}
+    assert withheld(node) == ["gpu-0"]
+
+
+def test_what_a_claim_has_already_is_held_back_by_no_change_beside_it() -> None:
+    node = with_cdi(*FOUR).now(BY_DRA, claimant("a", "gpu-0"))
+    found = foretold(node, BY_DRA, {**BY_DRA, "resources": {"exclude": [gpu_id(3)]}})
+    assert (found.held_back, found.pods) == ((), ())
+    assert [(each.by, each.formerly, each.after) for each in found.resources] == [("dra", "", 3)]
+
+
+def test_shares_are_foretold_to_stay_with_the_plugin_in_the_agents_words() -> None:
+    node = with_cdi(*FOUR).now(BY_CDI)
+    then = {**BY_DRA, **shared(devices=["0"], rename=SHARED)}
+    found = foretold(node, BY_CDI, then)
+    node.now(then)
+    assert managed(node) == {GPU: "dra", SHARED: "plugin"}
+    notes = shown(node, then)["status"]["configuration"]["unmatched"]
+    said = [(each["section"], each["entry"], each["message"]) for each in notes]
+    assert [(each.section, each.entry) for each in found.unmatched] == [said[0][:2]]
+    assert found.unmatched[0].text.endswith(said[0][2])
+
+
+def test_injection_by_variables_is_foretold_to_be_refused_for_claims_but_where_a_nodes_own_flags_set_it() -> None:
+    by_variables: Config = {"serving": {"api": "DRA"}}
+    node = with_cdi(*FOUR).now({})
+    found = foretold(node, {}, by_variables)
+    node.now(by_variables)
+    assert node.config == "ConfigInvalid"
+    assert found.refused
+    assert node.world.config.message.startswith(found.refused)
+    node = with_cdi(*FOUR).now(BY_DRA)
+    assert foretold(node, BY_DRA, by_variables).refused
+    assert not foretold(node, BY_DRA, {**BY_DRA, "injection": {"deviceListStrategies": ["driver-directory"]}}).refused
+    raw = shown(node, BY_DRA)
+    raw["status"]["configuration"]["sources"] = ["policy", "flags"]
+    assert not id_effect(raw, node_devices_record(raw), BY_DRA, by_variables).refused
 
 
 def test_a_missing_gpu_that_does_not_fit_refuses_nothing() -> None:

@@ -239,3 +239,18 @@ async def test_a_dry_run_says_what_enforce_would_do_now(limits: dict[str, Any], 
     await enforced.start()
     await enforced.fail(*NODES[:failing])
     assert enforced.evicted == (1 if "would evict" in said or "an hour" in said else 0)
+
+
+async def test_a_dry_run_of_dra_says_on_which_nodes_pods_lose_the_resources_name() -> None:
+    cluster = Cluster({})
+    cluster.kube.put(POLICY, raw_policy("faults", serving={"api": "DRA"}, mode="DryRun"))
+    for name in NODES:
+        path = f"{names.NODES}/{name}"
+        node = cluster.kube.objects[path]
+        version = "v1.35.1" if name == NODES[0] else "v1.36.0"
+        cluster.kube.put(path, node | {"status": node["status"] | {"nodeInfo": {"kubeletVersion": version}}})
+    await cluster.start()
+    message = (cluster.shown(POLICY, "Applied") or ("", "", ""))[2]
+    assert f"n0: would change serving ({GPU} by DRA; held by ml/pod-n0: these keep what they hold" in message
+    lost = f"pods that request {GPU} without a claim get none of this node (kubelet v1.35.1; that needs 1.36)"
+    assert message.count(lost) == 1

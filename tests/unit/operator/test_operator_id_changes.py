@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodedevices_operator.desired.trial import id_changes
+from nodedevices_operator.desired.configuration import Trial
+from nodedevices_operator.desired.trial import id_changes, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases
 from support.opfacts import GPU, device, holder, record, resource, sharing
@@ -82,6 +83,69 @@ def test_pods_that_hold_a_device_by_such_a_name_are_named_as_far_as_known_and_th
     assert said(node(conditions=unknown), {"sharing": sharing(2)}).endswith("; which pods hold them is not known")
     cut = device(0, attributes=H100, holders=[holder("train")], holdersTruncated=3)
     assert said(node(cut), {"sharing": sharing(2)}).endswith(f"; held by ml/train and perhaps others: {KEPT}")
+
+
+TO_DRA, BACK = {"serving": {"api": "DRA"}}, {"serving": {"api": "DevicePlugin"}}
+
+
+def claimant(pod: str) -> dict[str, Any]:
+    return holder(pod, resource=None, claim="big")
+
+
+@cases(
+    ("found", "now", "then", "text"),
+    (node(), {}, TO_DRA, "nvidia.com/gpu by DRA"),
+    (
+        node(device(0, attributes=H100, holders=[holder("t")])),
+        {},
+        TO_DRA,
+        f"nvidia.com/gpu by DRA; held by ml/t: {KEPT}",
+    ),
+    (
+        node(device(0, attributes=H100, holders=[claimant("t")]), resources=[resource(1, 1, by="dra")]),
+        TO_DRA,
+        BACK,
+        f"nvidia.com/gpu by the device plugin API; held by ml/t: {KEPT}",
+    ),
+    (
+        node(device(0, attributes=H100, holders=[claimant("t")]), resources=[resource(1, 1, by="dra")]),
+        TO_DRA,
+        {"resources": {"exclude": ["GPU-0"]}},
+        f"ids of nvidia.com/gpu; held by ml/t: {KEPT}",
+    ),
+    (node(), {"sharing": sharing(2)}, TO_DRA, ""),
+    (
+        node(resources=[resource(8, 8), resource(8, 8, "nvidia.com/mig-1g.10gb")]),
+        {},
+        {**TO_DRA, "sharing": sharing(2)},
+        "nvidia.com/mig-1g.10gb by DRA; ids of nvidia.com/gpu",
+    ),
+    (node(), TO_DRA, TO_DRA, ""),
+    (node(), {}, BACK, ""),
+)
+def test_a_switch_of_the_api_is_said_with_the_pods_that_keep_their_devices(
+    found: NodeDevicesRecord, now: dict[str, Any], then: dict[str, Any], text: str
+) -> None:
+    assert said(found, then, now) == text
+
+
+@cases(
+    ("kubelet", "text"),
+    ("v1.36.0", ""),
+    ("v1.37.2-gke.100", ""),
+    ("v2.0.0", ""),
+    ("v1.35.9", f"pods that request {GPU} without a claim get none of this node (kubelet v1.35.9; that needs 1.36)"),
+    ("", f"pods that request {GPU} without a claim get none of this node, unless its kubelet is 1.36 or later"),
+    ("v1.33.4", "serving.api: DRA needs Kubernetes 1.34 or later, and the kubelet is v1.33.4"),
+)
+def test_where_the_server_drops_the_name_a_dry_run_says_who_loses_it(kubelet: str, text: str) -> None:
+    def changes(now: dict[str, Any], then: dict[str, Any], *resources: dict[str, Any]) -> str:
+        trial = Trial(changes=("serving",), now=now, then=then)
+        return preview(trial, node(resources=list(resources)), (), kubelet).changes
+
+    details = "; ".join(filter(None, (f"{GPU} by DRA", text)))
+    assert changes({}, TO_DRA, resource(8, 8)) == f"would change serving ({details})"
+    assert changes(TO_DRA, BACK, resource(8, 8, by="dra")) == f"would change serving ({GPU} by the device plugin API)"
 
 
 def test_what_changes_no_id_says_nothing() -> None:
