@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 from nodedevices_common.errors import OperationError
-from nodedevices_common.files import replace
+from nodedevices_common.files import replace, unfinished
 
 from nodedevices_plugin.claims import cdi_file
 from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name
@@ -73,10 +73,12 @@ class ClaimFiles:
             cdi_files.write(self._cdi_folder, [CdiSpec(kind=document["kind"], file_name=name, document=document)])
 
     def remove(self, uid: str) -> None:
-        """Remove both files, the record last. Raises ClaimFilesError; what is not there is no error."""
+        """Remove both files, the record last, and what a kill left of their writing. Raises ClaimFilesError; what
+        is not there is no error."""
         for path in (self._cdi_folder / cdi_file.file_name(uid, self._driver), self._folder / file_name(uid)):
             try:
-                path.unlink(missing_ok=True)
+                for file in (unfinished(path), path):
+                    file.unlink(missing_ok=True)
             except OSError as error:
                 raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
 
