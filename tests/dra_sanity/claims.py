@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dra_sanity.driver import Claim
@@ -46,7 +45,6 @@ class ClusterClaims:
 
     kubectl: Kubectl
     namespace: str = "default"
-    _prefix: str = field(default_factory=lambda: f"sanity-{uuid.uuid4().hex[:6]}")
 
     def devices(self, driver: str, pool: str) -> Sequence[str]:
         def published() -> list[str]:
@@ -61,15 +59,14 @@ class ClusterClaims:
         return wait_until(f"two devices of {driver} on {pool} are in ResourceSlices", published, seconds=LATER_SECONDS)
 
     def give(self, name: str, results: Sequence[Result]) -> Claim:
-        own = f"{self._prefix}-{name}"
-        found = self.kubectl.get("resourceclaim", own, self.namespace)
+        found = self.kubectl.get("resourceclaim", name, self.namespace)
         if found is None:
-            found = self.kubectl.create(_body(own, self.namespace))
+            found = self.kubectl.create(_body(name, self.namespace))
         elif found.get("status", {}).get("allocation"):
-            self._allocate(own, None)
+            self._allocate(name, None)
         if results:
-            self._allocate(own, {"devices": {"results": [each.json for each in results]}})
-        return Claim(self.namespace, own, found["metadata"]["uid"])
+            self._allocate(name, {"devices": {"results": [each.json for each in results]}})
+        return Claim(self.namespace, name, found["metadata"]["uid"])
 
     def remove(self, claim: Claim) -> None:
         self.kubectl.delete("resourceclaim", claim.name, namespace=claim.namespace)
