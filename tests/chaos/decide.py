@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from chaos import machines, model
@@ -61,7 +62,7 @@ def _wishes(draw: Random, step: int, plan: model.Plan) -> Iterator[Choice]:
     for name in machines.NODES:
         node = plan.nodes[name]
         if sum(each.node == name for each in plan.pods.values()) < MOST_PODS:
-            yield 7, lambda node=node: _pod(draw, step, node)  # type: ignore[misc]
+            yield 7, lambda node=node: _pod(draw, step, node, plan)  # type: ignore[misc]
         yield 4, lambda node=node: _policy(draw, node)  # type: ignore[misc]
         yield 0.8, lambda name=name: model.Cordon(name, _some(draw, len(machines.DEVICES[name])))  # type: ignore[misc]
     if plan.pods:
@@ -113,7 +114,7 @@ def _strike(draw: Random, step: int, node: str, index: int) -> model.Strike:
 
 
 def _policy(draw: Random, node: model.NodePlan) -> model.SetPolicy:
-    section = draw.choices(tuple(machines.SECTIONS), weights=(5, 3, 1.5, 1.5, 1.5, 1))[0]
+    section = draw.choices(tuple(machines.SECTIONS), weights=(5, 3, 1.5, 1.5, 1.5, 1, 6))[0]
     others = [each for each in ("", *machines.SECTIONS[section]) if each != node.chosen.get(section, "")]
     return model.SetPolicy(node.name, section, draw.choice(others))
 
@@ -122,7 +123,7 @@ def _some(draw: Random, count: int) -> tuple[int, ...]:
     return tuple(sorted(draw.sample(range(count), draw.choice((0, 0, 1, 2)))))
 
 
-def _pod(draw: Random, step: int, node: model.NodePlan) -> model.CreatePod:
+def _pod(draw: Random, step: int, node: model.NodePlan, plan: model.Plan) -> model.CreatePod:
     offered = machines.names(node.name, node.chosen, node.cut.values())
     if node.chosen.get("capacity"):
         offered[machines.MIB] = 20000
@@ -147,6 +148,33 @@ def _pod(draw: Random, step: int, node: model.NodePlan) -> model.CreatePod:
             parts.insert(0, model.Part("helper", "sidecar", limits()))
         case "none":
             parts = [model.Part("main", "main")]
+    claim = _claim(draw, step, node, plan, offered)
+    if claim is not None:
+        parts = _by_claim(draw, parts)
     by_memory = any(resource == machines.MEMORY for part in parts for resource, _ in part.limits)
     cores = draw.choice((0, 20, 60)) if node.chosen.get("sharing") == "cores" and by_memory else 0
-    return model.CreatePod(f"p{step}", node.name, tuple(parts), cores, by_memory and draw.random() < 0.5)
+    return model.CreatePod(f"p{step}", node.name, tuple(parts), cores, by_memory and draw.random() < 0.5, claim)
+
+
+def _claim(
+    draw: Random, step: int, node: model.NodePlan, plan: model.Plan, offered: Mapping[str, int]
+) -> model.Claim | None:
+    """A claim of its own, that of another pod, or none. Where the device plugin serves, a claim waits."""
+    if draw.random() > (0.5 if node.chosen.get("serving") == "dra" else 0.05):
+        return None
+    others = [each.claim for each in plan.pods.values() if each.node == node.name and each.claim]
+    if others and draw.random() < 0.25:
+        return draw.choice(others)
+    resource = draw.choice(sorted(offered))
+    return model.Claim(f"c{step}", resource, draw.randint(1, min(offered[resource], 3)))
+
+
+def _by_claim(draw: Random, parts: Sequence[model.Part]) -> list[model.Part]:
+    """Some or all of these containers use the pod's claim, and in a fifth of all pods another API's devices as well."""
+    using = [draw.random() < 0.7 for _ in parts]
+    using[-1] = using[-1] or not any(using)
+    both = draw.random() < 0.2
+    return [
+        replace(part, claims=uses, limits=part.limits if both or not uses else ())
+        for part, uses in zip(parts, using, strict=True)
+    ]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos import invariants, machines, model
-from chaos.cluster import PLUGINS, STATE, ChaosCluster
+from chaos import claimed, invariants, machines, model
+from chaos.cluster import DISKS, STATE, ChaosCluster
 from chaos.decide import decide
 from chaos.explained import Done, Line, unexplained
 from chaos.invariants import History, policy_name
@@ -131,9 +131,13 @@ class Run:
         cluster, rig, kubectl = self.cluster, self.cluster.rig, self.cluster.kubectl
         match action:
             case model.CreatePod():
+                if action.claim:
+                    kubectl.apply(claim(action.claim))
                 kubectl.apply(self.pod(action))
             case model.DeletePod():
                 kubectl.delete("pod", action.name, namespace=NAMESPACE, wait=False)
+                for name in before.claims - model.after(before, action).claims:
+                    kubectl.delete("resourceclaim", name, namespace=NAMESPACE, wait=False)
             case model.SetPolicy():
                 self.policy(action)
             case model.Strike() | model.Cure() | model.Cut() | model.Silence():
@@ -164,9 +168,10 @@ class Run:
                 wait_until("the API server answers", lambda: kubectl.run("get", "--raw", "/readyz"))
                 self._restart_controllers = True
             case model.FillDisk():
-                rig.shell(action.node, f"head -c 1G /dev/zero > {PLUGINS}/chaos 2> /dev/null || true")
+                for disk in DISKS:
+                    rig.shell(action.node, f"head -c 1G /dev/zero > {disk}/chaos 2> /dev/null || true")
             case model.FreeDisk():
-                rig.shell(action.node, f"rm -f {PLUGINS}/chaos")
+                rig.shell(action.node, "rm -f " + " ".join(f"{disk}/chaos" for disk in DISKS))
             case model.SpoilState():
                 node, pids = cluster.victims("agent", action.node)
                 cluster.send(node, pids, signal.SIGSTOP)
@@ -193,7 +198,8 @@ class Run:
             if said is None:
                 rig.drop_policy(name)
             else:
-                rig.policy(name, {section: said}, selector={"kubernetes.io/hostname": action.node})
+                sections = {section: said, **machines.BESIDE.get(section, {})}
+                rig.policy(name, sections, selector={"kubernetes.io/hostname": action.node})
 
     def pod(self, action: model.CreatePod) -> dict[str, Any]:
         spec = self.cluster.rig.pod_spec(action.node, {})
@@ -206,6 +212,8 @@ class Run:
                 "name": part.name,
                 "resources": {"limits": {resource: str(count) for resource, count in part.limits}},
             }
+            if part.claims:
+                container["resources"]["claims"] = [{"name": "claim"}]
             match part.kind:
                 case "init":
                     container["command"] = ["sleep", "3"]
@@ -217,8 +225,10 @@ class Run:
             metadata["annotations"] = {
                 f"nodedevices.io/gpu-cores.{part.name}": str(action.cores) for part in action.parts
             }
-        scheduler = {"schedulerName": SCHEDULER} if action.extender else {}
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, **made, **scheduler}}
+        more: dict[str, Any] = {"schedulerName": SCHEDULER} if action.extender else {}
+        if action.claim:
+            more["resourceClaims"] = [{"name": "claim", "resourceClaimName": action.claim.name}]
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, **made, **more}}
 
     # --- what is seen -------------------------------------------------------------------------------------------------
     def look(self) -> Seen:
@@ -302,7 +312,7 @@ class Run:
 
     def keep_what_is_there(self) -> None:
         """What a person needs who searches for the cause."""
-        for kind in ("nodedevices", "devicepolicies", "nodes", "pods"):
+        for kind in ("nodedevices", "devicepolicies", "nodes", "pods", "resourceclaims", "resourceslices", "events"):
             with suppress(KubectlError):
                 self.journal.keep(f"{kind}.yaml", self.cluster.kubectl.run("get", kind, "-A", "-o", "yaml"))
 
@@ -331,3 +341,13 @@ class Run:
         for each in due:
             self._thaws.remove(each)
             self.cluster.send(each[1], each[2], signal.SIGCONT)
+
+
+def claim(wanted: model.Claim) -> dict[str, Any]:
+    exactly = {"deviceClassName": claimed.class_name(wanted.resource), "count": wanted.count}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": wanted.name, "namespace": NAMESPACE},
+        "spec": {"devices": {"requests": [{"name": "some", "exactly": exactly}]}},
+    }

@@ -107,6 +107,15 @@ ROWS: tuple[Row, ...] = (
     # --- the state file ---
     Row("state file not written, a restart of the agent would lose the change", ("FillDisk",), more="No space left"),
     Row("state file unusable, starting without it", ("SpoilState",), more="not JSON"),
+    # --- claims and slices ---
+    Row("ResourceSlices not up to date", API, ("agent",), more=AWAY),
+    # Said again and again while the pod is there. That another claim has the device is no reason: no scheduler does so.
+    Row(
+        "claim refused: prepare",
+        parts=("agent",),
+        more="does not offer|about to stop|goes to no new pod|is not on this",
+    ),
+    Row("device classes are not kept", API, ("operator",), more=AWAY),
     # --- a busy machine, whose disk lets them wait; they are compared again later ---
     Row("files for other programs on the node not written", parts=("agent",), more="took more than"),
     Row("CDI specifications not written: .*", parts=("agent",), more="took more than"),

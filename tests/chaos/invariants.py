@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chaos import claimed
+from chaos.claimed import CLAIM, ENDED, Container
 from chaos.machines import DEVICES, MIB, UNUSED
 from chaos.model import NodePlan, Plan
-from chaos.seen import Ids, NodeSeen, PodSeen, Seen
+from chaos.seen import Holder, Ids, NodeSeen, PodSeen, Seen
 from nodedevices_api.conditions import CONFIG_INVALID
 from support.audit import Request
 from support.kubectl import condition
 
-Container = tuple[str, str]  # pod, container
 OURS = ("nvidia.com/", "amd.com/", "example.com/", "nodedevices.io/", "tencent.com/")
 COUNTED = "shared::"  # ids of computing power that belong to no device
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 NOT_CLUSTER = ("leases", "tokenreviews", "selfsubjectreviews")  # say nothing of devices
-ENDED = ("Succeeded", "Failed")
 FIT = ("Healthy", "Degraded")
 
 
@@ -48,12 +48,16 @@ class History:
     names: Mapping[str, Container] = field(default_factory=dict)  # container's id -> pod, container
     init: frozenset[Container] = frozenset()
     ran: frozenset[str] = frozenset()  # pods that were seen Running
+    claimed: Mapping[Container, claimed.Devices] = field(default_factory=dict)  # as their claims were allocated
+    granted: Mapping[tuple[str, str], str] = field(default_factory=dict)  # claim, device's name -> id, by the records
+    indices: Mapping[tuple[str, str], str] = field(default_factory=dict)  # node, device node -> device
 
 
 def remember(history: History, seen: Seen) -> History:
-    parents, mib = dict(history.parents), dict(history.mib)
+    parents, mib, indices = dict(history.parents), dict(history.mib), dict(history.indices)
     for node in seen.nodes.values():
         for device in node.shown.get("status", {}).get("devices", ()):
+            indices[node.name, f"nvidia{device.get('index')}"] = device["id"]
             mib[device["id"]] = mebibytes(device.get("capacity", {}).get("memory", "0"))
             for part in device.get("partitions", ()):
                 parents[part["id"]] = device["id"]
@@ -62,11 +66,29 @@ def remember(history: History, seen: Seen) -> History:
     for node in seen.nodes.values():
         for each in node.holders:
             key = (each.pod, each.container)
-            held[key] = held.get(key, frozenset()) | _added(held.get(key, frozenset()), each.ids)
+            held[key] = held.get(key, frozenset()) | _added(held.get(key, frozenset()), shown_to_have(each))
     pods = seen.pods or {}
     return replace(
         history,
         parents=parents,
+        indices=indices,
+        claimed={
+            **history.claimed,
+            **{
+                (pod.name, container): devices
+                for pod in pods.values()
+                for container, devices in claimed.devices_of(pod, seen.claims).items()
+            },
+        },
+        granted={
+            **history.granted,
+            **{
+                (record.claim, name): id_
+                for node in seen.nodes.values()
+                for record in node.records
+                for name, id_ in record.devices.items()
+            },
+        },
         mib=mib,
         held=held,
         uids={**history.uids, **{each.uid: each.name for each in pods.values()}},
@@ -104,6 +126,7 @@ def at_every_moment(seen: Seen, history: History, plan: Plan, evicting: Iterable
     return [
         *(said for node in seen.nodes.values() for said in nothing_twice(node, history, over(seen))),
         *(said for node in seen.nodes.values() for said in containers_see_what_they_have(node, history)),
+        *(said for node in seen.nodes.values() for said in claims_are_recorded(node, history, over(seen))),
         *(said for node in seen.nodes.values() for said in nothing_lost(node, history)),
         *(said for node in seen.nodes.values() for said in counts_add_up(node)),
         *(said for node in seen.nodes.values() for said in the_agent_saw_nothing_twice(node)),
@@ -119,6 +142,7 @@ def in_any_test(seen: Seen, history: History) -> list[str]:
         for said in (
             *nothing_twice(node, history, over(seen)),
             *nothing_lost(node, history),
+            *claims_are_recorded(node, history, over(seen)),
             *counts_add_up(node),
             *the_agent_saw_nothing_twice(node),
             *the_healthy_need_nothing(node),
@@ -150,10 +174,20 @@ def truth(node: NodeSeen, history: History, ended: frozenset[str]) -> dict[Conta
     for process in node.processes:
         container = history.names.get(process.container)
         if container is not None and process.pod not in ended:
-            ids = listed.get(container) or frozenset(written.get(container, ())) or history.held.get(container)
-            if ids:
+            before = frozenset(each for each in history.held.get(container, ()) if not each[0].startswith(CLAIM))
+            by_plugin = listed.get(container) or frozenset(written.get(container, ())) or before
+            if ids := by_plugin | claimed.ids(history.claimed.get(container, frozenset()), history.granted):
                 found[container] = ids
     return found
+
+
+def claims_are_recorded(node: NodeSeen, history: History, ended: frozenset[str]) -> list[str]:
+    return claimed.running_ones_are_recorded(node, history.names, history.claimed, ended)
+
+
+def shown_to_have(holder: Holder) -> Ids:
+    """What the kubelet shows of a container: ids, and devices of claims by their names."""
+    return holder.ids | {(CLAIM + claim, name) for claim, name in holder.claims}
 
 
 @dataclass(frozen=True)
@@ -176,6 +210,9 @@ class Claim:
         """Whether two containers must not have both."""
         if self.root != other.root or (self.part != other.part and self.root not in (self.part, other.part)):
             return False
+        if self.part == other.part and self.resource.startswith(CLAIM) and other.resource.startswith(CLAIM):
+            # Containers may share a claim, and a device that one has is still in a slice.
+            return self.resource != other.resource and CLAIM not in (self.resource, other.resource)
         shared = self.part == other.part and self.resource == other.resource and self.form == other.form != "whole"
         return not shared or bool(self.ids & other.ids)
 
@@ -192,11 +229,12 @@ def claims(by: Container | None, ids: Iterable[tuple[str, str]], history: Histor
 
 
 def nothing_twice(node: NodeSeen, history: History, ended: frozenset[str] = frozenset()) -> list[str]:
-    """No device is with two containers, but as shares of one kind that fit into it; and no second one could get it."""
-    have = truth(node, history, ended)
-    held = [each for container, ids in sorted(have.items()) for each in claims(container, ids, history)]
-    taken = {each for ids in have.values() for each in ids}
-    free = claims(None, node.offered - taken, history)
+    """No device is with two containers, but as shares of one kind that fit into it or by one claim; and no second one
+    could get it. What a claim was given is held also while no container of it runs."""
+    have = [*sorted(truth(node, history, ended).items()), *claimed.recorded(node)]
+    held = [each for container, ids in have for each in claims(container, ids, history)]
+    taken = {each for _, ids in have for each in ids}
+    free = claims(None, (node.offered - taken) | claimed.free(node, history.granted), history)
     found = [
         f"{node.name}: {'/'.join(one.by)} has {one}, and {'/'.join(other.by)} has {other}"
         for number, one in enumerate(held)
@@ -225,28 +263,34 @@ def _successors(one: Container, other: Container, history: History) -> bool:
 
 
 def containers_see_what_they_have(node: NodeSeen, history: History) -> list[str]:
-    """The variable of a container names just the GPUs that the kubelet gave it."""
+    """The variable of a container names just the GPUs that the kubelet gave it, or it has the nodes of just these."""
     have = {(each.pod, each.container): each.ids for each in node.holders}
     found = []
     for process in node.processes:
         container = history.names.get(process.container)
-        ids = have.get(container) if container is not None else None
-        if container is None or ids is None:
+        if container is None or (container not in have and container not in history.claimed):
             continue
+        ids = have.get(container, frozenset()) | claimed.ids(
+            history.claimed.get(container, frozenset()), history.granted
+        )
         gpus = {device_of(id_, {}).part for _, id_ in ids if id_.startswith(("GPU-", "MIG-"))}
-        if process.visible is not None and process.visible != gpus and gpus:
-            found.append(f"{node.name}: {'/'.join(container)} has {sorted(gpus)} and sees {sorted(process.visible)}")
-        if process.visible is None and gpus:
-            found.append(f"{node.name}: {'/'.join(container)} has {sorted(gpus)} and sees none")
+        by_name = process.visible or frozenset()
+        by_node = {history.indices.get((node.name, each), each) for each in process.nodes}
+        seen = by_name | {each for each in gpus if history.parents.get(each, each) in by_node}
+        others = by_node - {history.parents.get(each, each) for each in gpus}
+        if gpus and (seen != gpus or others):
+            sees = sorted(seen | others) or "none"
+            found.append(f"{node.name}: {'/'.join(container)} has {sorted(gpus)} and sees {sees}")
     return found
 
 
 def nothing_lost(node: NodeSeen, history: History) -> list[str]:
     """What a container was once given it has as long as it is listed."""
     return [
-        f"{node.name}: {each.pod}/{each.container} had {sorted(had)}, and has {sorted(each.ids)}"
+        f"{node.name}: {each.pod}/{each.container} had {sorted(had)}, and has {sorted(has)}"
         for each in node.holders
-        if (had := history.held.get((each.pod, each.container), each.ids)) | _added(had, each.ids) != each.ids
+        for has in [shown_to_have(each)]
+        if (had := history.held.get((each.pod, each.container), has)) | _added(had, has) != has
     ]
 
 
@@ -361,6 +405,7 @@ def in_the_end(seen: Seen, history: History, plan: Plan) -> list[str]:
         *(said for node in seen.nodes.values() for said in owned_capacity_follows(node, plan)),
         *policies_are_accepted(seen, plan),
         *every_pod_is_there(seen, plan),
+        *claimed.in_the_end(seen, history.claimed, plan),
     ]
 
 
@@ -449,7 +494,7 @@ def holders_are_true(node: NodeSeen, history: History, plan: NodePlan) -> list[s
     offered = {each["name"] for each in node.shown["status"].get("resources", ())}
     elsewhere: set[str] = set()
     for each in node.holders:
-        for resource, id_ in each.ids:
+        for resource, id_ in each.ids | claimed.ids(each.claims, history.granted):
             if not id_.startswith(COUNTED):
                 part = device_of(id_, {}).part
                 real[part].add((each.pod, each.container))
@@ -518,6 +563,8 @@ def conditions_agree(node: NodeSeen, plan: NodePlan) -> list[str]:
         "PolicyResolved": "True",
         "Stale": "False",
     }
+    if "SlicesPublished" in conditions:
+        expected["SlicesPublished"] = "True"
     states = {each["health"]["state"] for each in status.get("devices", ())}
     if "Unhealthy" in states or states <= {*FIT}:
         expected["DevicesHealthy"] = "False" if "Unhealthy" in states else "True"

@@ -98,6 +98,8 @@ DISCOVERY: Mapping[str, Mapping[str, Any]] = {
     "extra-first": {"probes": ["extra", "simulated"]},
 }
 CAPACITY: Mapping[str, Any] = {"memory": [{"name": MIB, "sumOf": "memoryMiB", "scope": "healthy"}]}
+SERVING: Mapping[str, Mapping[str, Any]] = {"dra": {"api": "DRA"}}
+BESIDE: Mapping[str, Mapping[str, Any]] = {"serving": {"injection": {"deviceListStrategies": ["cdi-cri"]}}}
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "sharing": SHARING,
     "resources": RESOURCES,
@@ -105,6 +107,7 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "faults": ACTIONS,
     "discovery": DISCOVERY,
     "capacity": CAPACITY,
+    "serving": SERVING,
 }
 
 

@@ -20,15 +20,25 @@ class Action:
 
 @dataclass(frozen=True)
 class Part:
-    """A container of a pod: `kind` is main, init or sidecar."""
+    """A container of a pod: `kind` is main, init or sidecar. `claims`: it uses the pod's claim."""
 
     name: str
     kind: str
     limits: tuple[tuple[str, int], ...] = ()
+    claims: bool = False
 
     def __str__(self) -> str:
-        wants = ", ".join(f"{count} {resource}" for resource, count in self.limits) or "nothing"
-        return f"{self.name}({wants})"
+        wants = [f"{count} {resource}" for resource, count in self.limits] + ["the claim"] * self.claims
+        return f"{self.name}({', '.join(wants) or 'nothing'})"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A ResourceClaim, which several pods may use: so many devices of the class of this resource."""
+
+    name: str
+    resource: str
+    count: int
 
 
 @dataclass(frozen=True)
@@ -38,9 +48,12 @@ class CreatePod(Action):
     parts: tuple[Part, ...]
     cores: int = 0  # percent of a device's computing power, for each container; 0: not said
     extender: bool = False  # placed by the scheduler that calls the extender
+    claim: Claim | None = None
 
     def __str__(self) -> str:
         said = f"CreatePod {self.name} on {self.node}: {' '.join(map(str, self.parts))}"
+        if self.claim:
+            said += f" claim {self.claim.name}({self.claim.count} {self.claim.resource})"
         return said + (f" cores={self.cores}" if self.cores else "") + (" by the extender" if self.extender else "")
 
 
@@ -206,6 +219,11 @@ class Plan:
     nodes: Mapping[str, NodePlan] = field(default_factory=lambda: {each: NodePlan(each) for each in NODES})
     pods: Mapping[str, CreatePod] = field(default_factory=dict)
     api_away: bool = False
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """Claims that a pod uses."""
+        return frozenset(each.claim.name for each in self.pods.values() if each.claim)
 
     def node(self, name: str, **changes: object) -> Plan:
         """The plan with these changes of a node."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
@@ -20,11 +21,19 @@ def installed_with_root(installed: Cluster, *components: str, **settings: str) -
     """Have the component driver-root and these, and the agent with these variables."""
     if not isinstance(installed, RigCluster):
         pytest.skip("makes device nodes on the nodes: only on our own rig")
-    nodes = " ".join(f"{ROOT}/dev/{name}" for name in NODES)
-    make = f"mkdir -p {ROOT}/dev && for node in {nodes}; do [ -e $node ] || mknod -m 666 $node c 1 3; done"
-    installed.rig.node_exec(installed.b, ["sh", "-c", make])
+    make_nodes(installed, installed.b, NODES)
+    with installed_with(installed, *components, "driver-root", patches=[agent_patch(**settings)]):
+        yield
+
+
+def make_nodes(rig: RigCluster, node: str, names: Iterable[str]) -> None:
+    made = " ".join(f"{ROOT}/dev/{name}" for name in names)
+    folders = f"mkdir -p {ROOT}/dev/nvidia-caps"
+    rig.shell(node, f"{folders} && for node in {made}; do [ -e $node ] || mknod -m 666 $node c 1 3; done")
+
+
+def agent_patch(**settings: str) -> dict[str, Any]:
+    """What has the agent read that root, beside the component driver-root."""
     place = {"name": "driver-root", "hostPath": {"path": ROOT}}
     every = {"NVIDIA_DEV_ROOT": ROOT, "NODEDEVICES_CDI_WITHOUT_LIBRARIES": "true", **settings}
-    roots = container_patch("nodedevices-agent", "agent", *every.items(), volumes=[place])
-    with installed_with(installed, *components, "driver-root", patches=[roots]):
-        yield
+    return container_patch("nodedevices-agent", "agent", *every.items(), volumes=[place])

@@ -151,9 +151,8 @@ class NodeClient:
         return found
 
     def holders(self) -> list[dict[str, Any]]:
-        """Containers with devices, from the kubelet's List."""
-        found: list[dict[str, Any]] = self.call("holders")
-        return found
+        """Containers with devices of the device plugin API, from the kubelet's List."""
+        return [each for each in self.call("holders") if each["devices"]]
 
     def first_allocatable(
         self, resource: str, count: int, *, after: float, seconds: float = CLUSTER_PATIENCE_SECONDS

@@ -26,6 +26,9 @@ SOCKET = "unix:///var/lib/kubelet/pod-resources/kubelet.sock"
 CALL_SECONDS = 5
 WATCH_SECONDS = 0.04  # the kubelet answers 100 calls a second, shared by everybody on the node
 CHECKPOINT = Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
+RECORDS = Path("/var/lib/kubelet/plugins/nodedevices.io/claims")  # of claims that the driver has prepared
+CDI = Path("/var/run/cdi")
+GPU_NODE = re.compile(r"nvidia\d+")
 CGROUP = re.compile(r"/pod([0-9a-f-]{36})/([0-9a-f]{64})")  # a pod's uid, a container's id
 
 lock = threading.Lock()
@@ -89,6 +92,17 @@ def device(data: bytes) -> dict[str, Any]:
     return {"resource": "".join(texts(data, 1)), "ids": texts(data, 2), "numa": numa}
 
 
+def claim(data: bytes) -> dict[str, Any]:
+    """DynamicResource: claim_name = 2, claim_resources = 4 {cdi_devices = 1 {name = 1}, driver_name = 2, pool_name = 3,
+    device_name = 4}."""
+    parts = [value for which, value in fields(data) if which == 4]
+    return {
+        "name": "".join(texts(data, 2)),
+        "devices": [["".join(texts(part, number)) for number in (2, 3, 4)] for part in parts],
+        "cdi": [name for part in parts for which, given in fields(part) if which == 1 for name in texts(given, 1)],
+    }
+
+
 def call(method: str) -> bytes:
     with grpc.insecure_channel(SOCKET) as channel:
         name = f"/v1.PodResourcesLister/{method}"
@@ -115,8 +129,8 @@ def allocatable() -> dict[str, dict[str, list[int]]]:
 
 
 def holders() -> list[dict[str, Any]]:
-    """Every container that has devices: pod_resources = 1 {name, namespace, containers = 3 {name, devices = 2,
-    cpu_ids = 3}}."""
+    """Every container with devices or claims: pod_resources = 1 {name, namespace, containers = 3 {name, devices = 2,
+    cpu_ids = 3, dynamic_resources = 5}}."""
     found = []
     for number, pod in fields(call("List")):
         if number != 1:
@@ -125,7 +139,8 @@ def holders() -> list[dict[str, Any]]:
             if which != 3:
                 continue
             devices = [device(value) for at, value in fields(container) if at == 2]
-            if devices:
+            claims = [claim(value) for at, value in fields(container) if at == 5]
+            if devices or claims:
                 found.append(
                     {
                         "pod": "".join(texts(pod, 1)),
@@ -133,6 +148,7 @@ def holders() -> list[dict[str, Any]]:
                         "container": "".join(texts(container, 1)),
                         "devices": devices,
                         "cpus": numbers(container, 3),
+                        "claims": claims,
                     }
                 )
     return found
@@ -183,6 +199,32 @@ def checkpoint() -> list[dict[str, Any]]:
     ]
 
 
+def records() -> list[dict[str, Any]]:
+    """What the driver has written down of each claim."""
+    found = []
+    for file in RECORDS.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):  # released meanwhile
+            said = json.loads(file.read_text())
+            found.append(
+                {
+                    "claim": said["name"],
+                    "uid": said["uid"],
+                    "devices": {each["result"]["device"]: each["part_id"] for each in said["prepared"]},
+                }
+            )
+    return found
+
+
+def cdi() -> list[str]:
+    """Every device that a container runtime finds in the files for it."""
+    found = []
+    for file in CDI.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            said = json.loads(file.read_text())
+            found += [f"{said['kind']}={each['name']}" for each in said["devices"]]
+    return found
+
+
 STARTING = "_LIBCONTAINER_"  # variables of `runc init`
 
 
@@ -200,6 +242,7 @@ def containers(prefixes: tuple[str, ...]) -> list[dict[str, Any]]:
             words = (folder / "cmdline").read_text().split("\0")[:3]
             state = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
             open_files = len(list((folder / "fd").iterdir()))
+            nodes = [node.name for node in (folder / "root" / "dev").iterdir() if GPU_NODE.fullmatch(node.name)]
         except OSError:
             continue  # it ended meanwhile
         if not words or not words[0]:
@@ -216,6 +259,7 @@ def containers(prefixes: tuple[str, ...]) -> list[dict[str, Any]]:
                 "kib": int(state["VmRSS"].split()[0]) if "VmRSS" in state else 0,
                 "threads": int(state["Threads"]),
                 "files": open_files,
+                "nodes": nodes,
             }
         )
     return found
@@ -317,6 +361,10 @@ def answer(request: dict[str, Any]) -> object:
             return True
         case "checkpoint":
             return checkpoint()
+        case "records":
+            return records()
+        case "cdi":
+            return cdi()
         case "containers":
             return containers(tuple(request["prefixes"]))
         case "signal":

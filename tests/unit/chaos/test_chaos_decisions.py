@@ -62,6 +62,16 @@ def test_pods_of_a_long_run_request_every_kind_of_resource_in_every_kind_of_cont
     assert {part.kind for part in parts} == {"main", "init", "sidecar"}
 
 
+def test_claims_are_of_their_own_and_of_others_on_nodes_of_either_api_and_beside_the_plugins_devices() -> None:
+    made = [(plan, action) for plan, action in plans(1) if isinstance(action, CreatePod) and action.claim]
+    assert {plan.nodes[pod.node].chosen.get("serving", "") for plan, pod in made} == {"", "dra"}
+    assert {pod.claim.name in plan.claims for plan, pod in made if pod.claim} == {True, False}
+    users = [part for _, pod in made for part in pod.parts if part.claims]
+    assert {part.kind for part in users} == {"main", "init", "sidecar"}
+    assert {bool(part.limits) for part in users} == {True, False}
+    assert all(any(part.claims for part in pod.parts) for _, pod in made)
+
+
 def test_a_calm_run_kills_nothing_and_takes_nothing_away() -> None:
     plan, kinds = Plan(), set()
     for number in range(1, LONG):
