@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -41,6 +41,7 @@ from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, IndexedPart
 from nodedevices_probe.protocol import DeviceFact
 from support.dra import allocated
+from support.patience import PATIENCE_SECONDS
 
 NODE, BOARD = "node-a", "acme.com/board"
 WHEN = datetime(2026, 11, 29, tzinfo=UTC)
@@ -68,9 +69,14 @@ class Node:
         self.offer = ClaimOffer(self.recent.granting)
         self.files = ClaimFiles(folder / "claims", folder / "cdi", driver=DRA_DRIVER)
         self.stored: dict[tuple[str, str], dict[str, Any]] = {}
-        self.claims = Claims(self.offer, self.files, get=self.get, pool=NODE, wait_seconds=0.0)
+        self.read = Event()  # a claim
+        self.claims = self.waiting(0.0)
+
+    def waiting(self, seconds: float) -> Claims:
+        return Claims(self.offer, self.files, get=self.get, pool=NODE, wait_seconds=seconds)
 
     def get(self, namespace: str, name: str) -> Mapping[str, Any]:
+        self.read.set()
         return self.stored.get((namespace, name), {})
 
     def use(self, wanted: Plan, devices: Inventory) -> None:
@@ -168,6 +174,47 @@ def test_calls_for_one_claim_wait_for_each_other(node: Node, monkeypatch: pytest
     for call in calls:
         call.join()
     assert most == [1]
+
+
+def test_an_unprepare_waits_for_no_prepare_that_waits_for_a_device_and_the_prepare_enters_nothing(node: Node) -> None:
+    node.prepare("first", "board-0")
+    node.stored["ml", "late"] = allocated("late", "board-0")
+    claims, said = node.waiting(PATIENCE_SECONDS), list[str]()
+
+    def prepare() -> None:
+        try:
+            claims.prepare("ml", "late", "uid-late")
+        except ClaimError as error:
+            said.append(str(error))
+
+    node.read.clear()
+    call = Thread(target=prepare)
+    call.start()
+    assert node.read.wait(PATIENCE_SECONDS)
+    claims.unprepare("uid-late")
+    node.claims.unprepare("uid-first")
+    call.join()
+    assert (said, dict(node.offer.records)) == (["the claim was unprepared meanwhile"], {})
+
+
+def test_a_disk_that_is_full_for_a_moment_fails_no_prepare(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, times = node.files.write, [0]
+
+    def full_twice(record: Record, document: Mapping[str, Any] | None) -> None:
+        times[0] += 1
+        if times[0] <= 2:
+            _fails()
+        write(record, document)
+
+    monkeypatch.setattr(node.files, "write", full_twice)
+    node.claims = node.waiting(PATIENCE_SECONDS)
+    assert node.prepare("train", "board-0") == ["board-0"]
+
+
+def test_nothing_is_waited_for_once_the_kubelet_has_gone(node: Node) -> None:
+    node.stored["ml", "late"] = allocated("late", "board-7")
+    with pytest.raises(NotNowError, match="does not offer the device board-7"):
+        node.waiting(float("inf")).prepare("ml", "late", "uid-late", called=lambda: False)
 
 
 def test_a_claim_is_released_only_while_it_has_what_was_looked_at(node: Node) -> None:

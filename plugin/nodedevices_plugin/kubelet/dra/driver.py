@@ -35,7 +35,7 @@ DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 CHECK_SECONDS = 1.0
 MAX_NAME, MAX_UID = 256, 64  # of a claim, in a log line
-MAX_CALLS = 64  # at once; the kubelet makes one for each pod that starts
+MAX_CALLS = 512  # at once: the kubelet makes one for each pod, and those that wait keep out none that ends
 
 log = structlog.get_logger(__name__)
 
@@ -198,16 +198,17 @@ class DraDriver:
         return registration.RegistrationStatusResponse()
 
     def _prepare(
-        self, request: dra.NodePrepareResourcesRequest, _context: grpc.ServicerContext
+        self, request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> dra.NodePrepareResourcesResponse:
         """Each claim has its own answer: an error of one costs no other."""
-        answer, until = dra.NodePrepareResourcesResponse(), self._claims.deadline()
+        answer, until, called = dra.NodePrepareResourcesResponse(), self._claims.deadline(), context.is_active
         for claim in request.claims:
             began = perf_counter()
             of_claim = answer.claims[claim.uid]
             result = Result.GRANTED
             try:
-                for prepared in self._claims.prepare(claim.namespace, claim.name, claim.uid, until=until):
+                devices = self._claims.prepare(claim.namespace, claim.name, claim.uid, until=until, called=called)
+                for prepared in devices:
                     device = of_claim.devices.add(
                         request_names=[prepared.request],
                         pool_name=self._pool,

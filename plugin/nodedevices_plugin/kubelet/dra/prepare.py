@@ -1,10 +1,13 @@
-"""Prepares and unprepares claims for the kubelet. Called in threads; calls for one claim wait for each other.
+"""Prepares and unprepares claims for the kubelet. Called in threads; the prepares of one claim wait for each other.
 
 The order of a prepare: the claim is read from the API server, its devices are entered under the lock under which
 Allocate grants, then the record is written, then the CDI file, then the kubelet has its answer. A failure on the way
 undoes the entry. A kubelet tries a failed prepare again after 60 to 90 seconds only (kubernetes/kubernetes#139836), so
-what may come by itself (an API server's answer, the first plan after a restart, a device that comes back) is waited
-for, within the 45 seconds that the kubelet waits.
+what may come by itself (an API server's answer, the first plan after a restart, a device that comes back, a disk that
+is full) is waited for, within the 45 seconds that the kubelet waits.
+
+An unprepare waits for no such prepare, whose pod has gone: a pod that comes while a claim is unprepared waits as long.
+The prepare ends then, and enters nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_plugin.claims import cdi_file, request
 from nodedevices_plugin.claims.decide import Prepare
 from nodedevices_plugin.claims.records import Record, RecordError, file_name
-from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
+from nodedevices_plugin.claims.request import SHOWN, Claim, ClaimError, NotNowError
 from nodedevices_plugin.model import ContainerEdits
 
 WAIT_SECONDS = 35.0  # the kubelet gives up after 45
@@ -93,26 +96,42 @@ class Claims:
         self._pool = pool
         self._on_change = on_change
         self._wait_seconds = wait_seconds
-        self._of_claims: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
+        self._of_claims: WeakValueDictionary[str, _Locks] = WeakValueDictionary()
         self._locks = threading.Lock()
 
-    def prepare(self, namespace: str, name: str, uid: str, *, until: float | None = None) -> tuple[PreparedDevice, ...]:
+    def prepare(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        *,
+        until: float | None = None,
+        called: Callable[[], bool] = lambda: True,
+    ) -> tuple[PreparedDevice, ...]:
         """Raises ClaimError, whose text reaches the pod's Events, and OperationError. `until`: when what may come is no
-        longer waited for (time.monotonic()): one time for all claims of a call."""
+        longer waited for (time.monotonic()): one time for all claims of a call. `called`: False: the kubelet does not
+        wait for the answer any more."""
         file_name(uid)  # refused before it becomes a path
-        of_claim = self._lock(uid)  # alive as long as somebody has it
-        with of_claim.lock:
+        of_claim = self._locks_of(uid)  # alive as long as somebody has it
+        unprepared = of_claim.unprepared
+        with of_claim.prepares:
             until = self.deadline() if until is None else until
             claim: Claim | None = None
-            read_at = 0.0
+            read_at, waits = 0.0, False
             while True:
                 try:
                     if claim is None or time.monotonic() - read_at > READ_AGAIN_SECONDS:
                         claim, read_at = self._read(namespace, name, uid), time.monotonic()
-                    return self._prepare(claim)
-                except (NotNowError, ClaimNotReadError):
-                    if time.monotonic() + AGAIN_SECONDS > until:
+                    with of_claim.changes:
+                        if of_claim.unprepared != unprepared:
+                            raise ClaimError("the claim was unprepared meanwhile")
+                        return self._prepare(claim)
+                except (NotNowError, OperationError) as error:
+                    if not called() or time.monotonic() + AGAIN_SECONDS > until:
                         raise
+                    if not waits:
+                        log.info("claim waits", claim=f"{namespace}/{name}"[:SHOWN], uid=uid, why=str(error))
+                    waits = True
                 time.sleep(AGAIN_SECONDS)
 
     def deadline(self) -> float:
@@ -126,10 +145,11 @@ class Claims:
             file_name(uid)
         except RecordError:
             return  # such a claim was never prepared
-        of_claim = self._lock(uid)
-        with of_claim.lock:
+        of_claim = self._locks_of(uid)
+        with of_claim.changes:
             if record is not None and self._offer.records.get(uid) is not record:
                 return
+            of_claim.unprepared += 1
             self._files.remove(uid)
             if uid in self._offer.records:
                 self._offer.release(uid)
@@ -180,11 +200,16 @@ class Claims:
             return  # and so does the entry: what a record says, a restart would believe
         self._offer.undo(decided)
 
-    def _lock(self, uid: str) -> _Lock:
+    def _locks_of(self, uid: str) -> _Locks:
         with self._locks:
-            return self._of_claims.setdefault(uid, _Lock())
+            return self._of_claims.setdefault(uid, _Locks())
 
 
-class _Lock:
+class _Locks:
+    """Of one claim. `prepares` is had while a prepare waits, `changes` only while record and files change, after it.
+    `unprepared`: how often that was."""
+
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.prepares = threading.Lock()
+        self.changes = threading.Lock()
+        self.unprepared = 0
