@@ -51,6 +51,10 @@ SWEEPS = 10
 BESIDE_SECONDS = 5.0  # between two looks for another plugin; the kubelet bounds such calls
 AGAIN_SECONDS = 1.0  # while one is there, or it is not known
 READ_AGAIN_SECONDS = 5.0
+DROPPED = (
+    "left out: this API server drops its taint or how it is shared (feature gates DRADeviceTaints and "
+    "DRAConsumableCapacity, on by default from Kubernetes 1.36)"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -144,10 +148,12 @@ class Dra:
     def facts(self) -> DraFacts:
         if not self._asked:
             return DraFacts(records=self.offer.records, waits_for="the node has just been asked")
+        left_out = frozenset() if self._slices is None else self._slices.left_out
         return DraFacts(
             records=self.offer.records,
+            released=self.offer.released(self._holdings().taken),
             in_slices=frozenset() if self._slices is None else self._slices.devices,
-            unsaid=self._unsaid,
+            unsaid={**self._unsaid, **dict.fromkeys(sorted(left_out), (DROPPED,))},
             unavailable=self._unavailable(),
             waits_for=self._waits_for(),
         )

@@ -28,9 +28,10 @@ GPU = "acme.com/gpu"
 NAMED = {"resources": {"devices": [{"match": {"vendor": "acme"}, "name": GPU}]}}
 PLUGIN: dict[str, Any] = {"serving": {"api": "DevicePlugin"}, **NAMED}
 DRA = {**BY_DRA, **NAMED}
+BY_MEMORY = {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi"}]}}
 TWO = """devices:
-- {index: 0, id: ACME-0, type: gpu, vendor: acme, deviceNodes: [/dev/acme0]}
-- {index: 1, id: ACME-1, type: gpu, vendor: acme, deviceNodes: [/dev/acme1]}
+- {index: 0, id: ACME-0, type: gpu, vendor: acme, deviceNodes: [/dev/acme0], memoryBytes: 25769803776}
+- {index: 1, id: ACME-1, type: gpu, vendor: acme, deviceNodes: [/dev/acme1], memoryBytes: 25769803776}
 """
 
 
@@ -154,12 +155,17 @@ async def test_after_a_downgrade_a_newer_versions_record_stays_with_its_device_a
         await kubelet.until(lambda: "uid-train" not in node.condition("Ready")[1])
 
 
+def pod_with(pod: str, claim: str, device: str) -> podresources.PodResources:
+    """A pod with a claim, as the kubelet lists it."""
+    found = podresources.ClaimResource(driver_name=DRA_DRIVER, pool_name="node-a", device_name=device)
+    of_claim = podresources.DynamicResource(claim_name=claim, claim_namespace="ml", claim_resources=[found])
+    main = podresources.ContainerResources(name="main", dynamic_resources=[of_claim])
+    return podresources.PodResources(namespace="ml", name=pod, containers=[main])
+
+
 async def test_a_claims_pod_is_a_holder_of_its_device(running: Node, kubelet: StandInKubelet) -> None:
     await running.dra.prepare(running.api.give(allocated("train", "gpu-1")))
-    device = podresources.ClaimResource(driver_name=DRA_DRIVER, pool_name="node-a", device_name="gpu-1")
-    claim = podresources.DynamicResource(claim_name="train", claim_namespace="ml", claim_resources=[device])
-    main = podresources.ContainerResources(name="main", dynamic_resources=[claim])
-    kubelet.extra_pods = [podresources.PodResources(namespace="ml", name="trainer", containers=[main])]
+    kubelet.extra_pods = [pod_with("trainer", "train", "gpu-1")]
     await kubelet.until(lambda: running.devices["gpu-1"].get("holders"))
     [holder] = running.devices["gpu-1"]["holders"]
     assert (holder["namespace"], holder["pod"], holder["claim"]) == ("ml", "trainer", "train")
@@ -366,3 +372,68 @@ async def test_while_the_api_server_refuses_everything_pods_with_claims_can_end(
         await kubelet.until(lambda: "forbidden" in node.condition("ConfigApplied")[1])
         assert node.dra.socket.exists()
         assert not (await node.dra.unprepare(claim))["uid-train"].error
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+async def test_claims_share_a_device_by_memory_and_each_pod_is_shown_with_what_it_has(
+    tmp_path: Path, kubelet: StandInKubelet
+) -> None:
+    node = Node(tmp_path, kubelet, config=DRA | BY_MEMORY)
+    async with node.running():
+        await node.serving_by_dra()
+        assert node.api.devices["gpu-0"]["allowMultipleAllocations"] is True
+        assert node.api.devices["gpu-0"]["capacity"]["memory"]["value"] == "24Gi"
+        before = len(node.api.writes)
+        claims = [node.api.give(allocated(name, "gpu-0", memory=f"{size}Gi")) for name, size in (("a", 10), ("b", 14))]
+        answers = await node.dra.prepare(*claims)
+        assert [answer.error for answer in answers.values()] == ["", ""]
+        assert {uid: answer.devices[0].share_id for uid, answer in answers.items()} == {
+            "uid-a": "uid-a-0",
+            "uid-b": "uid-b-0",
+        }
+        document = node.cdi("uid-a")
+        assert document is not None
+        assert "NODEDEVICES_MEMORY_LIMIT_MIB=10240" in document["devices"][0]["containerEdits"]["env"]
+        kubelet.extra_pods = [pod_with("trainer", "a", "gpu-0"), pod_with("server", "b", "gpu-0")]
+        await kubelet.until(lambda: len(node.devices["gpu-0"].get("holders", ())) == 2)
+        shown = {holder["pod"]: holder for holder in node.devices["gpu-0"]["holders"]}
+        fields = ("claim", "resource", "shares", "memory")
+        assert [shown["trainer"][field] for field in fields] == ["a", "nodedevices.io/gpu-memory", 10, "10Gi"]
+        assert shown["server"]["memory"] == "14Gi"
+        assert node.resource("capacity", "allocated", "free") == (48, 24, 24)
+        assert len(node.api.writes) == before, "the scheduler knows what is consumed"
+
+
+async def test_a_device_with_a_prepared_share_changes_how_it_is_shared_when_its_claim_has_ended(
+    tmp_path: Path, kubelet: StandInKubelet
+) -> None:
+    node = Node(tmp_path, kubelet, config=DRA | BY_MEMORY)
+    claim = node.api.give(allocated("a", "gpu-0", memory="10Gi"))
+    async with node.running():
+        await node.serving_by_dra()
+        assert not (await node.dra.prepare(claim))["uid-a"].error
+        kubelet.extra_pods = [pod_with("trainer", "a", "gpu-0")]
+        node.configure(DRA)
+        await kubelet.until(lambda: set(node.api.devices) == {"gpu-1"})
+        assert "allowMultipleAllocations" not in node.api.devices["gpu-1"]
+    async with node.running():
+        await node.dra.register()
+        again = (await node.dra.prepare(claim))["uid-a"]
+        assert not again.error
+        assert set(node.api.devices) == {"gpu-1"}
+        node.configure(PLUGIN)
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 1)
+        assert not (await node.dra.unprepare(claim))["uid-a"].error
+        kubelet.extra_pods = []
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+
+
+async def test_on_a_server_that_drops_sharing_shared_devices_are_left_out_and_the_policy_says_why(
+    tmp_path: Path, kubelet: StandInKubelet
+) -> None:
+    node = Node(tmp_path, kubelet, config=DRA | BY_MEMORY)
+    node.api.drops = frozenset({"allowMultipleAllocations"})
+    async with node.running():
+        await node.dra.register()
+        await kubelet.until(lambda: "drops" in str(node.status.get("configuration", {}).get("unmatched", "")))
+        assert node.api.devices == {}

@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from nodedevices_plugin.claims.slices import devices_of
-from nodedevices_plugin.model import DRA_DRIVER
+from nodedevices_api.sections import Serving, SharedResource, Sharing
+from nodedevices_plugin.claims.slices import Writes, devices_of, dropped, publish, stored, writes
+from nodedevices_plugin.model import DRA_DRIVER, Api
+from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.status.client import KubeStore
 from nodedevices_plugin.status.slices import SlicePublisher
 from support import audit
 from support.access import Account, Refused, kubeconfig, token_of_pod
 from support.apiserver import ApiServer
 from support.audit import Right
+from support.facts import gpu, healthy, inventory_of
 from support.kubectl import Kubectl, wait_until
 from support.patience import PATIENCE_SECONDS
 
@@ -87,6 +91,38 @@ def device(name: str, **fields: Any) -> Json:
 TAINTED = device("gpu-1", taints=[{"key": "nodedevices.io/unhealthy", "value": "Xid79", "effect": "NoSchedule"}])
 
 
+def shared_devices() -> list[Json]:
+    """Devices as policies share them: few and many shares, and of GPUs that report odd amounts."""
+    found: list[Json] = []
+    rules: list[tuple[str, bool, Json]] = [
+        ("timeSlicing", False, {"replicas": 2}),
+        ("timeSlicing", False, {"replicas": 16384}),
+        ("timeSlicing", True, {"replicas": 4}),
+        ("mps", False, {"replicas": 48}),
+        ("memory", False, {"memory_unit": "1Gi", "memory_reserve": "1Gi"}),
+        ("memory", False, {"memory_unit": "3Mi"}),
+        ("memory", False, {"memory_unit": "79Gi"}),
+        ("memory", False, {"memory_unit": "30Gi"}),
+    ]
+    for number, (strategy, once, rule) in enumerate(rules):
+        odd = {"bandwidth": "1.5G", "none": "0", "shares": "7", "acme.com/tiles": "9223372036854775807"}
+        fact = gpu(number, memory_bytes=81559 * 1024**2)
+        fact = dataclasses.replace(fact, capacity={**fact.capacity, **odd} if number else fact.capacity)
+        inventory = inventory_of(fact)
+        settings = PlanSettings(
+            serving=Serving(api="DRA"),
+            sharing=Sharing(
+                strategy=strategy,
+                fail_requests_greater_than_one=once,
+                resources=(SharedResource(name="nvidia.com/gpu", **rule),),
+            ),
+            modes={"mps-root": "/run/nvidia/mps"},
+        )
+        resources = make_shape(inventory, settings).by(Api.DRA).resources
+        found += publish(resources, inventory, healthy(fact), driver=DRA_DRIVER).devices
+    return found
+
+
 class Published:
     """A publisher at work, and the slices as kubectl shows them."""
 
@@ -146,6 +182,42 @@ async def test_what_is_published_is_stored_comes_back_and_is_taken_back(
     assert [each.text for each in made if each.refused] == []
     reviews: set[Right] = {("authentication.k8s.io", "selfsubjectreviews", "create")}
     assert audit.used(made, f"{NAMESPACE}:{ACCOUNT}") - reviews == audit.granted([role()])
+
+
+async def test_devices_that_claims_share_are_stored_as_they_are_meant_and_written_once(
+    apiserver: ApiServer, kubectl: Kubectl, token: str, tmp_path: Path
+) -> None:
+    config = kubeconfig(apiserver.kubeconfig, tmp_path / "kubeconfig", token)
+    devices = shared_devices()
+    names = {one["name"] for one in devices}
+    assert len(names) == 8
+    async with publishing(config, kubectl) as slices:
+        slices.publisher.want(devices)
+        found = await slices.until(names)
+        assert (slices.publisher.problem, slices.publisher.drops, slices.publisher.written) == ("", frozenset(), 1)
+        assert dropped({"devices": devices}, {"devices": list(found.values())}) == frozenset()
+        kept = [stored(piece) for piece in kubectl.items("resourceslices")]
+        assert writes(NODE, DRA_DRIVER, devices, kept) == Writes()
+        slices.publisher.want([])
+        await slices.until(set())
+
+
+@pytest.mark.long
+async def test_where_the_server_drops_sharing_and_taints_such_devices_are_left_out_and_no_whole_one_slips_out(
+    tmp_path: Path,
+) -> None:
+    """As Kubernetes 1.34 and 1.35 have it by default."""
+    off = "DRAConsumableCapacity=false,DRAFractionalCapacityRange=false,DRADeviceTaints=false,DRADeviceTaintRules=false"
+    with ApiServer(tmp_path / "apiserver", gates=off) as server:
+        kubectl = Kubectl(server.kubeconfig, str(server.kubectl))
+        kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        async with publishing(server.kubeconfig, kubectl) as slices:
+            others = [device("bad", taints=TAINTED["taints"]), *shared_devices()]
+            slices.publisher.want([device("whole"), *others])
+            await slices.until({"whole"})
+            assert slices.publisher.drops == {"taints", "allowMultipleAllocations"}
+            assert slices.publisher.left_out == {one["name"] for one in others}
+            assert slices.publisher.written == 1, "none was stored as another thing meanwhile"
 
 
 def body(name: str, **spec: Any) -> Json:

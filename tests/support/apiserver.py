@@ -24,12 +24,13 @@ from support.patience import CLUSTER_PATIENCE_SECONDS
 
 
 class ApiServer:
-    """`folder` holds data, keys and logs; it is the caller's to remove. Usable as a context manager."""
+    """`folder` holds data, keys and logs; it is the caller's to remove. Usable as a context manager. `gates`: feature
+    gates that differ from the release's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, gates: str = "") -> None:
         self._binaries = binaries.need()
         self._layout = layout.make("apiserver", folder.absolute(), 0)
-        self._control = Control(self._layout, self._binaries, mortal=True)
+        self._control = Control(self._layout, self._binaries, mortal=True, gates=gates)
 
     @property
     def kubeconfig(self) -> Path:

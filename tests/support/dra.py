@@ -32,11 +32,19 @@ DEADLINE_SECONDS = 45.0  # the kubelet's
 Sent = AsyncGenerator[tuple[tuple[int, str], ...]]
 
 
-def allocated(name: str, *devices: str, uid: str = "", namespace: str = "ml", pool: str = NODE) -> Json:
-    """A ResourceClaim with these devices allocated; `uid`: by default `uid-<name>`."""
-    results = [{"request": "gpu", "driver": DRA_DRIVER, "pool": pool, "device": device} for device in devices]
+def allocated(
+    name: str, *devices: str, uid: str = "", namespace: str = "ml", pool: str = NODE, **consumed: str
+) -> Json:
+    """A ResourceClaim with these devices allocated; `uid`: by default `uid-<name>`. `consumed`: of each device, as it
+    is where claims share them."""
+    uid = uid or f"uid-{name}"
+    results: list[Json] = []
+    for number, device in enumerate(devices):
+        result: Json = {"request": "gpu", "driver": DRA_DRIVER, "pool": pool, "device": device}
+        share: Json = {"shareID": f"{uid}-{number}", "consumedCapacity": dict(consumed)} if consumed else {}
+        results.append(result | share)
     return {
-        "metadata": {"namespace": namespace, "name": name, "uid": uid or f"uid-{name}"},
+        "metadata": {"namespace": namespace, "name": name, "uid": uid},
         "status": {"allocation": {"devices": {"results": results}}},
     }
 
@@ -69,8 +77,8 @@ class FakeDraStore:
         finally:
             self._readers.remove(news)
 
-    async def create_slice(self, body: Mapping[str, Any]) -> Object:
-        return self._put("create", body)
+    async def create_slice(self, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        return self._kept(body) if dry_run else self._put("create", body)
 
     async def update_slice(self, body: Mapping[str, Any]) -> Object:
         self._raise()
@@ -109,19 +117,24 @@ class FakeDraStore:
         return {device["name"]: device for piece in self.slices.values() for device in devices_of(piece["spec"])}
 
     def _put(self, what: str, body: Mapping[str, Any]) -> Object:
-        self._raise()
+        made = self._kept(body)
         name = body["metadata"]["name"]
         self.writes.append(f"{what} {name}")
         self._version += 1
-        made = copy.deepcopy(dict(body))
         made["metadata"]["resourceVersion"] = str(self._version)
-        for device in devices_of(made["spec"]):
-            for field in self.drops:
-                device.pop(field, None)
         self.slices[name] = made
         for reader in self._readers:
             reader.put_nowait(ChangedItem(stored(made)))
         return copy.deepcopy(made)
+
+    def _kept(self, body: Mapping[str, Any]) -> Json:
+        """What the server would store."""
+        self._raise()
+        made = copy.deepcopy(dict(body))
+        for device in devices_of(made["spec"]):
+            for field in self.drops:
+                device.pop(field, None)
+        return made
 
     def _raise(self) -> None:
         if self.problem is not None:

@@ -9,12 +9,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from nodedevices_common.quantity import to_bytes
+
 Json = dict[str, Any]
 
 MAX_DEVICES = 128  # of a slice, and half as many where one of them has a taint
 MAX_TAINTS = 16  # of a device
 MAX_ATTRIBUTES = 32  # and capacities, of a device
 MAX_TEXT = 64  # bytes
+MAX_VALUES = 10  # of a request policy
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}([.]{_LABEL})*")
 _KEY = re.compile(rf"{_LABEL}([.]{_LABEL})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
@@ -59,6 +62,13 @@ def _of_device(device: Json) -> list[str]:
         for name, value in capacity.items()
         if _QUANTITY.fullmatch(value["value"]) is None
     ]
+    for name, said in capacity.items():
+        policy = said.get("requestPolicy")
+        if policy is not None:
+            found += [f"{name}: a policy, and no allowMultipleAllocations"] * (
+                not device.get("allowMultipleAllocations")
+            )
+            found += [f"{name}: {wrong}" for wrong in _of_policy(to_bytes(said["value"]), policy)]
     taints = device.get("taints", [])
     found += [f"{len(taints)} taints"] if len(taints) > MAX_TAINTS else []
     found += [
@@ -69,6 +79,17 @@ def _of_device(device: Json) -> list[str]:
         or taint["effect"] not in {"NoSchedule", "NoExecute", "None"}
     ]
     return found
+
+
+def _of_policy(value: int, policy: Json) -> list[str]:
+    default = to_bytes(policy["default"])
+    values = [to_bytes(one) for one in policy.get("validValues", ())]
+    if "validRange" not in policy:
+        right = 0 < len(values) <= MAX_VALUES and values == sorted(set(values)) and values[-1] <= value
+        return [] if right and default in values else [f"validValues {values}, default {default}, of {value}"]
+    least, step = (to_bytes(policy["validRange"][key]) for key in ("min", "step"))
+    right = not values and least <= default <= value and 0 < step <= value - least and not (default - least) % step
+    return [] if right else [f"{policy} of {value}"]
 
 
 def _is_legal(value: Json) -> bool:

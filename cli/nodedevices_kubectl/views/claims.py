@@ -16,6 +16,7 @@ from datetime import datetime
 
 from nodedevices_api import conditions as names
 from nodedevices_api.dra import DRA_DRIVER, RESOURCE_API, RESOURCE_ATTRIBUTE, class_name
+from nodedevices_common.quantity import whole_units
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.text import some
 
@@ -75,7 +76,9 @@ def slices(item: Raw, seen: SeenClaims, *, changed: bool) -> Finding:
     if len(current) < wanted:
         missing = f"{len(current)} of {wanted} ResourceSlices are there: the scheduler uses none of them"
         return Finding("slices", later, missing, _PAGE)
-    offered = Counter(map(_offered_as, _untainted(spec for spec, _ in current)))
+    offered = Counter[str]()
+    for device in _untainted(spec for spec, _ in current):
+        offered[_offered_as(device)] += _shares(device)
     few = {name: healthy for name, healthy in served(item).items() if offered[name] < healthy}
     if few:
         said = "; ".join(f"{name}: {offered[name]} of {healthy} healthy devices" for name, healthy in few.items())
@@ -91,11 +94,22 @@ def _untainted(specs: Iterable[Raw]) -> Iterator[Raw]:
         yield from (device for device in mappings(spec.get("devices")) if not mappings(device.get("taints")))
 
 
+def _shares(device: Raw) -> int:
+    """Return how many claims can have the device at once: its amount of what each consumes some of."""
+    amounts = map(mapping, mapping(device.get("capacity")).values()) if device.get("allowMultipleAllocations") else ()
+    counts = (
+        whole_units(amount.get("value")) // least
+        for amount in amounts
+        if (least := whole_units(mapping(amount.get("requestPolicy")).get("default")))
+    )
+    return max(counts, default=1)
+
+
 def _offered_as(device: Raw) -> str:
     return text(mapping(mapping(device.get("attributes")).get(RESOURCE_ATTRIBUTE)).get("string"))
 
 
-def classes(items: Iterable[Raw], seen: SeenClaims, *, changed: bool) -> Iterator[Finding]:
+def classes(items: Sequence[Raw], seen: SeenClaims, *, changed: bool) -> Iterator[Finding]:
     """Yield the class of each resource that some node serves by DRA."""
     wanted = {class_name(name): name for item in items for name in served(item)}
     if not wanted or not seen.api:
@@ -104,6 +118,12 @@ def classes(items: Iterable[Raw], seen: SeenClaims, *, changed: bool) -> Iterato
         yield Finding("class", UNKNOWN, "you may not read DeviceClasses")
         return
     known = {facts.name_of(item): mapping(item.get("spec")) for item in seen.classes}
+    by_memory = {
+        text(resource.get("name"))
+        for item in items
+        for resource in mappings(facts.status_of(item).get("resources"))
+        if resource.get("sharing") == "memory"
+    }
     for name, resource in sorted(wanted.items()):
         link = f"class {name}"
         if name not in known:
@@ -112,6 +132,8 @@ def classes(items: Iterable[Raw], seen: SeenClaims, *, changed: bool) -> Iterato
         elif not _selects_ours(known[name]):
             theirs = f"another's DeviceClass: it selects no device of {DRA_DRIVER}"
             yield Finding(link, BROKEN, theirs, "delete or rename it; ours follows within ten minutes")
+        elif resource in by_memory:
+            yield Finding(link, OK, f"for claims alone: pods that request {resource} run where the plugin serves it")
         elif not known[name].get("extendedResourceName"):
             why = "this API server drops extendedResourceName (feature gate DRAExtendedResource; on from 1.36)"
             what = f"pods that request {resource} without a claim are not placed on nodes that serve it by DRA"

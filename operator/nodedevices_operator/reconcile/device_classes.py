@@ -3,14 +3,15 @@ run on nodes of either API.
 
 `nvidia.com/gpu` is the class `gpu.nvidia.com`. It selects the devices that agents publish for that name, and its
 extendedResourceName has the scheduler make a claim on nodes where the device plugin API has none (KEP-5004: on by
-default from Kubernetes 1.36; 1.34 and 1.35 drop the field, which is said). Ours goes when no node serves the name any
-more, also where that was while no operator ran. Another's class is left alone.
+default from Kubernetes 1.36; 1.34 and 1.35 drop the field, which is said). Shares of memory have none: for an amount of
+them the scheduler would allocate as many single shares, of several devices even. Ours goes when no node serves the name
+any more, also where that was while no operator ran. Another's class is left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodedevices_api.dra import DRA_DRIVER, RESOURCE_API, RESOURCE_ATTRIBUTE, class_name
 
@@ -28,10 +29,19 @@ _NO_RIGHT = (
 )
 
 
-def device_classes(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str]:
+class Served(NamedTuple):
+    """`as_extended`: pods that request the name get claims."""
+
+    resource: str
+    as_extended: bool = True
+
+
+def device_classes(records: Iterable[NodeDevicesRecord]) -> Mapping[str, Served]:
     """Return the extended resources that DRA serves on some node, by the name of their class."""
-    served = {resource.name for record in records for resource in record.resources if resource.managed_by == "dra"}
-    return {class_name(resource): resource for resource in sorted(served)}
+    every = [resource for record in records for resource in record.resources if resource.managed_by == "dra"]
+    by_memory = {resource.name for resource in every if resource.sharing == "memory"}
+    served = sorted({resource.name for resource in every})
+    return {class_name(name): Served(name, as_extended=name not in by_memory) for name in served}
 
 
 async def our_classes(kube: Kube) -> list[JsonObject] | None:
@@ -63,25 +73,26 @@ class DeviceClasses(WholeObjects):
         if found is None:
             self._kept = None if wanted else wanted
             return _NO_RIGHT if wanted else ""
-        bodies = {name: _body(name, resource) for name, resource in wanted.items()}
+        bodies = {name: _body(name, served) for name, served in wanted.items()}
         problems = await self.put_right(DEVICE_CLASS_MANAGER, DEVICE_CLASSES, found, bodies)
         self._kept = wanted  # what another has, or the server drops, is tried again at the next reading
         return "; ".join(problems)
 
     def dropped(self, name: str, sent: JsonObject, answer: JsonObject) -> list[str]:
-        if answer.get("spec", {}).get("extendedResourceName"):
+        resource = sent["spec"].get("extendedResourceName")
+        if resource is None or answer.get("spec", {}).get("extendedResourceName"):
             return []
-        resource = sent["spec"]["extendedResourceName"]
         why = f"{name}: this API server drops extendedResourceName (feature gate DRAExtendedResource)"
         return [f"{why}: pods that request {resource} are not placed on nodes with serving.api DRA"]
 
 
-def _body(name: str, resource: str) -> dict[str, Any]:
+def _body(name: str, served: Served) -> dict[str, Any]:
     attribute = f'device.attributes["{DRA_DRIVER}"].{RESOURCE_ATTRIBUTE}'
-    selects = f'device.driver == "{DRA_DRIVER}" && {attribute} == "{resource}"'
+    selects = f'device.driver == "{DRA_DRIVER}" && {attribute} == "{served.resource}"'
+    extended = {"extendedResourceName": served.resource} if served.as_extended else {}
     return {
         "apiVersion": RESOURCE_API,
         "kind": "DeviceClass",
         "metadata": {"name": name, "labels": OUR_LABEL},
-        "spec": {"selectors": [{"cel": {"expression": selects}}], "extendedResourceName": resource},
+        "spec": {"selectors": [{"cel": {"expression": selects}}], **extended},
     }

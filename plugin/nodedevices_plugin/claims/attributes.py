@@ -7,7 +7,8 @@ attribute that it would refuse is left out here, and named: it costs only itself
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec import Struct
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN
@@ -19,26 +20,36 @@ MAX_ATTRIBUTES = 32  # attributes and capacities of a device together
 MAX_BYTES = 64  # of a string
 MAX_DOMAIN = 63
 
+Json = dict[str, Any]
 Value = Mapping[str, str | int | bool]  # {"string": ...}, {"int": ...}, {"bool": ...} or {"version": ...}
 
 _NAME = re.compile(ATTRIBUTE_NAME_PATTERN)
 
 
 class Described(Struct, frozen=True, kw_only=True):
-    """`capacity`: quantities by name. `problems`: what was left out, and why, for people."""
+    """`capacity`: as a slice has it. `problems`: what was left out, and why, for people."""
 
     attributes: Mapping[str, Value]
-    capacity: Mapping[str, str]
+    capacity: Mapping[str, Json]
     problems: tuple[str, ...] = ()
 
 
-def describe(fact: DeviceFact, part: Partition | None, *, parent: str, resource: str, driver: str) -> Described:
+def describe(
+    fact: DeviceFact,
+    part: Partition | None,
+    *,
+    parent: str,
+    resource: str,
+    driver: str,
+    capacity: Callable[[Mapping[str, str]], Mapping[str, Json]],
+) -> Described:
     """Describe a device, or a partition of it.
 
     Args:
         parent: the name of the whole device.
         resource: the extended resource that offers it.
         driver: its domain is that of attributes without one.
+        capacity: makes a slice's capacity of the device's amounts (claims.shares).
     """
     own: dict[str, Value | None] = {
         RESOURCE_ATTRIBUTE: _text(resource),
@@ -57,10 +68,10 @@ def describe(fact: DeviceFact, part: Partition | None, *, parent: str, resource:
         "parent": _text(parent) if part is not None else None,
     }
     extra = {key.removeprefix(f"{driver}/"): _value(fact.extra[key]) for key in sorted(fact.extra)}
-    capacity = dict(part.capacity if part is not None else fact.capacity)
+    amounts = dict(part.capacity if part is not None else fact.capacity)
     found: dict[str, Value] = {}
-    problems = [f"capacity {key}: {_WRONG_NAME}" for key in capacity if not _is_name(key)]
-    kept = {key: value for key, value in capacity.items() if _is_name(key)}
+    problems = [f"capacity {key}: {_WRONG_NAME}" for key in amounts if not _is_name(key)]
+    kept = capacity({key: value for key, value in amounts.items() if _is_name(key)})
     for key, value in {**own, **{key: value for key, value in extra.items() if key not in own}}.items():
         if value is None:
             continue

@@ -6,7 +6,7 @@ the same devices. Nothing is ever given in the place of a device that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from msgspec import Struct
@@ -14,17 +14,8 @@ from nodedevices_common.raw import mapping, text
 
 from nodedevices_plugin.claims.records import Prepared, Record
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError, Result, results_of
+from nodedevices_plugin.claims.shares import AGAIN, Available, chosen
 from nodedevices_plugin.claims.taints import is_left_out
-from nodedevices_plugin.model import Blocked
-
-
-class Available(Struct, frozen=True, kw_only=True):
-    """A device of the node's plan for DRA. `blocked`: why it goes to no new pod; where that is a taint, a claim may
-    tolerate it."""
-
-    part_id: str
-    resource: str
-    blocked: Blocked | None = None
 
 
 class Prepare(Struct, frozen=True, kw_only=True):
@@ -68,43 +59,52 @@ def prepare(
                     "now; the claim gets no other device. Delete the pod, or wait until the device is back"
                 )
         return Prepare(record=before, is_new=False)
-    held = {
-        part: f"{record.namespace}/{record.name}"
-        for uid, record in records.items()
-        if uid != claim.uid
-        for part in record.held
-    }
+    others = [record for uid, record in records.items() if uid != claim.uid]
     prepared: list[Prepared] = []
     for result in claim.results:
-        entry = _prepared(result, devices, held, present, leaving)
-        if not result.admin and any(it.part_id == entry.part_id and not it.result.admin for it in prepared):
-            raise ClaimError(f"the claim has the device {result.device} twice")
-        prepared.append(entry)
+        prepared.append(_prepared(result, _offered(result, devices, present, leaving), others, prepared))
     record = Record(uid=claim.uid, namespace=claim.namespace, name=claim.name, prepared=tuple(prepared))
     return Prepare(record=record, is_new=True)
 
 
-def _prepared(
-    result: Result,
-    devices: Mapping[str, Available],
-    held: Mapping[str, str],
-    present: Set[str],
-    leaving: Collection[str],
-) -> Prepared:
-    again = "Delete the pod, so that it is scheduled again"
+def _offered(
+    result: Result, devices: Mapping[str, Available], present: Set[str], leaving: Collection[str]
+) -> Available:
     device = devices.get(result.device)
     if device is None:
-        raise NotNowError(f"this node does not offer the device {result.device[:64]} (any more). {again}")
+        raise NotNowError(f"this node does not offer the device {result.device[:64]} (any more). {AGAIN}")
     if device.part_id not in present:
-        raise NotNowError(f"the device {result.device} ({device.part_id}) is not on this node now. {again}")
+        raise NotNowError(f"the device {result.device} ({device.part_id}) is not on this node now. {AGAIN}")
     if device.part_id in leaving:
-        raise NotNowError(f"this node is about to stop offering the device {result.device}. {again}")
+        raise NotNowError(f"this node is about to stop offering the device {result.device}. {AGAIN}")
     if is_left_out(device.blocked) and device.blocked is not None:
         why = f"{device.blocked.reason}: {device.blocked.message}"
-        raise NotNowError(f"the device {result.device} goes to no new pod ({why}). {again}")
-    if not result.admin and device.part_id in held:
-        raise NotNowError(f"the device {result.device} is prepared for the claim {held[device.part_id]}. {again}")
-    return Prepared(result=result, part_id=device.part_id, resource=device.resource)
+        raise NotNowError(f"the device {result.device} goes to no new pod ({why}). {AGAIN}")
+    return device
+
+
+def _prepared(result: Result, device: Available, others: Sequence[Record], before: Sequence[Prepared]) -> Prepared:
+    """`before`: what the claim has by its other results."""
+    numbers: tuple[int, ...] = ()
+    if not result.admin:
+        taken = {
+            id_: record.claim
+            for record in others
+            for entry in record.own
+            if entry.part_id == device.part_id
+            for id_ in entry.ids
+        }
+        same = [entry for entry in before if entry.part_id == device.part_id and not entry.result.admin]
+        if same and not device.shared:
+            raise ClaimError(f"the claim has the device {result.device} twice")
+        numbers = chosen(device, result, taken, {id_ for entry in same for id_ in entry.ids})
+    return Prepared(
+        result=result,
+        part_id=device.part_id,
+        resource=device.resource.name,
+        shares=numbers,
+        unit=device.unit if numbers else "",
+    )
 
 
 def ended(record: Record, shown: Collection[tuple[str, str]] | None, answer: Any, *, driver: str, pool: str) -> bool:

@@ -6,17 +6,20 @@ it, and under it what is offered is replaced. So no device goes to a claim and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodedevices_plugin.claims import decide
-from nodedevices_plugin.claims.decide import Available, Prepare
-from nodedevices_plugin.claims.records import Record
+from nodedevices_plugin.claims.decide import Prepare
+from nodedevices_plugin.claims.records import Prepared, Record
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
+from nodedevices_plugin.claims.shares import Available, added, devices_of
 from nodedevices_plugin.claims.taints import is_left_out
-from nodedevices_plugin.granting.answers import NodeContainers, edits
+from nodedevices_plugin.granting.answers import NodeContainers, check_request, edits
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     AllocationError,
@@ -31,6 +34,8 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.inventory import devices_by_id
 from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.offering.changes import bound_to
+from nodedevices_plugin.sharing.base import merged
 
 Records = Mapping[str, Record]  # by the claim's UID
 
@@ -51,6 +56,7 @@ class ClaimOffer:
         self._granting = granting
         self._offered = _Offered()
         self._leaving: frozenset[str] = frozenset()  # parts, until the next `use`
+        self._released: tuple[tuple[Record, float], ...] = ()  # and when
         self._records: Records = {}
 
     @property
@@ -75,17 +81,20 @@ class ClaimOffer:
         if not self._offered.devices:
             return True
         devices = available(plan, inventory)
-        stay = {device.part_id for device in devices.values() if not is_left_out(device.blocked)}
         names = {device.part_id: name for name, device in devices.items()}
+        stays = {device.part_id: device for device in devices.values() if not is_left_out(device.blocked)}
         before, now = numbered(self._offered.inventory), numbered(inventory)
         moved = {id_ for id_, numbers in before.items() if now.get(id_, numbers) != numbers}
         with self._granting:
-            offered = {device.part_id for device in self._offered.devices.values()}
-            self._leaving = frozenset(offered - stay | offered & moved)
+            self._leaving = frozenset(
+                device.part_id
+                for device in self._offered.devices.values()
+                if device.part_id in moved or not _keeps(device, stays.get(device.part_id))
+            )
             new = [record for uid, record in self._records.items() if known.get(uid) is not record]
             given = [entry for record in new for entry in record.prepared]
             renamed = any(names.get(entry.part_id, entry.result.device) != entry.result.device for entry in given)
-            return not renamed and not any(self._leaving & record.held for record in new)
+            return not renamed and not any(entry.part_id in self._leaving for record in new for entry in record.own)
 
     def prepare(self, claim: Claim) -> Prepare:
         """Give the claim its devices. Raises ClaimError."""
@@ -101,6 +110,8 @@ class ClaimOffer:
             if decided.is_new and self.refuses:
                 raise NotNowError(self.refuses)
             if decided.is_new:
+                decided = replace(decided, record=_with_added(decided.record, offered))
+                self._forget(claim.uid)
                 self._records = {**self._records, claim.uid: decided.record}
         return decided
 
@@ -112,7 +123,18 @@ class ClaimOffer:
 
     def release(self, uid: str) -> None:
         with self._granting:
+            self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        if (before := self._records.get(uid)) is not None:
+            self._released = (*self._released, (before, time.monotonic()))
             self._records = {key: record for key, record in self._records.items() if key != uid}
+
+    def released(self, since: float) -> tuple[Record, ...]:
+        """Return what was released since then (time.monotonic()), and forget the rest."""
+        with self._granting:
+            self._released = tuple(entry for entry in self._released if entry[1] >= since)
+            return tuple(record for record, _ in self._released)
 
     def edits(self, record: Record) -> dict[str, ContainerEdits]:
         """Return what a container needs for each request, by the devices as they are now. Raises ClaimError."""
@@ -129,13 +151,60 @@ class ClaimOffer:
             schedulable = SchedulableId(id=part_id, device_id=device_id, partition_id=partition_id)
             by_request.setdefault(entry.result.request, []).append(schedulable)
             names.setdefault(entry.result.request, entry.resource)
+        by_shares = [(entry.result.request, entry.added) for entry in record.prepared if entry.added is not None]
         try:
             return {
-                request: edits(_grant(names[request], tuple(ids)), offered.containers)
+                request: merged(
+                    (
+                        edits(_grant(names[request], tuple(dict.fromkeys(ids))), offered.containers),
+                        *(own for of, own in by_shares if of == request),
+                    )
+                )
                 for request, ids in by_request.items()
             }
         except AllocationError as error:
             raise ClaimError(str(error)) from error
+
+
+def _keeps(before: Available, now: Available | None) -> bool:
+    """True when what a claim is given of the device by the plan of before is in the plan of now as well."""
+    return (
+        now is not None
+        and bound_to(before.resource) == bound_to(now.resource)
+        and {schedulable.id for schedulable in before.ids} <= {schedulable.id for schedulable in now.ids}
+    )
+
+
+def _with_added(record: Record, offered: _Offered) -> Record:
+    """Enter what containers are given for shares: those of one request and resource together. Raises ClaimError."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for number, entry in enumerate(record.prepared):
+        if entry.shares:
+            found.setdefault((entry.result.request, entry.resource), []).append(number)
+    prepared = list(record.prepared)
+    for numbers in found.values():
+        first = numbers[0]
+        own = _added([record.prepared[number] for number in numbers], offered)
+        prepared[first] = replace(prepared[first], added=own)
+    return replace(record, prepared=tuple(prepared))
+
+
+def _added(entries: Sequence[Prepared], offered: _Offered) -> ContainerEdits:
+    resource = offered.devices[entries[0].result.device].resource
+    granted = {id_ for entry in entries for id_ in entry.ids}
+    ids = tuple(schedulable for schedulable in (*resource.ids, *resource.unlisted) if schedulable.id in granted)
+    devices = {
+        schedulable.part_id: SchedulableId(
+            id=schedulable.part_id, device_id=schedulable.device_id, partition_id=schedulable.partition_id
+        )
+        for schedulable in ids
+    }
+    try:
+        check_request(resource, ids)
+        without = edits(_grant(resource.name, tuple(devices.values())), offered.containers)
+        return added(edits(Grant(resource=resource, ids=ids), offered.containers), without)
+    except AllocationError as error:
+        raise ClaimError(str(error)) from error
 
 
 def _grant(resource: str, ids: tuple[SchedulableId, ...]) -> Grant:
@@ -159,10 +228,8 @@ def available(plan: Plan, inventory: Inventory) -> dict[str, Available]:
         return {}
     names = device_names(inventory)
     return {
-        names[schedulable.part_id]: Available(
-            part_id=schedulable.part_id, resource=resource.name, blocked=schedulable.blocked
-        )
+        names[device.part_id]: device
         for resource in resources
-        for schedulable in (*resource.ids, *resource.unlisted)
-        if schedulable.part_id in names
+        for device in devices_of(resource)
+        if device.part_id in names
     }

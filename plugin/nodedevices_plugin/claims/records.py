@@ -1,8 +1,9 @@
 """What was prepared, one record for each claim: the agent's memory of DRA, which survives it.
 
 A record has the id of each device, not its name or its device nodes: after a reboot the same minor number can be
-another GPU, and a claim gets the device that it was given, or an error. One file for each claim, so that a bad byte
-costs one claim and not the node.
+another GPU, and a claim gets the device that it was given, or an error. Of shares it has the numbers, and what they
+bring into a container: a policy may share the device otherwise by the time that the claim is prepared again. One file
+for each claim, so that a bad byte costs one claim and not the node.
 
 A newer version may write more than this one understands. After a downgrade such a record stays as it is, and what it
 names as held stays held: so every version has `prepared`, with `part_id`, `resource` and `result` of each device.
@@ -21,7 +22,7 @@ from nodedevices_common.errors import RefusedError
 from nodedevices_common.raw import Raw, mapping, mappings
 
 from nodedevices_plugin.claims.request import Claim, Result
-from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.model import ContainerEdits, Inventory, ids
 from nodedevices_plugin.model.resource_names import device_names
 
 VERSION = 1
@@ -32,12 +33,23 @@ class RecordError(RefusedError):
     """A file that is not a record; the text says why."""
 
 
-class Prepared(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`part_id`: of the device or partition. `resource`: that offered it."""
+class Prepared(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`part_id`: of the device or partition. `resource`: that offered it. `shares`: their numbers; none: all of it.
+    `unit`: the amount of memory that a share is. `added`: what a container is given for the shares of the request's
+    results of this resource, at the first of them."""
 
     result: Result
     part_id: str
     resource: str
+    shares: tuple[int, ...] = ()
+    unit: str = ""
+    added: ContainerEdits | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """What it is in the plan."""
+        own = tuple(ids.compose(self.part_id, number, self.unit or None) for number in self.shares)
+        return own or (self.part_id,)
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,20 +64,29 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return what a newer version wrote that this one does not know; empty: nothing."""
         return ""
 
+    @property
+    def claim(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
     def is_of(self, claim: Claim) -> bool:
         """True when the claim has the same results. A claim that people created may be allocated again."""
         return self.uid == claim.uid and tuple(entry.result for entry in self.prepared) == claim.results
 
     @property
+    def own(self) -> tuple[Prepared, ...]:
+        """Return what no other claim may get: not what administrators have."""
+        return tuple(entry for entry in self.prepared if not entry.result.admin)
+
+    @property
     def held(self) -> frozenset[str]:
-        """Return the parts that no other claim may get: not those of administrators."""
-        return frozenset(entry.part_id for entry in self.prepared if not entry.result.admin)
+        """Return the ids of these."""
+        return frozenset(id_ for entry in self.own for id_ in entry.ids)
 
     @property
     def administered(self) -> frozenset[tuple[str, str]]:
         """Return the claim, with each part that others may have beside it."""
-        claim, parts = f"{self.namespace}/{self.name}", {entry.part_id for entry in self.prepared}
-        return frozenset((claim, part) for part in parts - self.held)
+        parts = {entry.part_id for entry in self.prepared} - {entry.part_id for entry in self.own}
+        return frozenset((self.claim, part) for part in parts)
 
 
 class NewerRecord(Record, frozen=True, kw_only=True):
@@ -82,12 +103,14 @@ class NewerRecord(Record, frozen=True, kw_only=True):
 class DraFacts(Struct, frozen=True, kw_only=True):
     """What the agent's DRA side knows, for the pipeline.
 
-    `records`: what each claim was given, by UID. `in_slices`: names of the devices that are in the node's
+    `records`: what each claim was given, by UID. `released`: records of claims that have just ended, and that the
+    kubelet's last List may show. `in_slices`: names of the devices that are in the node's
     ResourceSlices, or left them a moment ago. `unsaid`: what they cannot say of a device, by name, for people.
     `unavailable`: why DRA cannot be used here at all. `waits_for`: what is missing yet before it may be used.
     """
 
     records: Mapping[str, Record] = field(default_factory=dict)
+    released: tuple[Record, ...] = ()
     in_slices: frozenset[str] = frozenset()
     unsaid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unavailable: str = ""

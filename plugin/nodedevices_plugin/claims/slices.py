@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
 from nodedevices_common.quantity import exact
 
+from nodedevices_plugin.claims import shares
 from nodedevices_plugin.claims.attributes import describe
 from nodedevices_plugin.claims.health import verdict_of
 from nodedevices_plugin.claims.taints import is_left_out, taint
@@ -26,6 +28,7 @@ Json = dict[str, Any]
 
 MAX_DEVICES = 64  # of a slice, where a device may have a taint; 128 otherwise
 MAX_NAME = 253
+TAINTS, SHARING = "taints", "allowMultipleAllocations"  # fields of a device that servers may drop
 
 
 class Published(Struct, frozen=True, kw_only=True):
@@ -69,18 +72,27 @@ def publish(
     devices: list[Json] = []
     unsaid: dict[str, tuple[str, ...]] = {}
     for resource in resources:
-        for schedulable in (*resource.ids, *resource.unlisted):
-            part_id = schedulable.part_id
-            unit, blocked = units.get(part_id), schedulable.blocked
+        for offered in shares.devices_of(resource):
+            part_id, blocked = offered.part_id, offered.blocked
+            unit = units.get(part_id)
             if unit is None or is_left_out(blocked):
                 continue  # None: its driver no longer lists it, and nothing is known of it
             fact, name = unit.device.fact, names[part_id]
-            described = describe(fact, unit.partition, parent=names[fact.id], resource=resource.name, driver=driver)
+            described = describe(
+                fact,
+                unit.partition,
+                parent=names[fact.id],
+                resource=resource.name,
+                driver=driver,
+                capacity=partial(shares.capacity, offered),
+            )
             if described.problems:
                 unsaid[name] = described.problems
             device: Json = {"name": name, "attributes": {**described.attributes}}
+            if offered.shared:
+                device["allowMultipleAllocations"] = True
             if described.capacity:
-                device["capacity"] = {key: {"value": value} for key, value in described.capacity.items()}
+                device["capacity"] = {**described.capacity}
             if found := taint(blocked, verdict_of(part_id, fact.id, verdicts)):
                 device["taints"] = [{"key": found.key, "value": found.value, "effect": found.effect}]
             devices.append(device)
@@ -132,15 +144,21 @@ def writes(node: str, driver: str, devices: Sequence[Json], stored: Sequence[Sto
 
 
 def dropped(sent: Json, found: Json) -> frozenset[str]:
-    """Return the names of devices that the API server stored without their taints, or without being told to share them:
-    its feature gates are off, and it drops fields without an error. Such a device must be left out instead."""
+    """Return what the API server dropped of devices: TAINTS, SHARING. Its feature gates are off, and it drops fields
+    without an error. Such a device must be left out instead."""
     kept = {str(device.get("name")): device for device in devices_of(found)}
+    both = [(device, kept[device["name"]]) for device in devices_of(sent) if device["name"] in kept]
     return frozenset(
-        name
-        for device in devices_of(sent)
-        if (name := str(device["name"])) in kept
-        and any(device.get(key) and not kept[name].get(key) for key in ("taints", "allowMultipleAllocations"))
+        field for field in (TAINTS, SHARING) if any(has(one, field) and not has(two, field) for one, two in both)
     )
+
+
+def has(device: Json, field: str) -> bool:
+    """True when the device has taints, or where `field` is SHARING is one that claims share by the amounts they ask."""
+    if field == SHARING:
+        amounts = (device.get("capacity") or {}).values()
+        return bool(device.get(SHARING)) and all(amount.get("requestPolicy") for amount in amounts)
+    return bool(device.get(field))
 
 
 def stored(item: Mapping[str, Any]) -> Stored:
@@ -195,7 +213,14 @@ def _plain(spec: Json) -> Json:
 def _plain_device(device: Json) -> Json:
     found = {key: value for key, value in device.items() if value}
     if capacity := found.get("capacity"):
-        found["capacity"] = {key: {**amount, "value": exact(amount.get("value"))} for key, amount in capacity.items()}
+        found["capacity"] = {key: _exact(amount) for key, amount in capacity.items()}
     if taints := found.get("taints"):
         found["taints"] = [{key: value for key, value in taint.items() if value} for taint in taints]
     return found
+
+
+def _exact(said: Any) -> Any:
+    """A capacity with its request policy, in which every string is a quantity."""
+    if isinstance(said, dict):
+        return {key: _exact(value) for key, value in said.items() if value is not None}
+    return [_exact(value) for value in said] if isinstance(said, list) else exact(said)

@@ -107,7 +107,7 @@ def _retained(
     found: dict[str, dict[str, SchedulableId]] = {}
     for held_id in not_in(shape, facts.held):
         device = devices.get(held_id.device_id)
-        if held_id.resource is None or held_id.resource not in ours or device is None:
+        if held_id.api is Api.DRA or held_id.resource is None or held_id.resource not in ours or device is None:
             continue
         schedulable = SchedulableId(
             id=held_id.id,

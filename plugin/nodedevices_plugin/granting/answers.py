@@ -39,6 +39,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Plan,
     RecentAllocate,
+    SchedulableId,
     numbered,
 )
 from nodedevices_plugin.offering.changes import leaving
@@ -134,17 +135,22 @@ def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
                 f"{resource.name}: {id_} is not given to new containers ({blocked.reason}: {blocked.message}); see "
                 "`kubectl describe nodedevices` for this node. Delete the pod, so that it is scheduled again."
             )
-    shares = any(schedulable.replica is not None for schedulable in found.values())
-    if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:
+    check_request(resource, tuple(found.values()))
+    return Grant(resource=resource, ids=tuple(found[id_] for id_ in dict.fromkeys(ids)))
+
+
+def check_request(resource: OfferedResource, ids: Sequence[SchedulableId]) -> None:
+    """Raise AllocationError where one container may not have all of these ids, or not only these."""
+    shares = any(schedulable.replica is not None for schedulable in ids)
+    if resource.fail_requests_greater_than_one and shares and len(ids) > 1:
         raise AllocationError(
-            f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
+            f"{resource.name}: {len(ids)} shares requested; a container may have 1 on this node "
             "(failRequestsGreaterThanOne). Several shares do not give more of a device. Set the limit to 1."
         )
     if resource.sharing.packing is not None:
-        packing.check(resource, found.values())
+        packing.check(resource, ids)
     if resource.per_device is not None:
-        core_ids.check(resource, tuple(found.values()))
-    return Grant(resource=resource, ids=tuple(found[id_] for id_ in dict.fromkeys(ids)))
+        core_ids.check(resource, tuple(ids))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ class Holder(Struct, frozen=True, kw_only=True):
     namespace: str
     pod: str
     container: str
-    resource: str | None = None  # None: a DRA claim
+    resource: str | None = None  # None: of a DRA claim, but for its shares
     claim: str | None = None
     ids: tuple[str, ...] = ()  # schedulable ids (device plugin) or device names (DRA), sorted
     also: tuple[str, ...] = ()  # what else it was given: the other devices of a resource that is given whole
@@ -68,10 +68,12 @@ class HoldersState(StrEnum):
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """Ids of a resource that the kubelet may allocate, of any plugin, sorted."""
+    """Ids of a resource that the kubelet may allocate, of any plugin, sorted. `claim`: <namespace>/<name> of the claim
+    that has them, which no List shows (Holdings.possible)."""
 
     resource: str
     ids: tuple[str, ...]
+    claim: str = ""
 
 
 class Holdings(Struct, frozen=True, kw_only=True):

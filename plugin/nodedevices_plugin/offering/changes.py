@@ -154,7 +154,9 @@ def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, froze
 
 
 def unnamed_text(held: Offer) -> str:
-    """Describe an entry that only the kubelet's checkpoint has, for people."""
+    """Describe an entry that only the kubelet's checkpoint, or the record of a claim has, for people."""
+    if held.claim:
+        return f"the claim {held.claim} has ended, which holds {held.resource} {some(held.ids, 1)}"
     return (
         f"the pod that holds {held.resource} {some(held.ids, 1)} has ended (the kubelet's checkpoint assigns it to a "
         "container that PodResources does not list: an init container, or one of a pod that has just ended)"

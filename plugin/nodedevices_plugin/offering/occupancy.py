@@ -25,8 +25,8 @@ class HeldId(Struct, frozen=True, kw_only=True):
     some container. The id is in our form, also where another plugin offered it; `key`: as the kubelet has it
     (model.held_key)."""
 
-    resource: str | None  # None: a DRA claim's, by this `driver`
-    driver: str = ""
+    resource: str | None  # None: a DRA claim's whole device
+    driver: str = ""  # of a DRA claim
     id: str
     device_id: str
     partition_id: str | None = None
@@ -34,10 +34,11 @@ class HeldId(Struct, frozen=True, kw_only=True):
     holder: str = ""  # <namespace>/<pod>; "": not known
     claim: str = ""  # <namespace>/<name>, of a claim that a pod has
     key: str = ""
+    announced: bool = False  # by a ResourceSlice alone: a claim may be allocated it, or shares of it
 
     @property
     def api(self) -> Api:
-        return Api.DRA if self.resource is None else Api.DEVICE_PLUGIN
+        return Api.DRA if self.driver else Api.DEVICE_PLUGIN
 
     @property
     def part_id(self) -> str:
@@ -69,6 +70,10 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
     if not held:
         return ()
     wanted = {held_id.id for held_id in held}  # few, beside thousands of shares
+    announced = any(held_id.announced for held_id in held)
+    by_dra = {
+        schedulable.part_id for resource in shape.by(Api.DRA).resources if announced for schedulable in resource.ids
+    }
     offered = {
         (resource.api, DRA_DRIVER if resource.api is Api.DRA else resource.name, schedulable.id)
         for resource in shape.resources
@@ -76,7 +81,13 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
         if schedulable.id in wanted
     }
     return tuple(
-        held_id for held_id in held if (held_id.api, held_id.resource or held_id.driver, held_id.id) not in offered
+        held_id
+        for held_id in held
+        if (
+            held_id.part_id not in by_dra
+            if held_id.announced
+            else (held_id.api, held_id.driver or held_id.resource, held_id.id) not in offered
+        )
     )
 
 

@@ -36,7 +36,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.naming import by_name, near
 from nodedevices_plugin.offering.shares import Share, own_shares, share
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
-from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from nodedevices_plugin.sharing.registry import MODES, SHARED, SharingModes
 from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
 
@@ -121,8 +121,8 @@ def not_by_dra(resource: OfferedResource) -> str:
         return "a container gets all of its devices"
     if resource.counts or resource.per_device is not None or resource.sharing.cores:
         return "it shares computing power"
-    if resource.sharing.mode is not None:
-        return f"its devices are shared ({resource.sharing.name})"
+    if resource.sharing.name == SHARED:
+        return "its devices are shared by their nature"
     if len(resource.name.encode()) > MAX_ATTRIBUTE_BYTES:
         return f"its name has {len(resource.name.encode())} bytes; an attribute has at most {MAX_ATTRIBUTE_BYTES}"
     return ""

@@ -30,6 +30,7 @@ from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
+from nodedevices_plugin.pipeline.claimed import with_shares
 from nodedevices_plugin.pipeline.configuration import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.confirm import Confirm, asked_since, follow_drained, read_confirm
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
@@ -141,6 +142,7 @@ def assess(
     """Return the state of the node and the wanted configuration. `now`: the wall clock, which is shown; `monotonic`:
     the clock by which waiting is measured; `vendors`: the sources of faults; None: the registered ones."""
     world = clock_adjusted(world, now=now, monotonic=monotonic)
+    inputs = replace(inputs, holdings=with_shares(inputs.holdings, inputs.dra))
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     requested, requested_from = _requested(world, inputs, local, spec)
     start = _Start(
@@ -326,7 +328,8 @@ def _places(
     indices = world.active.effective.index_prefix is not None
     now = stage_places.given_now(inventory, vendors, indices=indices)
     new = granted(world, start.inputs)
-    given = stage_places.remembered(world.known.given, holding.held, new, was=world.known.given_now, now=now)
+    held_now = None if holding.held is None else [held_id for held_id in holding.held if not held_id.announced]
+    given = stage_places.remembered(world.known.given, held_now, new, was=world.known.given_now, now=now)
     taken = stage_places.taken(
         owned,
         given.values(),

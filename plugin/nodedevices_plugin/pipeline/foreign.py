@@ -99,7 +99,7 @@ def held(
             taken.add((resource, own))
             found[resource, own, holder, claim] = HeldId(
                 resource=resource,
-                driver=id_.partition("/")[0] if resource is None else "",
+                driver=(DRA_DRIVER if claim else "") if resource is not None else id_.partition("/")[0],
                 id=own,
                 device_id=part.device_id,
                 partition_id=part.partition_id,
@@ -116,16 +116,38 @@ def held(
         for id_ in recent.ids:
             add(recent.resource, id_, "")
     for offer in holdings.possible or ():
-        for id_ in offer.ids:
+        for id_ in offer.ids if not offer.claim else ():  # its record has them
             add(offer.resource, id_, "")
-    by_claims = [index.part(id_) for record in dra.records.values() for id_ in sorted(record.held)]
-    for part in (*by_claims, *map(index.in_slices, sorted(dra.in_slices))):
-        if part is not None and (None, part.id) not in taken:
-            taken.add((None, part.id))
-            found[None, part.id, "", ""] = HeldId(
-                resource=None, driver=DRA_DRIVER, id=part.id, device_id=part.device_id, partition_id=part.partition_id
-            )
-    return tuple(found.values())
+    by_claims = [
+        HeldId(
+            resource=entry.resource if entry.shares else None,
+            driver=DRA_DRIVER,
+            id=id_,
+            device_id=part.device_id,
+            partition_id=part.partition_id,
+            replica=split(id_)[1],
+            claim=record.claim,
+            key=held_key(entry.resource if entry.shares else None, id_),
+        )
+        for record in dra.records.values()
+        for entry in record.own
+        if (part := index.part(entry.part_id)) is not None
+        for id_ in entry.ids
+    ]
+    announced = [
+        HeldId(
+            resource=None,
+            driver=DRA_DRIVER,
+            id=part.id,
+            device_id=part.device_id,
+            partition_id=part.partition_id,
+            announced=True,
+        )
+        for part in map(index.in_slices, sorted(dra.in_slices))
+        if part is not None
+    ]
+    unlisted = (held_id for held_id in by_claims if (held_id.resource, held_id.id) not in taken)
+    return (*found.values(), *unlisted, *announced)
 
 
 def _parts(resource: str | None, id_: str, index: DeviceIndex, given: Mapping[str, Given]) -> tuple[IndexedPart, ...]:

@@ -176,8 +176,9 @@ class KubeStore:
         fields = f"spec.nodeName={node},spec.driver={driver}"
         return _on_thread("watch ResourceSlices", partial(self._follow, "ResourceSlices", SLICES, fields, stored))
 
-    async def create_slice(self, body: Mapping[str, Any]) -> Object:
-        return await self._call("create ResourceSlice", lambda client: client.write("POST", SLICES, body))
+    async def create_slice(self, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        path = f"{SLICES}?dryRun=All" if dry_run else SLICES
+        return await self._call("create ResourceSlice", lambda client: client.write("POST", path, body))
 
     async def update_slice(self, body: Mapping[str, Any]) -> Object:
         path = at(SLICES, body["metadata"]["name"])

@@ -4,6 +4,9 @@ The kubelet deletes all slices of its node at each of its starts, and a driver's
 ended (Kubernetes 1.37.2, pkg/kubelet/cm/dra/plugin). So the slices are watched, and come back. Devices are added only
 while the kubelet has the driver registered: a pod that is bound before that fails once. They are taken away at any
 time. Nothing is written where nothing differs.
+
+A server may drop a taint or how a device is shared, without an error (dropped). So the first device that has such a
+field is created in a dry run: until the answer is there it is in no slice, and never as something else than it is.
 """
 
 from __future__ import annotations
@@ -19,7 +22,20 @@ from nodedevices_api.dra import RESOURCE_API
 from nodedevices_common.backoff import Backoff
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_plugin.claims.slices import Json, Stored, Writes, devices_of, dropped, stored, writes
+from nodedevices_plugin.claims.slices import (
+    MAX_NAME,
+    SHARING,
+    TAINTS,
+    Json,
+    Stored,
+    Writes,
+    devices_of,
+    dropped,
+    has,
+    slice_name,
+    stored,
+    writes,
+)
 from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, keep_watching
 
 SETTLING_SECONDS = 10.0  # after a device has left the slices: a scheduler may not have seen that yet
@@ -35,7 +51,7 @@ class SliceStore(Protocol):
 
     def watch_slices(self, node: str, driver: str) -> AsyncIterator[ListedItems[Stored] | ChangedItem[Stored]]: ...
 
-    async def create_slice(self, body: Mapping[str, Any]) -> Object: ...
+    async def create_slice(self, body: Mapping[str, Any], *, dry_run: bool = False) -> Object: ...
 
     async def update_slice(self, body: Mapping[str, Any]) -> Object: ...
 
@@ -44,7 +60,7 @@ class SliceStore(Protocol):
 
 class SlicePublisher:
     """`problem`: why the slices are not as they should be; empty: they are. `on_change` is called on the loop when
-    `problem`, `devices` or `left_out` may be another. `may_add`: False while the kubelet has not registered the driver;
+    `problem`, `devices` or `drops` may be another. `may_add`: False while the kubelet has not registered the driver;
     asked before each write."""
 
     def __init__(
@@ -60,7 +76,8 @@ class SlicePublisher:
         self.problem = ""
         self.refused = False  # by the API server: it has no such API, or we have no right to it
         self.written = 0  # slices, since the start; deletions too
-        self.left_out: frozenset[str] = frozenset()  # devices of which the server drops what they must not lack
+        self.drops: frozenset[str] = frozenset()  # fields that the server drops: devices that have them are left out
+        self._tried: frozenset[str] = frozenset()  # fields of which that is known
         self._store = store
         self._node = node
         self._driver = driver
@@ -143,6 +160,7 @@ class SlicePublisher:
         while True:
             self._wake.clear()
             try:
+                await self._try()
                 await self._carry_out(self._needed())
             except ApiError as error:
                 failures += 1
@@ -162,13 +180,33 @@ class SlicePublisher:
             return Writes()
         if self._wanted is None:
             return Writes(deletes=tuple(sorted(self._stored)))
-        wanted = [device for device in self._wanted if device["name"] not in self.left_out]
+        wanted = [device for device in self._wanted if not self._lacks(device)]
         if not self._may_add():
             there = _names(self._stored)
             wanted = [device for device in wanted if device["name"] in there]
             if not self._stored and not wanted:
                 return Writes()
         return writes(self._node, self._driver, wanted, tuple(self._stored.values()))
+
+    async def _try(self) -> None:
+        """Learn what the server drops of devices that are to be in a slice."""
+        wanted = self._wanted if self._stored is not None and self._may_add() else ()
+        for field in {TAINTS, SHARING} - self._tried:
+            device = next((device for device in wanted or () if has(device, field)), None)
+            if device is not None:
+                pool = {"name": self._node, "generation": 0, "resourceSliceCount": 1}
+                spec = {"driver": self._driver, "nodeName": self._node, "pool": pool, "devices": [device]}
+                body = self._body(f"dry-run-{slice_name(0, self._driver, self._node)}"[:MAX_NAME].rstrip("-."), spec)
+                answer = await self._store.create_slice(body, dry_run=True)
+                self._learn(dropped(spec, stored(answer).spec))
+                self._tried |= {field}
+
+    def _learn(self, lacking: frozenset[str]) -> None:
+        if lacking - self.drops:
+            self.drops |= lacking
+            log.warning("the API server drops fields: devices that have them are in no slice", fields=sorted(lacking))
+            self._wake.set()
+            self._on_change()
 
     async def _carry_out(self, needed: Writes) -> None:
         for name in needed.deletes:
@@ -198,14 +236,16 @@ class SlicePublisher:
         self.written += 1
         found = stored(answer)
         self._take({**(self._stored or {}), found.name: found})
-        if lacking := dropped(sent, found.spec) - self.left_out:
-            self.left_out |= lacking
-            log.warning(
-                "the API server drops taints or shares of devices, so they are left out of the slices",
-                devices=sorted(lacking),
-            )
-            self._wake.set()
-            self._on_change()
+        self._learn(dropped(sent, found.spec))
+
+    def _lacks(self, device: Json) -> bool:
+        """True when the server would store the device as something else than it is."""
+        return any(has(device, field) for field in self.drops)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The devices that should be in the slices and are not, since the server drops what they must not lack."""
+        return frozenset(str(device["name"]) for device in self._wanted or () if self._lacks(device))
 
     def _body(self, name: str, spec: Json) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": name}

@@ -25,12 +25,13 @@ Child = subprocess.Popen[bytes]
 
 
 class Control:
-    """`mortal`: its processes end with this one, however that ends."""
+    """`mortal`: its processes end with this one, however that ends. `gates`: feature gates of the API server."""
 
-    def __init__(self, layout: Layout, binaries: Binaries, *, mortal: bool = False) -> None:
+    def __init__(self, layout: Layout, binaries: Binaries, *, mortal: bool = False, gates: str = "") -> None:
         self._layout = layout
         self._binaries = binaries
         self._mortal = mortal
+        self._gates = gates
         self._authority = Authority(layout.pki)
         self.children: dict[str, Child] = {}
 
@@ -81,6 +82,7 @@ class Control:
             f"--audit-policy-file={self._audit_policy()}",
             f"--audit-log-path={layout.audit_log}",
             "--allow-privileged=true",
+            *([f"--feature-gates={self._gates}"] if self._gates else []),
         ]
         if layout.count:
             flags += [

@@ -9,21 +9,16 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import Injection
 from nodedevices_common.errors import OperationError
 from nodedevices_plugin.claims.cdi_file import specification
 from nodedevices_plugin.claims.decide import Prepare
-from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import Record, RecordError, with_names_of_claims
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
-from nodedevices_plugin.granting.answers import Answers, node_containers
 from nodedevices_plugin.host.claim_files import ClaimFiles
-from nodedevices_plugin.kubelet.dra.prepare import Claims
-from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     AllocationError,
@@ -40,10 +35,10 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, IndexedPart
 from nodedevices_probe.protocol import DeviceFact
+from support.claim_node import BOARD, NODE, Node
 from support.dra import allocated
 from support.patience import PATIENCE_SECONDS
 
-NODE, BOARD = "node-a", "acme.com/board"
 WHEN = datetime(2026, 11, 29, tzinfo=UTC)
 
 
@@ -58,46 +53,6 @@ def inventory(*indices: int) -> Inventory:
 def plan(api: Api, *indices: int) -> Plan:
     ids = tuple(SchedulableId(id=f"ACME-{index}", device_id=f"ACME-{index}") for index in indices)
     return Plan(resources=(OfferedResource(name=BOARD, api=api, ids=ids),))
-
-
-class Node:
-    """What answers the kubelet, on one lock; `use` as the agent's loop does."""
-
-    def __init__(self, folder: Path) -> None:
-        self.recent = RecentAllocations()
-        self.answers = Answers(recent=self.recent)
-        self.offer = ClaimOffer(self.recent.granting)
-        self.files = ClaimFiles(folder / "claims", folder / "cdi", driver=DRA_DRIVER)
-        self.stored: dict[tuple[str, str], dict[str, Any]] = {}
-        self.read = Event()  # a claim
-        self.claims = self.waiting(0.0)
-
-    def waiting(self, seconds: float) -> Claims:
-        return Claims(self.offer, self.files, get=self.get, pool=NODE, wait_seconds=seconds)
-
-    def get(self, namespace: str, name: str) -> Mapping[str, Any]:
-        self.read.set()
-        return self.stored.get((namespace, name), {})
-
-    def use(self, wanted: Plan, devices: Inventory) -> None:
-        containers = node_containers(devices, Injection())
-        self.answers.use(wanted, devices, containers)
-        self.offer.use(wanted, devices, containers)
-
-    def withdraw(self, wanted: Plan, devices: Inventory) -> bool:
-        """As decided before what was granted since."""
-        by_plugin = self.answers.withdraw(wanted, devices, known=())
-        return self.offer.withdraw(wanted, devices, known={}) and by_plugin
-
-    def allocate(self, id_: str) -> None:
-        with self.recent.granting:
-            self.answers.grant(BOARD, [id_])
-            self.recent.add(BOARD, (id_,))
-
-    def prepare(self, name: str, *devices: str, uid: str = "") -> list[str]:
-        claim = allocated(name, *devices, uid=uid)
-        self.stored["ml", name] = claim
-        return [device.device for device in self.claims.prepare("ml", name, claim["metadata"]["uid"])]
 
 
 @pytest.fixture

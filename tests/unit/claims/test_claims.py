@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE, UNHEALTHY
-from nodedevices_plugin.claims.decide import Available, Prepare, ended, prepare
+from nodedevices_plugin.claims.decide import Prepare, ended, prepare
 from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name
 from nodedevices_plugin.claims.request import Claim, ClaimError, Result, read
+from nodedevices_plugin.claims.shares import Available
 from nodedevices_plugin.model import DRA_DRIVER as DRIVER
-from nodedevices_plugin.model import Blocked
+from nodedevices_plugin.model import Api, Blocked, OfferedResource, SchedulableId
 from support.cases import cases
 
 NODE, UID = "n1", "5c7d1b1e-9d6b-4b39-8a3e-2c8ad2f1f0aa"
@@ -42,7 +43,15 @@ def understood(*results: Any, uid: str = UID, name: str = "c") -> Claim:
     return read(claim(*results, uid=uid, name=name), uid=uid, driver=DRIVER, pool=NODE)
 
 
-DEVICES = {f"gpu-{number}": Available(part_id=f"GPU-{number}", resource="nvidia.com/gpu") for number in range(4)}
+GPUS = OfferedResource(
+    name="nvidia.com/gpu",
+    api=Api.DRA,
+    ids=tuple(SchedulableId(id=f"GPU-{number}", device_id=f"GPU-{number}") for number in range(4)),
+)
+DEVICES = {
+    f"gpu-{number}": Available(part_id=schedulable.id, resource=GPUS, ids=(schedulable,))
+    for number, schedulable in enumerate(GPUS.ids)
+}
 PRESENT = frozenset(device.part_id for device in DEVICES.values())
 
 
@@ -163,7 +172,7 @@ def test_no_device_is_held_by_two_claims(calls: list[tuple[str, set[int], bool]]
 
 # --- records ----------------------------------------------------------------------------------------------------------
 def test_a_record_is_read_as_it_was_written_whole_and_of_this_version() -> None:
-    record = prepared(understood(result(shareID="s", consumedCapacity={"memory": "1Gi"}))).record
+    record = prepared(understood(result(consumedCapacity={"memory": "1Gi"}))).record
     content = encode(record)
     assert decode(content, uid=UID) == record
     for end in range(len(content)):

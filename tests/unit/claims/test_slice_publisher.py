@@ -88,6 +88,11 @@ async def test_a_device_whose_taint_the_server_drops_is_left_out_and_the_others_
         await settled()
         assert set(api.devices) == {"gpu-0"}
         assert publisher.left_out == {"gpu-1"}
+        assert len(api.writes) == 1, "it never was in a slice without its taint"
+        publisher.want([device("gpu-0"), device("gpu-1")])
+        await settled()
+        assert set(api.devices) == {"gpu-0", "gpu-1"}, "it has recovered"
+        assert publisher.left_out == frozenset()
 
 
 async def test_a_refusal_is_a_problem_that_ends_by_itself() -> None:

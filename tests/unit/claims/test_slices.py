@@ -212,7 +212,14 @@ def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
             **{f"extra{number:02}": Attribute(boolean=True) for number in range(30)},
         },
     )
-    described = describe(fact, None, parent="gpu-0", resource="nvidia.com/gpu", driver=DRIVER)
+    described = describe(
+        fact,
+        None,
+        parent="gpu-0",
+        resource="nvidia.com/gpu",
+        driver=DRIVER,
+        capacity=lambda amounts: {name: {"value": value} for name, value in amounts.items()},
+    )
     assert len(described.attributes) + len(described.capacity) == 32
     assert described.attributes["uuid"] == {"string": fact.id}
     assert "productName" not in described.attributes
@@ -225,7 +232,7 @@ def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
 def test_devices_stored_without_their_taint_are_named_and_those_in_no_list_are_in_no_slice() -> None:
     sent = {"devices": [tainted(devices(1)[0]), *devices(3)[1:]]}
     kept = {"devices": [{**sent["devices"][0], "taints": []}, *sent["devices"][1:]]}
-    assert dropped(sent, kept) == {"gpu-0"}
+    assert dropped(sent, kept) == {"taints"}
     assert dropped(sent, sent) == frozenset()
     assert dropped(sent, {"devices": None}) == frozenset()
     inventory = inventory_of(gpu(0))

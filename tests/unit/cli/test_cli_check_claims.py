@@ -146,6 +146,26 @@ def test_slices_are_what_the_agent_says(
     assert link(kubectl, "slices") == (status, detail)
 
 
+def test_a_shared_device_counts_as_its_shares_and_shares_of_memory_are_for_claims_alone(
+    dra: RecordedApi, kubectl: CommandLine
+) -> None:
+    item = by_dra()
+    item["status"]["resources"][0] |= {"healthy": 6, "sharing": "memory"}
+    dra.objects[NODE_DEVICES] = [item]
+    none = {"value": "9", "requestPolicy": {"default": "0", "validValues": ["0"]}}
+    step = {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}
+    shared = [
+        device(name)
+        | {"allowMultipleAllocations": True, "capacity": {"memory": {"value": size, "requestPolicy": step}}}
+        for name, size in (("gpu-0", "4Gi"), ("gpu-1", "2Gi"))
+    ]
+    shared[0]["capacity"]["tiles"] = none
+    dra.objects[SLICES] = [piece(*shared)]
+    dra.objects[CLASSES] = [device_class(extendedResourceName=None)]
+    assert link(kubectl, "slices") == ("ok", f"published: {GPU}: 6")
+    assert link(kubectl, f"class {CLASS}")[0] == "ok"
+
+
 def test_slices_that_follow_from_what_changed_lately_are_pending(dra: RecordedApi, kubectl: CommandLine) -> None:
     item = by_dra()
     item["metadata"]["creationTimestamp"] = LATELY

@@ -165,16 +165,24 @@ def test_what_a_claim_has_already_is_held_back_by_no_change_beside_it() -> None:
     assert [(each.by, each.formerly, each.after) for each in found.resources] == [("dra", "", 3)]
 
 
-def test_shares_are_foretold_to_stay_with_the_plugin_in_the_agents_words() -> None:
+def test_shares_of_computing_power_are_foretold_to_stay_with_the_plugin_in_the_agents_words() -> None:
     node = with_cdi(*FOUR).now(BY_CDI)
-    then = {**BY_DRA, **shared(devices=["0"], rename=SHARED)}
+    then = {**BY_DRA, **shared("memory", None, devices=["0"], memoryUnit="1Gi", cores=True)}
     found = foretold(node, BY_CDI, then)
     node.now(then)
-    assert managed(node) == {GPU: "dra", SHARED: "plugin"}
+    assert managed(node) == {GPU: "dra", "nodedevices.io/gpu-memory": "plugin"}
     notes = shown(node, then)["status"]["configuration"]["unmatched"]
     said = [(each["section"], each["entry"], each["message"]) for each in notes]
     assert [(each.section, each.entry) for each in found.unmatched] == [said[0][:2]]
     assert found.unmatched[0].text.endswith(said[0][2])
+
+
+def test_shares_of_claims_are_foretold_to_become_whole_devices() -> None:
+    node = with_cdi(*FOUR).now({**BY_DRA, **shared()})
+    found = foretold(node, {**BY_DRA, **shared()}, BY_DRA)
+    node.now(BY_DRA)
+    assert managed(node) == {GPU: "dra"}
+    assert [(change.before, change.after) for change in found.resources] == [(8, 4)]
 
 
 def test_injection_by_variables_is_foretold_to_be_refused_for_claims_but_where_a_nodes_own_flags_set_it() -> None:

@@ -11,7 +11,7 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.device_classes import REVIEWS, DeviceClasses, device_classes
+from nodedevices_operator.reconcile.device_classes import REVIEWS, DeviceClasses, Served, device_classes
 from nodedevices_operator.records.names import DEVICE_CLASSES
 from support.fakekube import FakeKube
 from support.opfacts import GPU, device, record, resource
@@ -25,7 +25,14 @@ def test_a_class_is_called_as_an_object_may_be() -> None:
     assert class_name("example.com/MIG_1g.10gb") == "mig-1g.10gb.example.com"
     plugins, dra = record(device(0), resources=[resource(1, 1)]), record(device(0), **BY_DRA)
     assert device_classes([plugins]) == {}
-    assert device_classes([plugins, dra, dra]) == {"gpu.nvidia.com": GPU}
+    assert device_classes([plugins, dra, dra]) == {"gpu.nvidia.com": Served(GPU)}
+
+
+def test_a_pod_that_requests_shares_of_memory_by_their_name_gets_no_claim_of_single_shares() -> None:
+    by_memory = record(device(0), resources=[resource(80, 80, by="dra") | {"sharing": "memory"}])
+    assert device_classes([record(device(0), **BY_DRA), by_memory]) == {
+        "gpu.nvidia.com": Served(GPU, as_extended=False)
+    }
 
 
 class Server(FakeKube):
@@ -77,6 +84,14 @@ async def test_it_is_made_for_what_dra_serves_and_goes_with_it(
     serve(cache, resources=[resource(1, 1)])
     assert await classes.keep() == ""
     assert PATH not in kube.objects
+
+
+async def test_the_class_of_shares_of_memory_has_no_extended_resource_and_nothing_was_dropped(
+    kube: FakeKube, cache: Cache, classes: DeviceClasses
+) -> None:
+    serve(cache, resources=[resource(80, 80, by="dra") | {"sharing": "memory"}])
+    assert await classes.keep() == ""
+    assert "extendedResourceName" not in kube.objects[PATH]["spec"]
 
 
 @pytest.mark.parametrize("refused", ["create", "list"])

@@ -1,0 +1,137 @@
+"""Devices that claims share: what a slice says of their capacity, and which shares a claim gets.
+
+A shared device is one device in the slice, `allowMultipleAllocations`, whose capacity claims consume: `shares` where it
+has replicas, `memory` in steps of its unit. Every capacity has a requestPolicy: what a claim does not ask for is
+consumed by its default, which without one is all of it, and the device would be whole again. So one share is the
+default, and of what is not shared nobody consumes anything.
+
+The scheduler counts what is consumed; here a claim gets shares by their ids, which no other record has. So a device is
+given out once whatever the scheduler allocates, and where a policy changes its shares, what was given before is another
+shape, as it is for containers of the device plugin API (offering.occupancy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+from nodedevices_common.quantity import from_bytes, whole_units
+
+from nodedevices_plugin.claims.request import NotNowError, Result
+from nodedevices_plugin.claims.taints import is_left_out
+from nodedevices_plugin.model import Blocked, ContainerEdits, OfferedResource, SchedulableId
+
+SHARES = "shares"
+MEMORY = "memory"
+NOTHING: Mapping[str, Any] = {"default": "0", "validValues": ["0"]}  # a policy by which nobody consumes a capacity
+AGAIN = "Delete the pod, so that it is scheduled again"
+
+
+class Available(Struct, frozen=True, kw_only=True):
+    """A device of the node's plan for DRA. `ids`: its own, or those of its shares. `blocked`: why it goes to no new
+    pod; where that is a taint, a claim may tolerate it."""
+
+    part_id: str
+    resource: OfferedResource
+    ids: tuple[SchedulableId, ...]
+    blocked: Blocked | None = None
+
+    @property
+    def shared(self) -> bool:
+        return self.ids[0].replica is not None
+
+    @property
+    def unit(self) -> str:
+        """The amount of memory that a share is; empty: a share is one of several."""
+        return self.resource.sharing.memory.unit if self.resource.sharing.memory is not None and self.shared else ""
+
+
+def devices_of(resource: OfferedResource) -> Iterator[Available]:
+    """Yield the resource's devices in the plan's order, those that are left out too. One is left out where any of its
+    shares is."""
+    by_part: dict[str, list[SchedulableId]] = {}
+    for schedulable in (*resource.ids, *resource.unlisted):
+        by_part.setdefault(schedulable.part_id, []).append(schedulable)
+    for part_id, ids in by_part.items():
+        reasons = [schedulable.blocked for schedulable in ids if schedulable.blocked is not None]
+        first = next(filter(is_left_out, reasons), reasons[0] if reasons else None)
+        yield Available(part_id=part_id, resource=resource, ids=tuple(ids), blocked=first)
+
+
+def capacity(device: Available, of_device: Mapping[str, str]) -> dict[str, Any]:
+    """Return the capacity in a slice. `of_device`: the amounts that the device has."""
+    if not device.shared:
+        return {name: {"value": value} for name, value in of_device.items()}
+    name, unit, count = _consumed(device), _unit(device), len(device.ids)
+    one = _amount(device, unit)
+    policy: dict[str, Any] = {"default": one, "validValues": [one]}
+    if count > 1 and not device.resource.fail_requests_greater_than_one:
+        policy = {"default": one, "validRange": {"min": one, "step": one}}
+    others = {other: {"value": value, "requestPolicy": {**NOTHING}} for other, value in of_device.items()}
+    return {**others, name: {"value": _amount(device, count * unit), "requestPolicy": policy}}
+
+
+def chosen(device: Available, result: Result, taken: Mapping[str, str], own: Iterable[str] = ()) -> tuple[int, ...]:
+    """Return the numbers of the shares that a claim gets; none of a whole device.
+
+    Args:
+        taken: claims by the ids of this device that they have.
+        own: ids that this claim has by other results.
+
+    Raises:
+        NotNowError: there are not so many free, or the claim was allocated something else than is offered.
+    """
+    strangers = taken.keys() - {schedulable.id for schedulable in device.ids}
+    if strangers or (taken and not device.shared):
+        raise NotNowError(f"the device {result.device} is prepared for the claim {min(taken.values())}. {AGAIN}")
+    if not device.shared:
+        if result.share:
+            raise NotNowError(f"the claim has a share of {result.device}, which is not shared (any more). {AGAIN}")
+        return ()
+    count = _count(device, result)
+    gone = {*taken, *own}
+    free = [schedulable.replica for schedulable in device.ids if schedulable.id not in gone]
+    numbers = tuple(number for number in free[:count] if number is not None)
+    if len(numbers) < count:
+        claims = ", ".join(sorted(set(taken.values()))) or "this claim"
+        of_it = f"{_amount(device, len(device.ids) * _unit(device))} of {_consumed(device)}"
+        left = _amount(device, len(free) * _unit(device))
+        raise NotNowError(
+            f"of the device {result.device} ({of_it}) {left} is free, and the claim has "
+            f"{result.consumed[_consumed(device)]} allocated: it is prepared for {claims}. {AGAIN}"
+        )
+    return numbers
+
+
+def _count(device: Available, result: Result) -> int:
+    given, unit = result.consumed.get(_consumed(device)), _unit(device)
+    count, more = divmod(whole_units(given), unit)
+    if count and not more:
+        return count
+    what = f"{given} of {_consumed(device)}" if given else "all"
+    raise NotNowError(
+        f"the claim was allocated {what} of {result.device}, whose shares are of {_amount(device, unit)} of "
+        f"{_consumed(device)} now. {AGAIN}"
+    )
+
+
+def added(with_shares: ContainerEdits, without: ContainerEdits) -> ContainerEdits:
+    """Return what a container is given for its shares beside the devices: limits, an MPS daemon's pipe."""
+    return ContainerEdits(
+        envs={name: value for name, value in with_shares.envs.items() if without.envs.get(name) != value},
+        mounts=tuple(mount for mount in with_shares.mounts if mount not in without.mounts),
+    )
+
+
+def _consumed(device: Available) -> str:
+    return MEMORY if device.resource.sharing.memory is not None else SHARES
+
+
+def _unit(device: Available) -> int:
+    memory = device.resource.sharing.memory
+    return 1 if memory is None else memory.unit_bytes
+
+
+def _amount(device: Available, amount: int) -> str:
+    return str(amount) if device.resource.sharing.memory is None else from_bytes(amount)
