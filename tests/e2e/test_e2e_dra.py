@@ -15,7 +15,7 @@ from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e]
 
-CLASS = "gpu.nvidia.com"
+CLASS, BY_MEMORY = "gpu.nvidia.com", "gpu-memory.nodedevices.io"
 PODS = ("old", "trainer", "plain", "giant")
 LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
 
@@ -35,11 +35,11 @@ def by_dra(with_dra: None, rig: RigCluster) -> Iterator[RigCluster]:
     if rig.kubectl.get("devicepolicy", "dra"):
         rig.drop_policy("dra")
     rig.until("the plugin offers all GPUs", lambda: rig.node_count(rig.b, GPU) == 4)
-    rig.until("the class is gone", lambda: not rig.kubectl.get("deviceclass", CLASS))
+    rig.until("the classes are gone", lambda: not any(rig.kubectl.get("deviceclass", it) for it in (CLASS, BY_MEMORY)))
 
 
-def serve_by_dra(cluster: RigCluster) -> None:
-    sections = {"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["cdi-cri"]}}
+def serve_by_dra(cluster: RigCluster, **more: Any) -> None:
+    sections = {"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["cdi-cri"]}, **more}
     cluster.policy("dra", sections, selector={"kubernetes.io/hostname": cluster.b})
 
 
@@ -53,9 +53,11 @@ def published(cluster: RigCluster) -> dict[str, dict[str, Any]]:
     }
 
 
-def claim(cluster: RigCluster, name: str, expression: str) -> None:
-    """A ResourceClaim of one GPU for which this is true, and a pod with it."""
-    exactly = {"deviceClassName": CLASS, "selectors": [{"cel": {"expression": expression}}]}
+def claim(cluster: RigCluster, name: str, expression: str = "true", *, of: str = CLASS, **amounts: str) -> None:
+    """A ResourceClaim of one GPU for which this is true, or of these amounts of one, and a pod with it."""
+    exactly: dict[str, Any] = {"deviceClassName": of, "selectors": [{"cel": {"expression": expression}}]}
+    if amounts:
+        exactly["capacity"] = {"requests": amounts}
     pod = cluster.pod_spec(cluster.b, {})
     pod["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
     pod["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
@@ -133,3 +135,36 @@ def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_the
     assert rig.kubectl.object("pod", "giant", NAMESPACE)["status"]["phase"] == "Pending"
     rig.kubectl.run("delete", "pod", "-n", NAMESPACE, *PODS[1:])
     rig.until("the plugin offers all GPUs", lambda: rig.node_count(rig.b, GPU) == 4)
+
+
+def test_claims_of_ten_gib_share_a_gpu_and_one_of_the_rest_does_not_fit_on_it(by_dra: RigCluster) -> None:
+    rig = by_dra
+    rule = {"name": GPU, "memoryUnit": "1Gi"}
+    serve_by_dra(rig, sharing={"strategy": "memory", "resources": [rule]})
+    if rig.release < SHOWS_HEALTH:  # consumable capacity is on by default from the same release
+        rig.until("why none is offered is said", lambda: "drops" in str(rig.kubectl.get("nodedevices", rig.b)))
+        assert not published(rig)
+        return
+    rig.until("all GPUs are in slices", lambda: len(published(rig)) == 4)
+    total = published(rig)["gpu-0"]["capacity"]["memory"]["value"]
+    claim(rig, "trainer", of=BY_MEMORY, memory="10Gi")
+    claim(rig, "old", of=BY_MEMORY, memory="10Gi")
+    rig.running("trainer")
+    rig.running("old")
+    device = device_of(rig, "trainer")
+    assert device_of(rig, "old") == device, "the scheduler takes the first one with room"
+    for pod in ("trainer", "old"):
+        assert rig.environment(pod)["NODEDEVICES_MEMORY_LIMIT_MIB"] == "10240"
+        assert len(nodes(rig, pod)) == len(CONTROL) + 1
+    rig.until(
+        "NodeDevices names both", lambda: sorted(holders(rig, device)) == [("old", "old"), ("trainer", "trainer")]
+    )
+    claim(rig, "giant", of=BY_MEMORY, memory=total)
+    rig.running("giant")
+    assert device_of(rig, "giant") != device
+    serve_by_dra(rig, sharing={"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]})
+    free = {"gpu-0", "gpu-1", "gpu-2", "gpu-3"} - {device, device_of(rig, "giant")}
+    rig.until("what no claim has is shared by time", lambda: set(published(rig)) == free)
+    assert {one["capacity"]["shares"]["value"] for one in published(rig).values()} == {"2"}
+    rig.pod("plain", rig.b, {GPU: 2})  # by the operator's DeviceClass
+    assert len(nodes(rig, "plain")) in {len(CONTROL) + 1, len(CONTROL) + 2}

@@ -17,23 +17,21 @@ from nodedevices_plugin.model import DRA_DRIVER, Holder, Holdings, Offer
 
 def with_shares(holdings: Holdings, dra: DraFacts) -> Holdings:
     """Return the holders with the shares that claims have by their ids, as containers of the device plugin API have
-    theirs; what no List shows of these shares is `possible`. A claim without a record keeps its devices whole."""
+    theirs; what claims have and no List shows is `possible`. A claim without a record keeps its devices whole."""
     records = {record.claim: record for record in (*dra.released, *dra.records.values())}
-    if not any(entry.shares for record in records.values() for entry in record.prepared):
+    if not records:
         return holdings
     shown = tuple(part for holder in holdings.holders for part in _split(holder, records))
+    listed = {(holder.claim, holder.resource) for holder in shown}
+    unlisted = [
+        Offer(resource=entry.resource, ids=entry.ids, claim=record.claim)
+        for record in dra.records.values()
+        for entry in record.own
+        if (record.claim, entry.resource if entry.shares else None) not in listed
+    ]
     possible = holdings.possible
-    if possible is not None:
-        listed = {(holder.claim, holder.resource) for holder in shown}
-        possible = (
-            *possible,
-            *(
-                Offer(resource=entry.resource, ids=entry.ids, claim=record.claim)
-                for record in dra.records.values()
-                for entry in record.own
-                if entry.shares and (record.claim, entry.resource) not in listed
-            ),
-        )
+    if possible is not None or holdings.were_known:  # else nothing is known, and that is what counts
+        possible = (*(possible or ()), *unlisted)
     forgotten = tuple(part for holder in holdings.forgotten for part in _split(holder, records))
     return replace(holdings, holders=shown, possible=possible, forgotten=forgotten)
 
