@@ -1,16 +1,17 @@
 """The agent's facts about a node, read back from its NodeDevices: the devices, and who holds what.
 
-What a status does not have is absent: device nodes, the driver's number of a partition, ids of a holder beyond the
+What a status does not have is absent: device nodes, ids of a holder beyond the
 eighth. So nothing is concluded from these facts before they have led to what the node shows (ids.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from nodedevices_api.conditions import HOLDERS_KNOWN, MISSING
+from nodedevices_common.devices import grouped
 from nodedevices_common.quantity import to_bytes
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_operator.records.names import is_pod
@@ -23,16 +24,16 @@ _SINCE = datetime(1970, 1, 1, tzinfo=UTC)  # times decide nothing here
 
 
 def inventory(status: Raw) -> Inventory:
-    return Inventory(devices=tuple(map(_device, mappings(status.get("devices")))))
+    return Inventory(devices=tuple(_device(raw, parts) for raw, *parts in grouped(status.get("devices"))))
 
 
 def complete(status: Raw) -> bool:
     """True when no device and no partition was left out of the object."""
-    return not any(device.get("partitionsTruncated") for device in mappings(status.get("devices")))
+    return not status.get("partitionsTruncated")
 
 
-def _device(raw: Raw) -> InventoryDevice:
-    attributes, parts = mapping(raw.get("attributes")), mappings(raw.get("partitions"))
+def _device(raw: Raw, parts: Sequence[Raw]) -> InventoryDevice:
+    attributes = mapping(raw.get("attributes"))
     fact = DeviceFact(
         id=text(raw.get("id")),
         name=text(raw.get("name")) or None,
@@ -50,29 +51,28 @@ def _device(raw: Raw) -> InventoryDevice:
         numa_node=_number(attributes.get("numaNode")),
         extra={name: _attribute(mapping(value)) for name, value in mapping(attributes.get("extra")).items()},
         capacity=_capacity(raw),
-        partitions=tuple(_partition(place, part) for place, part in enumerate(parts)),
+        partitions=tuple(map(_partition, parts)),
     )
     health = mapping(raw.get("health"))
+    present = health.get("reason") != MISSING or health.get("state") == "Unknown"
+    departed = (part for part in parts if present and mapping(part.get("health")).get("reason") == MISSING)
     return InventoryDevice(
         fact=fact,
-        present=health.get("reason") != MISSING or health.get("state") == "Unknown",
+        present=present,
         last_seen=_SINCE,
-        departed_partitions=frozenset(
-            text(part.get("id")) for part in parts if mapping(part.get("health")).get("reason") == MISSING
-        ),
+        departed_partitions=frozenset(text(part.get("id")) for part in departed),
     )
 
 
-def _partition(place: int, raw: Raw) -> Partition:
+def _partition(raw: Raw) -> Partition:
+    extra = mapping(mapping(raw.get("attributes")).get("extra"))
     return Partition(
         id=text(raw.get("id")),
         name=text(raw.get("name")) or None,
         profile=text(raw.get("profile")),
-        index=place,
-        gi=_number(raw.get("gi")),
-        ci=_number(raw.get("ci")),
-        start=_number(raw.get("start")),
-        size=_number(raw.get("size")),
+        index=_number(raw.get("index")) or 0,
+        gi=_number(mapping(extra.get("gi")).get("int")),
+        ci=_number(mapping(extra.get("ci")).get("int")),
         capacity=_capacity(raw),
     )
 
@@ -110,40 +110,41 @@ def held(status: Raw) -> tuple[HeldId, ...]:
 
 
 def _held(status: Raw) -> Iterator[HeldId]:
-    for device, holder in _holders(status):
-        for id_ in _ids(device, holder):
+    for device, part, holder in _holders(status):
+        for id_ in _ids(part, holder):
             yield HeldId(
                 resource=text(holder.get("resource")) or None,
                 driver=DRA_DRIVER if holder.get("claim") else "",  # another's claims are where this agent observes
                 claim=f"{holder['namespace']}/{text(holder.get('claim'))}" if holder.get("claim") else "",
                 id=id_,
-                device_id=device,
-                partition_id=text(holder.get("partition")) or None,
+                device_id=text(device.get("id")),
+                partition_id=text(part.get("id")) if part is not device else None,
                 replica=split(id_)[1],
                 holder=f"{holder['namespace']}/{holder['pod']}",
             )
 
 
-def _holders(status: Raw) -> Iterator[tuple[str, Raw]]:
-    """Yield each holder, with the id of its device."""
-    for device in mappings(status.get("devices")):
-        for holder in mappings(device.get("holders")):
-            if is_pod(text(holder.get("namespace")), text(holder.get("pod"))):
-                yield text(device.get("id")), holder
+def _holders(status: Raw) -> Iterator[tuple[Raw, Raw, Raw]]:
+    """Yield each holder, with the device, and with what of it is held: the same, or a partition."""
+    for parts in grouped(status.get("devices")):
+        for part in parts:
+            for holder in mappings(part.get("holders")):
+                if is_pod(text(holder.get("namespace")), text(holder.get("pod"))):
+                    yield parts[0], part, holder
 
 
-def _ids(device: str, holder: Raw) -> list[str]:
+def _ids(part: Raw, holder: Raw) -> list[str]:
     """Return what the holder has of the device or partition: all of it, or shares. What it has of others is theirs."""
-    held, given = text(holder.get("partition")) or device, holder.get("ids")
+    held, given = text(part.get("id")), holder.get("ids")
     shares = [share for share in given if isinstance(share, str)] if isinstance(given, list) else []
     return [share for share in shares if split(share)[0] == held] if shares else [held]
 
 
 def holdings(status: Raw) -> Holdings:
     found: dict[tuple[str, str, str, str], list[str]] = {}
-    for device, holder in _holders(status):
+    for _, part, holder in _holders(status):
         key = (holder["namespace"], holder["pod"], text(holder.get("container")), text(holder.get("resource")))
-        found.setdefault(key, []).extend(_ids(device, holder))
+        found.setdefault(key, []).extend(_ids(part, holder))
     known = next((it for it in mappings(status.get("conditions")) if it.get("type") == HOLDERS_KNOWN), {})
     synced = known.get("status") == "True"
     return Holdings(

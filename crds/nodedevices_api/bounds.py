@@ -11,6 +11,7 @@ INT32_MAX: Final = 2**31 - 1
 MAX_DEVICES: Final = 256  # of one node
 MAX_PARTITIONS: Final = 64  # of one device
 MAX_INDEX: Final = 1023
+MAX_PARTITION_INDEX: Final = 65535  # of a partition among those of its device
 MAX_NUMA_NODE: Final = 1023
 MAX_MINOR: Final = (1 << 20) - 1  # the kernel's minor numbers have 20 bits
 DEVICE_ID_PATTERN: Final = r"^[A-Za-z0-9._:-]+$"

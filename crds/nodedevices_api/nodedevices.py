@@ -21,9 +21,9 @@ from nodedevices_api.bounds import (
     MAX_DEVICE_NAME,
     MAX_DEVICES,
     MAX_EXTRA,
-    MAX_INDEX,
     MAX_MINOR,
     MAX_NUMA_NODE,
+    MAX_PARTITION_INDEX,
     MAX_PARTITIONS,
     MAX_PROBE_NAME,
     MAX_PROBES,
@@ -334,7 +334,6 @@ class Notice(Loose):
 
     code: Word = Field(description="Written as a health reason, such as Xid31.")
     message: Line = Field(description="Meaning and remedy, for people.")
-    partition: DeviceId | None = optional("Affected partition, if known.")
     since: Time = Field(description="When it first occurred.")
     time: Time = Field(description="When it last occurred; updated at most once a minute.")
     count: Count = Field(description="Occurrences since then; the notice is removed a day after the last.")
@@ -351,9 +350,8 @@ class Occurred(Loose):
 
 
 class Holder(Loose):
-    """A container that holds the device or a partition of it, as the kubelet reports it."""
+    """A container that holds the device, as the kubelet reports it."""
 
-    partition: DeviceId | None = optional("Held partition; absent: the device itself.")
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
     pod_uid: Uid | None = optional("The pod's uid, if known.")
@@ -394,41 +392,31 @@ class Shares(Loose):
     cores_held: Percent | None = optional("Held computing power, in percent of the device.")
 
 
-class Partition(Loose):
-    """A part of a device, such as a MIG device or a virtual function; it has the device's attributes."""
-
-    id: DeviceId = Field(description="Such as MIG-<uuid>; also the device plugin's id.")
-    name: DeviceName = Field(description="In a ResourceSlice, such as gpu-0-mig-1g10gb-19-0.")
-    profile: Profile = Field(description="Size as the driver names it, such as 1g.10gb.")
-    gi: Count | None = optional("GPU instance id (NVIDIA).")
-    ci: Count | None = optional("Compute instance id (NVIDIA).")
-    start: Count | None = optional("First memory slice.")
-    size: Count | None = optional("Number of memory slices.")
-    capacity: Capacity = Field(default={}, description="Capacities by name, such as memory.")
-    health: DeviceHealth | None = optional("Only if it differs from the device's.")
-    excluded: Excluded = None
-    unschedulable: OutOfService = None
-    shares: Annotated[Shares, Atomic()] | None = optional("Only if the partition itself is shared.")
-
-
 class Device(Loose):
-    """A physical device: what it is, its health, and its holders."""
+    """A physical device, or a partition of one (`parent`): what it is, its health, and its holders."""
 
     id: DeviceId = Field(
-        description="GPU-<uuid> for a GPU, also the device plugin's id; else a serial number or PCI address."
+        description="GPU-<uuid> or MIG-<uuid>, also the device plugin's id; else a serial number or PCI address."
     )
-    name: DeviceName = Field(description="In a ResourceSlice, such as gpu-<minor> or nic-<n>.")
-    type: Word = Field(description="gpu, nic, fpga, vf, dpu or generic.")
-    index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(
-        description="Number in the driver's order, as in nvidia-smi."
+    name: DeviceName = Field(description="In a ResourceSlice, such as gpu-<minor>, nic-<n> or gpu-0-mig-1g10gb-19-0.")
+    type: Word = Field(description="gpu, nic, fpga, vf, dpu or generic; a partition's is its parent's.")
+    index: Annotated[Whole, Field(ge=0, le=MAX_PARTITION_INDEX)] = Field(
+        description="Number in the driver's order, as in nvidia-smi; a partition's among those of its parent."
     )
-    attributes: Annotated[DeviceAttributes, Atomic()] | None = optional("What the device is, such as vendor and model.")
+    parent: DeviceName | None = optional(
+        "Name of the device of which this is a partition, as in a ResourceSlice; absent: a physical device."
+    )
+    profile: Profile | None = optional("Size of a partition as the driver names it, such as 1g.10gb.")
+    attributes: Annotated[DeviceAttributes, Atomic()] | None = optional(
+        "What the device is, such as vendor and model. A partition has its parent's, and here only what is its own."
+    )
     capacity: Capacity = Field(
         default={}, description="Capacities by name, such as memory: 80Gi or multiprocessors: 132."
     )
     links: AtomicList[Link] = listed(16, "Direct connections that affect placement.")
     health: Annotated[DeviceHealth, Atomic()] = Field(
-        description="Whether it can be used; if not, why, since when, and what helps."
+        description="Whether it can be used; if not, why, since when, and what helps. A partition without faults of "
+        "its own has its parent's."
     )
     notices: AtomicList[Notice] = listed(
         MAX_NOTICES, "Events that changed no state, newest first, such as errors of programs."
@@ -442,15 +430,11 @@ class Device(Loose):
         "Since when it can be removed without a fault: it is out of service by hand, no container holds "
         "it, and no process is seen on it. Absent: in service or in use."
     )
-    partitions: AtomicList[Partition] = listed(MAX_PARTITIONS, "Parts of the device, such as MIG devices.")
-    partitions_truncated: Count | None = optional(
-        "Partitions left out, healthy ones first, because the object would be too large."
+    shares: Annotated[Shares, Atomic()] | None = optional("Only if the device itself is shared.")
+    holders: AtomicList[Holder] = listed(MAX_HOLDERS, "Containers that hold the device.")
+    holders_truncated: Count | None = optional(
+        "Holders left out, with those of partitions left out; their pods are not marked."
     )
-    shares: Annotated[Shares, Atomic()] | None = optional(
-        "Only if the whole device is shared; shared partitions have their own."
-    )
-    holders: AtomicList[Holder] = listed(MAX_HOLDERS, "Containers that hold the device or its partitions.")
-    holders_truncated: Count | None = optional("Holders left out; their pods are not marked.")
 
 
 class Withheld(Loose):
@@ -565,7 +549,12 @@ class NodeDevicesStatus(Loose):
     probes: MapByName[Probe] = listed(MAX_PROBES, "Probes that the agent runs.")
     agent: Annotated[Agent, Atomic()] | None = optional("The agent that writes this status.")
     configuration: Annotated[ConfigurationStatus, Atomic()] | None = optional("State of the agent's configuration.")
-    devices: MapById[Device] = listed(MAX_DEVICES, "Physical devices, by type and index.")
+    devices: MapById[Device] = listed(
+        MAX_DEVICES * (1 + MAX_PARTITIONS), "Physical devices, by type and index, each followed by its partitions."
+    )
+    partitions_truncated: Count | None = optional(
+        "Partitions left out of devices, healthy ones first, because the object would be too large."
+    )
     resources: MapByName[Resource] = listed(32, "Extended resources of this node.")
     retired_resources: MapByName[RetiredResource] = listed(64, "Resources that are no longer offered.")
     most_seen: AtomicList[MostSeen] = listed(

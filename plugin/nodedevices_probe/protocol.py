@@ -34,6 +34,7 @@ from nodedevices_api.bounds import (
     MAX_INDEX,
     MAX_MINOR,
     MAX_NUMA_NODE,
+    MAX_PARTITION_INDEX,
     MAX_PARTITIONS,
     SEMANTIC_VERSION_PATTERN,
     WORD_PATTERN,
@@ -222,7 +223,7 @@ class Partition(_Wire):
     id: DeviceId  # MIG-<uuid>
     name: Name | None = None  # in a ResourceSlice; None: the agent makes one
     profile: Annotated[str, Bounds(pattern=PROFILE)]  # 1g.10gb
-    index: Small  # NVML's MIG index: "<gpu>:<index>" is its index id
+    index: Annotated[int, Bounds(ge=0, le=MAX_PARTITION_INDEX)]  # NVML's MIG index: "<gpu>:<index>" is its index id
     gi: Small | None = None  # NVIDIA: GPU instance and compute instance
     ci: Small | None = None
     start: Small | None = None  # placement: first memory slice

@@ -75,9 +75,8 @@ async def test_a_nic_and_an_fpga_go_from_a_shell_programs_line_to_a_container_an
         "rdma": {"bool": True},
         "speedGbps": {"int": 400},
     }
-    assert [(each["name"], each["profile"], "gi" in each) for each in nic["partitions"]] == [
-        ("nic-0-vf-0", "vf", False)
-    ]
+    part = node.devices["nic-0-vf-0"]
+    assert (part["parent"], part["profile"], part["type"], "attributes" in part) == ("nic-0", "vf", "nic", False)
     assert nic["holders"][0]["pod"] == "mpi-0"
     assert [(each["name"], each["state"], each["devices"]) for each in node.status["probes"]] == [
         ("simulated", "Ready", 2),

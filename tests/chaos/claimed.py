@@ -7,11 +7,12 @@ driver's record, the kubelet's PodResources, and the device nodes in the contain
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from chaos.machines import DEVICES
 from chaos.model import NodePlan, Plan
 from chaos.seen import ClaimSeen, Ids, NodeSeen, PodSeen, Seen
+from nodedevices_common.devices import grouped
 
 Container = tuple[str, str]  # pod, container
 Devices = frozenset[tuple[str, str]]  # claim, device's name
@@ -52,15 +53,10 @@ def recorded(node: NodeSeen) -> list[tuple[Container, Ids]]:
 
 def free(node: NodeSeen, granted: Mapping[tuple[str, str], str]) -> Ids:
     """What a claim could get by the slices."""
-    named = {part.get("name", ""): part["id"] for part in _parts(node)}
+    named = {part.get("name", ""): part["id"] for part in node.shown.get("status", {}).get("devices", ())}
     known = set(named.values()) | set(granted.values())
     found = (each.uuid if each.uuid in known else named.get(each.name, "") for each in node.published)
     return frozenset((CLAIM, id_) for id_ in found if id_)
-
-
-def _parts(node: NodeSeen) -> Iterator[Mapping[str, str]]:
-    for device in node.shown.get("status", {}).get("devices", ()):
-        yield from (device, *device.get("partitions", ()))
 
 
 # --- at every moment --------------------------------------------------------------------------------------------------
@@ -140,8 +136,8 @@ def slices_are_what_is_offered(node: NodeSeen, plan: NodePlan) -> list[str]:
         if fit.get(name, 0) != (healthy := numbers.get(name, {}).get("healthy", 0))
     ]
     wrong = {index for index in range(len(DEVICES[node.name])) if index in plan.faults or index in plan.cordoned}
-    for device in status.get("devices", ()):
-        parts = {part.get("name") for part in (device, *device.get("partitions", ()))}
+    for device, *others in grouped(status.get("devices")):
+        parts = {part.get("name") for part in (device, *others)}
         bad = [each.name for each in node.published if each.name in parts and not each.tainted]
         if device["index"] in wrong and bad:
             found.append(f"{node.name}: device {device['index']} is in a slice without a taint: {bad}")

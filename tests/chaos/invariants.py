@@ -56,12 +56,14 @@ class History:
 def remember(history: History, seen: Seen) -> History:
     parents, mib, indices = dict(history.parents), dict(history.mib), dict(history.indices)
     for node in seen.nodes.values():
-        for device in node.shown.get("status", {}).get("devices", ()):
-            indices[node.name, f"nvidia{device.get('index')}"] = device["id"]
+        devices = node.shown.get("status", {}).get("devices", ())
+        ids = {device["name"]: device["id"] for device in devices}
+        for device in devices:
             mib[device["id"]] = mebibytes(device.get("capacity", {}).get("memory", "0"))
-            for part in device.get("partitions", ()):
-                parents[part["id"]] = device["id"]
-                mib[part["id"]] = mebibytes(part.get("capacity", {}).get("memory", "0"))
+            if "parent" in device:
+                parents[device["id"]] = ids[device["parent"]]
+            else:
+                indices[node.name, f"nvidia{device.get('index')}"] = device["id"]
     held = dict(history.held)
     for node in seen.nodes.values():
         for each in node.holders:
@@ -329,8 +331,7 @@ def the_healthy_need_nothing(node: NodeSeen) -> list[str]:
     """No device is Healthy and needs something to be done."""
     return [
         f"{node.name}: {part.get('name', part['id'])} is Healthy, and {part['health']['recoveryAction']} would help"
-        for device in node.shown.get("status", {}).get("devices", ())
-        for part in (device, *device.get("partitions", ()))
+        for part in node.shown.get("status", {}).get("devices", ())
         if part.get("health", {}).get("state") == "Healthy" and part["health"].get("recoveryAction", "None") != "None"
     ]
 
@@ -449,12 +450,7 @@ def capacity_is_what_is_offered(node: NodeSeen) -> list[str]:
 def kept_for_holders(node: NodeSeen) -> dict[str, int]:
     """Ids of a former configuration that pods have of faulty devices: the kubelet is shown them as Unhealthy, so that
     the pods say so, and NodeDevices does not count them."""
-    ill = {
-        part["id"]
-        for device in node.shown["status"].get("devices", ())
-        for part in (device, *device.get("partitions", ()))
-        if part.get("health", device["health"])["state"] not in FIT
-    }
+    ill = {part["id"] for part in node.shown["status"].get("devices", ()) if part["health"]["state"] not in FIT}
     found: dict[str, int] = defaultdict(int)
     for each in node.holders:
         for resource, id_ in each.ids:
@@ -503,9 +499,9 @@ def holders_are_true(node: NodeSeen, history: History, plan: NodePlan) -> list[s
     unlisted = condition(node.shown, "HoldersKnown").get("message", "")
     said: dict[str, set[Container]] = defaultdict(set)
     for device in node.shown["status"].get("devices", ()):
-        listed |= {device["id"], *(part["id"] for part in device.get("partitions", ()))}
+        listed.add(device["id"])
         for holder in device.get("holders", ()):
-            said[holder.get("partition", device["id"])].add((holder["pod"], holder["container"]))
+            said[device["id"]].add((holder["pod"], holder["container"]))
     return [
         f"{node.name}: {part} is held by {sorted(real[part])}, and NodeDevices says {sorted(said[part])}"
         for part in sorted({*real, *said})
@@ -518,7 +514,8 @@ def holders_are_true(node: NodeSeen, history: History, plan: NodePlan) -> list[s
 def faults_are_seen(node: NodeSeen, plan: NodePlan) -> list[str]:
     """Just the devices that were struck are not fit for use, and nothing of them is offered."""
     found = []
-    devices = {each["index"]: each for each in node.shown["status"].get("devices", ()) if each["index"] < 20}
+    every = node.shown["status"].get("devices", ())
+    devices = {each["index"]: each for each in every if each["index"] < 20 and "parent" not in each}
     for index, kind in enumerate(DEVICES[node.name]):
         device = devices.get(index)
         if device is None and index in plan.forgotten:
@@ -528,7 +525,8 @@ def faults_are_seen(node: NodeSeen, plan: NodePlan) -> list[str]:
             continue
         state, fault = device["health"]["state"], plan.faults.get(index)
         right = "Healthy" if fault is None else "Unhealthy"
-        used = bool(device.get("holders")) or _in_a_resource(device, node, plan)
+        parts = [each for each in every if device["name"] in {each["name"], each.get("parent")}]
+        used = any(each.get("holders") for each in parts) or _in_a_resource(device, node, plan)
         if fault is not None and fault[0] in UNUSED and not used:
             right = "Degraded"
         if state != right:
@@ -536,9 +534,9 @@ def faults_are_seen(node: NodeSeen, plan: NodePlan) -> list[str]:
                 f"{node.name}: device {index} ({device['id']}) is {state} {device['health'].get('reason', '')}, "
                 f"and what was done to it is {fault[0] if fault else 'nothing'}"
             )
-        parts = {device["id"], *(each["id"] for each in device.get("partitions", ()))}
         if right == "Unhealthy" or index in plan.cordoned:
-            bad = sorted(id_ for _, id_ in node.offered if device_of(id_, {}).part in parts)
+            ids = {each["id"] for each in parts}
+            bad = sorted(id_ for _, id_ in node.offered if device_of(id_, {}).part in ids)
             found += [f"{node.name}: device {index} is offered: {bad[:3]}"] if bad else []
         if ("unschedulable" in device) != (index in plan.cordoned):
             found.append(f"{node.name}: device {index}: unschedulable is {device.get('unschedulable')!r}")
@@ -609,10 +607,8 @@ def marks_are_right(node: NodeSeen, pods: Mapping[str, PodSeen]) -> list[str]:
     ill: set[str] = set()
     lost: set[str] = set()
     for device in node.shown["status"].get("devices", ()):
-        parts = {part["id"]: part for part in device.get("partitions", ())}
         for holder in device.get("holders", ()):
-            part = parts.get(holder.get("partition"), device)
-            if part.get("health", device["health"])["state"] == "Unhealthy":
+            if device["health"]["state"] == "Unhealthy":
                 ill.add(holder["pod"])
             if "health" in holder:
                 lost.add(holder["pod"])

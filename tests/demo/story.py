@@ -37,7 +37,7 @@ UNUSED = (
     f'jsonpath={{range .status.conditions[?(@.type=="{IDLE}")]}}{{.status}} {{.reason}}: {{.message}}{{"\\n"}}{{end}}'
 )
 KINDS = (
-    'jsonpath={range .status.devices[*]}{.name}{"\\t"}{.type}{"\\t"}{.attributes.vendor}{"\\t"}'
+    'jsonpath={range .status.devices[?(@.attributes.vendor)]}{.name}{"\\t"}{.type}{"\\t"}{.attributes.vendor}{"\\t"}'
     '{.attributes.productName}{"\\t"}{.health.state}{"\\n"}{end}'
 )
 WITHHELD = (

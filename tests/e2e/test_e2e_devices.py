@@ -69,10 +69,8 @@ class Machine:
 
         def look() -> str | None:
             for device in self.rig.devices(self.rig.b).values():
-                parts = {part["id"]: part for part in device.get("partitions", ())}
-                for holder in device.get("holders", ()):
-                    if holder["pod"] == pod:
-                        return str(parts.get(holder.get("partition"), device)["name"])
+                if any(holder["pod"] == pod for holder in device.get("holders", ())):
+                    return str(device["name"])
             return None
 
         found: str = self.rig.until(f"NodeDevices names the holder {pod}", look)

@@ -41,12 +41,13 @@ def offered(cluster: Cluster, counts: dict[str, int]) -> None:
 
 def of_gpu(cluster: Cluster, index: int) -> dict[str, dict[str, Any]]:
     """MIG device id -> MIG device, as NodeDevices shows them."""
-    return {one["id"]: one for one in cluster.device(cluster.a, index).get("partitions", [])}
+    parent = cluster.device(cluster.a, index)["name"]
+    return {id_: one for id_, one in cluster.devices(cluster.a).items() if one.get("parent") == parent}
 
 
 def held_of_gpu(cluster: Cluster, index: int) -> set[str]:
     """Ids of the MIG devices that a pod holds, as NodeDevices shows them."""
-    return {one["partition"] for one in cluster.device(cluster.a, index).get("holders", []) if "partition" in one}
+    return {id_ for id_, one in of_gpu(cluster, index).items() if "holders" in one}
 
 
 def same_agent(cluster: Cluster, before: dict[str, Any]) -> bool:
@@ -67,13 +68,14 @@ def test_a_live_mig_change_appears_and_what_a_pod_holds_of_the_old_one_stays_unh
     assert cluster.visible("small") == {held}
     cluster.until("NodeDevices names the holder", lambda: held in held_of_gpu(cluster, 7))
 
-    gone = of_gpu(cluster, 7)[held]["gi"]
+    gone = of_gpu(cluster, 7)[held]["attributes"]["extra"]["gi"]["int"]
     others = [one for one in LAST_TWO[7] if one["gi"] != gone]
     cluster.hardware(cluster.a, simulated.cut_h100s(cut={7: [*others, instance("2g.20gb", 3, 4)]}))
     offered(cluster, {GPU: 7, SMALL: 2, MIDDLE: 1, LARGE: 0})
     assert held not in cluster.ids(cluster.a, SMALL)
-    health = cluster.until("NodeDevices says that it is gone", lambda: of_gpu(cluster, 7)[held].get("health"))
-    assert health["state"] == "Unhealthy"
+    cluster.until(
+        "NodeDevices says that it is gone", lambda: of_gpu(cluster, 7)[held]["health"]["state"] == "Unhealthy"
+    )
     assert cluster.marked("small", "False")["message"]
     cluster.until("it still counts as capacity", lambda: cluster.node_count(cluster.a, SMALL, "capacity") == 3)
     cluster.alive(pod)

@@ -18,7 +18,7 @@ from support.fleet import stamp
 from support.kubectl import Kubectl, KubectlError, wait_until
 
 NODE = "large"
-GPUS, HOLDERS, AFFECTED = 256, 64, 256  # as many as the schema takes
+GPUS, HOLDERS, AFFECTED, PARTITIONS = 256, 64, 256, 64  # as many as the schema takes
 FAULTY = 7
 
 
@@ -67,6 +67,34 @@ def whole_report() -> dict[str, Any]:
     }
 
 
+def cut_report() -> dict[str, Any]:
+    """Of 256 GPUs in 64 partitions, as many as the schema takes; one of each GPU has failed."""
+    report = whole_report()
+    for gpu in report["devices"]:
+        del gpu["holders"]
+    report["devices"] = [
+        entry
+        for gpu in report["devices"]
+        for entry in (
+            gpu,
+            *(
+                {
+                    "id": f"MIG-{gpu['index']:04x}{number:04x}-2dcb-50f8-9ab7-d92d6f9c0e82",
+                    "name": f"gpu-{gpu['index']}-mig-1g10gb-19-{number}",
+                    "type": "gpu",
+                    "index": number,
+                    "parent": gpu["name"],
+                    "profile": "1g.10gb",
+                    "capacity": {"memory": "9856Mi", "multiprocessors": "16"},
+                    "health": gpu["health"] if number else {**gpu["health"], "state": "Unhealthy", "reason": "Xid94"},
+                }
+                for number in range(PARTITIONS)
+            ),
+        )
+    ]
+    return report
+
+
 async def publish(apiserver: ApiServer, kubectl: Kubectl, status: Any) -> dict[str, Any]:
     """What the API server has once the agent's publisher has written this."""
     store = KubeStore(str(apiserver.kubeconfig))
@@ -99,6 +127,19 @@ async def test_a_report_that_etcd_refuses_is_cut_lands_and_says_what_is_missing(
     assert shown[FAULTY]["holders"] == whole["devices"][FAULTY]["holders"], "its pods are to be marked"
     assert {len(each.get("holders", ())) + each.get("holdersTruncated", 0) for each in shown} == {HOLDERS}
     assert sum(each.get("holdersTruncated", 0) for each in shown) > 0
+
+
+async def test_of_as_many_partitions_as_there_may_be_those_at_fault_stay_and_it_is_said_how_many_went(
+    apiserver: ApiServer, kubectl: Kubectl
+) -> None:
+    whole = cut_report()
+    shown = await publish(apiserver, kubectl, fitting(whole))
+    parts = [each for each in shown["devices"] if "parent" in each]
+    assert len(shown["devices"]) - len(parts) == GPUS
+    assert {each["parent"] for each in parts if each["health"].get("reason") == "Xid94"} == {
+        each["name"] for each in whole["devices"] if "parent" not in each
+    }
+    assert len(parts) + shown["partitionsTruncated"] == GPUS * PARTITIONS
 
 
 async def test_what_the_operator_adds_still_fits_beside_a_report_that_was_cut(

@@ -130,7 +130,7 @@ def test_a_reason_and_an_action_of_a_newer_agent_are_taken(kubectl: Kubectl) -> 
         (lambda status: status["devices"].append(status["devices"][0]), "Duplicate value"),
         (lambda status: status["summary"].update(devices="8"), "must be of type integer"),
         (lambda status: status["devices"][1]["health"].update(message="x" * 513), "Too long"),
-        (lambda status: status["devices"][1].update(holders=status["devices"][1]["holders"] * 129), "Too many"),
+        (lambda status: status["devices"][-1].update(holders=status["devices"][-1]["holders"] * 129), "Too many"),
         (lambda status: status["devices"][0].update(notices=status["devices"][0]["notices"] * 5), "Too many"),
         (lambda status: status["devices"][0]["notices"][0].update(code="not one word"), "should match"),
         (lambda status: status["agent"].update(startTime="yesterday"), "must be of type date-time"),

@@ -143,10 +143,12 @@ def full_partition(index: int, number: int) -> dict[str, Any]:
         "id": f"MIG-{uuid.UUID(int=100 * index + number)}",
         "profile": "1g.10gb",
         "name": f"gpu-{index}-mig-1g10gb-19-{number}",
-        "gi": 7 + number,
-        "ci": 0,
-        "start": number,
-        "size": 1,
+        "type": "gpu",
+        "index": number,
+        "parent": f"gpu-{index}",
+        "attributes": {"extra": {"gi": {"int": 7 + number}, "ci": {"int": 0}}},
+        "health": {"state": "Healthy", "since": "2026-11-21T07:00:00Z"},
+        "holders": [full_holder(100 * index + number)],
         "capacity": {
             "memory": "9856Mi",
             "multiprocessors": "16",
@@ -157,13 +159,11 @@ def full_partition(index: int, number: int) -> dict[str, Any]:
     }
 
 
-def full_device(index: int, partitions: int) -> dict[str, Any]:
+def full_device(index: int, partitions: int) -> list[dict[str, Any]]:
     """A device as a real node reports it: full attributes, NVLinks, a holder of it or of each partition."""
-    identity = f"GPU-{uuid.UUID(int=index)}"
-    parts = [full_partition(index, number) for number in range(partitions)]
-    return device(
+    whole = device(
         index,
-        id=identity,
+        id=f"GPU-{uuid.UUID(int=index)}",
         attributes={
             "vendor": "nvidia",
             "productName": "NVIDIA H100 80GB HBM3",
@@ -182,21 +182,20 @@ def full_device(index: int, partitions: int) -> dict[str, Any]:
         probe="nvml",
         capacity={"memory": "81559Mi"},
         links=[{"kind": "NVLink", "to": "switch", "count": 18}],
-        partitions=parts,
-        holders=[full_holder(100 * index + number) | {"partition": part["id"]} for number, part in enumerate(parts)]
-        or [full_holder(index)],
+        **({} if partitions else {"holders": [full_holder(index)]}),
     )
+    return [whole, *(full_partition(index, number) for number in range(partitions))]
 
 
 @pytest.mark.parametrize(
     ("gpus", "partitions", "limit"),
-    [(8, 0, 10_600), (8, 7, 35_500), (16, 7, 66_500)],
+    [(8, 0, 10_600), (8, 7, 43_100), (16, 7, 81_800)],
     ids=["8 GPUs", "8 x 7 MIG", "16 x 7 MIG"],
 )
 def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, limit: int) -> None:
     """With managedFields, as every watcher receives it; every part held by a pod with a name of 40 characters."""
     status = copy.deepcopy(FULL_NODE["status"])
-    status["devices"] = [full_device(index, partitions) for index in range(gpus)]
+    status["devices"] = [entry for index in range(gpus) for entry in full_device(index, partitions)]
     del (
         status["affectedPods"],
         status["actions"],
@@ -235,5 +234,5 @@ def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, lim
     kept = node(kubectl)
     size = len(json.dumps(kept, separators=(",", ":")))
     managed = len(json.dumps(kept["metadata"]["managedFields"], separators=(",", ":")))
-    assert len(kept["status"]["devices"]) == gpus
+    assert len(kept["status"]["devices"]) == gpus * (1 + partitions)
     assert size <= limit, f"{size} bytes, of which managedFields {managed}"

@@ -124,11 +124,11 @@ class Cluster:
         return found
 
     def devices(self, node: str) -> dict[str, dict[str, Any]]:
-        """id -> device, as NodeDevices shows it."""
+        """id -> device or partition, as NodeDevices shows it."""
         return {one["id"]: one for one in self.nodedevices(node).get("status", {}).get("devices", [])}
 
     def device(self, node: str, index: int) -> dict[str, Any]:
-        return next(one for one in self.devices(node).values() if one["index"] == index)
+        return next(one for one in self.devices(node).values() if one["index"] == index and "parent" not in one)
 
     def node(self, node: str) -> dict[str, Any]:
         return self.kubectl.get("node", node) or {}
@@ -181,7 +181,7 @@ class Cluster:
             shown: dict[str, set[str]] = {pod: set() for pod in pods}
             for id_, device in self.devices(node).items():
                 for holder in device.get("holders", ()):
-                    shown.get(holder["pod"], set()).add(holder.get("partition", id_))
+                    shown.get(holder["pod"], set()).add(id_)
             return shown == have
 
         self.until(f"NodeDevices names {have}", named)

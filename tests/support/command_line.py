@@ -95,11 +95,11 @@ def failed(reason: str = "Xid79", state: str = "Unhealthy", action: str = "Reset
 
 def node(name: str, *devices: JsonObject, **status: Any) -> JsonObject:
     """A NodeDevices as an agent and the operator write it; `conditions` in `status` replace those of the same type."""
-    parts = list(devices)
+    parts = [device for device in devices if "parent" not in device]
     states = [device["health"]["state"] for device in parts]
     worst: JsonObject = next((device["health"] for device in parts if device["health"]["state"] == "Unhealthy"), {})
     worst = worst or next((device["health"] for device in parts if device["health"]["state"] == "Degraded"), {})
-    held = sum(bool(device.get("holders")) for device in parts)
+    held = len({device.get("parent", device["name"]) for device in devices if device.get("holders")})
     given = {each["type"]: each for each in status.pop("conditions", ())}
     well = {
         each["type"]: each
@@ -150,7 +150,7 @@ def node(name: str, *devices: JsonObject, **status: Any) -> JsonObject:
                 "startTime": "2026-11-18T09:00:00Z",
                 "heartbeatTime": "2026-11-23T11:57:00Z",
             },
-            "devices": parts,
+            "devices": list(devices),
             "resources": [resource] if parts else [],
             "conditions": list({**well, **given}.values()),
             **status,

@@ -131,7 +131,7 @@ def agreed(cluster: Cluster, *names: str) -> dict[str, dict[str, Grant]]:
         for id_, device in cluster.devices(cluster.b).items():
             for holder in device.get("holders", ()):
                 if holder["pod"] in found:
-                    found[holder["pod"]][holder["container"]] = (holder.get("partition", id_), holder["shares"])
+                    found[holder["pod"]][holder["container"]] = (id_, holder["shares"])
         return found
 
     said = {name: {where: (one.device, one.shares) for where, one in each.items()} for name, each in have.items()}

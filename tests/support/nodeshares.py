@@ -7,6 +7,7 @@ from typing import Any
 
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.table import BoundPod
+from support.entries import listed
 
 MEMORY = "nodedevices.io/gpu-memory"
 EPOCH = "2026-11-22T12:00:00Z"
@@ -68,8 +69,8 @@ def node_devices(
     packing: str = "binpack",
 ) -> dict[str, Any]:
     """Each resource of which devices have shares is shared by memory."""
-    parts = [part for device in devices for part in (device, *device.get("partitions", ()))]
-    named = dict.fromkeys(part["shares"]["resource"] for part in parts if "shares" in part)
+    entries = listed(devices)
+    named = dict.fromkeys(entry["shares"]["resource"] for entry in entries if "shares" in entry)
     conditions = [{"type": "Stale", "status": "True", "reason": "AgentLost"}] if stale else []
     return {
         "apiVersion": "nodedevices.io/v1alpha1",
@@ -78,7 +79,7 @@ def node_devices(
         "spec": {},
         "status": {
             "agent": {"version": "1", "bootID": "b", "startTime": EPOCH, "heartbeatTime": heartbeat},
-            "devices": list(devices),
+            "devices": entries,
             "resources": [{"name": name, "unit": "1Gi", "packing": packing, **COUNTS} for name in named],
             "conditions": conditions,
         },

@@ -10,6 +10,7 @@ from nodedevices_operator.desired.labels import plan_labels
 from nodedevices_operator.desired.vendors.registry import VENDORS
 from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
+from support.entries import listed
 
 GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"
@@ -26,6 +27,7 @@ def holder(pod: str = "trainer", **more: Any) -> dict[str, Any]:
 
 
 def device(index: int, state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:
+    """A device; `partitions` become entries behind it (entries.listed)."""
     return {
         "id": f"GPU-{index}",
         "name": f"gpu-{index}",
@@ -56,7 +58,7 @@ def node_devices(
         "spec": dict(spec or {}),
         "status": {
             "agent": {"heartbeatTime": heartbeat},
-            "devices": list(devices),
+            "devices": listed(devices),
             "resources": resources if resources is not None else [resource(len(devices), len(devices))],
             "conditions": [
                 {"type": kind, "status": it[0], "reason": it[1], "message": "", "lastTransitionTime": SINCE}

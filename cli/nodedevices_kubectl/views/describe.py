@@ -105,7 +105,7 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
 def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
     fields = next(row.fields for row in devices.rows(item) if row.fields["id"] == unit.id)
     attributes, health = mapping(unit.device.get("attributes")), unit.health
-    extra = mapping(attributes.get("extra"))
+    extra = {**mapping(attributes.get("extra")), **mapping(mapping(unit.raw.get("attributes")).get("extra"))}
     xids = health.get("xids")
     pairs = [
         ("Node", fields["node"]),
@@ -137,8 +137,7 @@ def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
         yield Section("Notices", columns=_NOTICES, rows=_rows(notices))
     if history := mappings(unit.raw.get("history")):
         yield Section("History", columns=_HISTORY, rows=_rows(history))
-    if not unit.is_partition and mappings(unit.raw.get("partitions")):
-        parts = [row for row in devices.rows(item) if row.fields["partitionOf"] == fields["device"]]
+    if parts := [row for row in devices.rows(item) if row.fields["partitionOf"] == fields["device"]]:
         yield Section("Partitions", columns=_DEVICES, rows=parts)
 
 

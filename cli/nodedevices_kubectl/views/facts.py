@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_api.conditions import IN_SYNC
+from nodedevices_common.devices import grouped
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import Tone
 
@@ -73,7 +74,7 @@ def action_of(health: Raw) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A device, or a partition of it, which has its device's health where it has none of its own."""
+    """A device, or a partition of it."""
 
     raw: Raw
     device: Raw  # the physical one
@@ -92,12 +93,11 @@ class Unit:
 
     @property
     def health(self) -> Raw:
-        return mapping(self.raw.get("health")) or mapping(self.device.get("health"))
+        return mapping(self.raw.get("health"))
 
     @property
     def holders(self) -> list[Raw]:
-        partition = self.id if self.is_partition else ""
-        return [holder for holder in mappings(self.device.get("holders")) if text(holder.get("partition")) == partition]
+        return mappings(self.raw.get("holders"))
 
     @property
     def out_of_service(self) -> str:
@@ -106,10 +106,9 @@ class Unit:
 
 def units(item: Raw) -> Iterator[Unit]:
     """Every device of the node, each followed by its partitions."""
-    for device in mappings(status_of(item).get("devices")):
-        yield Unit(device, device)
-        for partition in mappings(device.get("partitions")):
-            yield Unit(partition, device)
+    for parts in grouped(status_of(item).get("devices")):
+        for part in parts:
+            yield Unit(part, parts[0])
 
 
 def health_for(holder: Raw, unit: Unit) -> Raw:

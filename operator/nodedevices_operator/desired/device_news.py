@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from itertools import product
 
 from msgspec import Struct
 from nodedevices_api import RESTORED_BY
@@ -168,19 +169,19 @@ class Noticed(Struct, frozen=True):
     @property
     def text(self) -> str:
         """`gpu-3 GPU-8d0a...: Xid31: GPU memory page fault (XID 31); restart the application. ...`, for people."""
-        where = f"{self.holding.device_name} {self.notice.partition or self.holding.device}"
+        where = f"{self.holding.device_name} {self.holding.device}"
         times = "" if self.notice.count == 1 else f", {self.notice.count} times since {self.notice.since}"
         what = f"{where}: {self.notice.code}{times}: {self.notice.message.rstrip('.')}"
         return f"{what}. The device stays in service. This node's NodeDevices counts further occurrences."
 
 
 def noticed(record: NodeDevicesRecord) -> Iterator[Noticed]:
-    """Every notice with every container that had the device, or the partition that it names, when it came last. An
-    agent's claim: a name that no pod can have is ignored."""
+    """Every notice with every container that had the device, a partition of it, or the partition that the notice is
+    about, when it came last. An agent's claim: a name that no pod can have is ignored."""
     for device in record.devices:
-        for notice in device.notices:
-            parts = [part for part in device.parts if notice.partition in {"", part.id}]
-            for part in parts:
+        for about in device.parts:
+            concerned = device.parts if about.id == device.id else (about,)
+            for notice, part in product(about.notices, concerned):
                 for holder in part.holders:
                     if is_pod(holder.namespace, holder.pod) and _before(holder.since, notice.time):
                         yield Noticed(notice, Holding.of(device, part, holder))

@@ -157,7 +157,7 @@ def own_faults(record: NodeDevicesRecord) -> Iterator[tuple[str, HealthRecord]]:
 
 def _held(device: DeviceRecord, part: PartRecord) -> str:
     """Return the id of what is at fault for a holder of the part, which may have no health but its device's."""
-    return part.id if part.health is not device.health else device.id
+    return part.id if part.health != device.health else device.id
 
 
 def holder_health(holder: HolderRecord, health: HealthRecord) -> HealthRecord:

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import Struct, field
 from nodedevices_api.conditions import MISSING, STALE
+from nodedevices_common.devices import grouped
 from nodedevices_common.pod_requests import ALL, Demand, Want, amounts, pod_containers, raw_containers, wants
 from nodedevices_common.raw import Raw, mapping, mappings
 
@@ -91,13 +92,11 @@ def read(raw: Raw) -> NodeShares:
         if resource.get("managedBy") != "dra"
     }
     found: dict[str, list[SharedDevice]] = {}
-    left_out = False  # are there partitions that are not listed, and may have room? Then the node passes
-    for device in mappings(status.get("devices")):
-        index = _count(device.get("index"))
-        left_out = left_out or _count(device.get("partitionsTruncated")) > 0
-        truncated = _count(device.get("holdersTruncated")) > 0
+    left_out = _count(status.get("partitionsTruncated"))  # they may have room: then the node passes
+    for parts in grouped(status.get("devices")):
+        device, index = parts[0], _count(parts[0].get("index"))
         usable = _usable(device)
-        for part in (device, *mappings(device.get("partitions"))):
+        for part in parts:
             shares = mapping(part.get("shares"))
             resource = shares.get("resource")
             if not isinstance(resource, str) or not isinstance(shares.get("free"), int):
@@ -112,8 +111,8 @@ def read(raw: Raw) -> NodeShares:
                 held=held,
                 free=free,
                 offered=usable and _usable(part) and free + held >= total,
-                holders=tuple(_holders(device, part, resource)),
-                truncated=truncated,
+                holders=tuple(_holders(part, resource)),
+                truncated=_count(part.get("holdersTruncated")) > 0,
                 missing=_missing(device) or _missing(part),
                 cores_held=_count(shares["coresHeld"]) if "coresHeld" in shares else None,
             )
@@ -152,17 +151,13 @@ def _missing(part: Raw) -> bool:
 
 
 def _usable(part: Raw) -> bool:
-    """A partition without its own health has its device's."""
     state = mapping(part.get("health")).get("state")
     return (state is None or state in OFFERED) and not part.get("excluded") and not part.get("unschedulable")
 
 
-def _holders(device: Raw, part: Raw, resource: str) -> Iterator[HeldShares]:
-    """Yield the holders of shares of the device or a part of it under the resource's present name."""
-    partition = None if part is device else part.get("id")
-    for holder in mappings(device.get("holders")):
-        if holder.get("partition") != partition:
-            continue
+def _holders(part: Raw, resource: str) -> Iterator[HeldShares]:
+    """Yield the holders of shares of a device or partition under the resource's present name."""
+    for holder in mappings(part.get("holders")):
         if holder.get("resource") == resource and (shares := _count(holder.get("shares"))):
             yield HeldShares(
                 pod=pod_key(str(holder.get("namespace", "")), str(holder.get("pod", ""))),

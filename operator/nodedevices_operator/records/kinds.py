@@ -7,7 +7,7 @@ status must not stop the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from sys import hash_info, intern
 from typing import Any
@@ -19,6 +19,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_common.conditions import read as read_condition
+from nodedevices_common.devices import grouped
 from nodedevices_common.errors import InputError
 from nodedevices_common.quantity import whole_units
 from nodedevices_common.raw import Raw, mapping, mappings, reader, text
@@ -49,7 +50,7 @@ from nodedevices_operator.records.objects import (
     PolicyRecord,
     TaintRecord,
 )
-from nodedevices_operator.records.shared import model, one_of_equals, platform, profile, shared
+from nodedevices_operator.records.shared import PartitionProfile, model, one_of_equals, platform, profile, shared
 
 _PRINT = hash_info.width // 8  # bytes of a fingerprint: a hash with a key that is this process's own
 
@@ -74,7 +75,7 @@ def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> No
     config = spec.get("config")
     others = (it for it in managed if not _applied(it, OBJECT_LABELS))
     said = mapping(status.get("configuration"))
-    devices, fingerprints = _devices(mappings(status.get("devices")), before)
+    devices, fingerprints = _devices(grouped(status.get("devices")), before)
     return _node_devices(
         raw,
         owner_uid=text(owner.get("uid")),
@@ -105,8 +106,10 @@ def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfServiceRecord:
     return _entry_out_of_service(entry, since=since, manager=text(by.get("manager")))
 
 
-def _devices(found: Sequence[Raw], before: NodeDevicesRecord | None) -> tuple[tuple[DeviceRecord, ...], bytes]:
-    """Return the records of these devices, and their fingerprints."""
+def _devices(
+    found: Sequence[Sequence[Raw]], before: NodeDevicesRecord | None
+) -> tuple[tuple[DeviceRecord, ...], bytes]:
+    """Return the records of these devices, each with its partitions, and their fingerprints."""
     known: dict[bytes, DeviceRecord] = {}
     if before is not None:
         prints = before.fingerprints
@@ -122,39 +125,31 @@ def _devices(found: Sequence[Raw], before: NodeDevicesRecord | None) -> tuple[tu
     return tuple(records), prints
 
 
-def _device_record(raw: Raw, healths: dict[HealthRecord, HealthRecord]) -> DeviceRecord:
-    health, known = _health(mapping(raw.get("health"))), model(raw)
-    health = healths.setdefault(health, health)
-    partitions = mappings(raw.get("partitions"))
-    own = ((mapping(it.get("health")), it) for it in partitions)
-    held: dict[str, list[HolderRecord]] = {}  # by partition; "": the device itself
-    idle = []
-    for said in mappings(raw.get("holders")):
-        holder = _holder(said)
-        held.setdefault(text(said.get("partition")), []).append(holder)
-        if since := text(said.get("idleSince")):
-            idle.append(IdleRecord(holder, intern(text(said.get("idle"))), since))
-    holders = {part: tuple(having) for part, having in held.items()}
+def _device_record(found: Sequence[Raw], healths: dict[HealthRecord, HealthRecord]) -> DeviceRecord:
+    raw, partitions = found[0], found[1:]
+    known = model(raw)
+    parts = tuple([_part_record(it, healths, profile(it) if it is not raw else None) for it in found])
     return _device(
         raw,
         memory_mib=known.memory_mib,
-        health=health,
-        idle=tuple(idle),
-        parts=(
-            _part(raw, health=health, profile=None, holders=holders.get("", ())),
-            *(
-                _part(
-                    it,
-                    health=_health(its) if its else health,
-                    profile=profile(it),
-                    holders=holders.get(text(it.get("id")), ()),
-                )
-                for its, it in own
-            ),
-        ),
+        health=parts[0].health,
+        idle=tuple([idle for it in found for idle in _idle(it)]),
+        parts=parts,
         excluded="excluded" in raw or (bool(partitions) and all("excluded" in it for it in partitions)),
+        unlisted=sum(left for it in found if type(left := it.get("holdersTruncated")) is int),
         model=known,
     )
+
+
+def _part_record(raw: Raw, healths: dict[HealthRecord, HealthRecord], size: PartitionProfile | None) -> PartRecord:
+    health = _health(mapping(raw.get("health")))
+    return _part(raw, health=healths.setdefault(health, health), profile=size)
+
+
+def _idle(raw: Raw) -> Iterator[IdleRecord]:
+    for holder in mappings(raw.get("holders")):
+        if since := text(holder.get("idleSince")):
+            yield IdleRecord(_holder(holder), intern(text(holder.get("idle"))), since)
 
 
 def node_record(raw: Raw) -> NodeRecord:
@@ -264,8 +259,8 @@ _node_devices = reader(
 )
 _entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
 _configuration = reader(ConfigurationRecord, given="refused_section")
-_device = reader(DeviceRecord, given="memory_mib health parts excluded model idle")
-_part = reader(PartRecord, given="health profile holders")
+_device = reader(DeviceRecord, given="memory_mib health parts excluded unlisted model idle")
+_part = reader(PartRecord, given="health profile")
 _holder = reader(HolderRecord)
 _health = reader(HealthRecord)
 _taint = reader(TaintRecord)

@@ -56,29 +56,30 @@ class HolderRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PartRecord:
-    """A device, or a partition of one, with who holds it. A partition without its own health has its device's."""
-
-    id: str
-    health: HealthRecord
-    holders: tuple[HolderRecord, ...] = ()
-    profile: PartitionProfile | None = None  # of a MIG device
-
-    @property
-    def missing(self) -> bool:
-        return self.health.missing
-
-
-@dataclass(frozen=True, slots=True)
 class NoticeRecord:
     """An event on a device that changed no state."""
 
     code: Interned
     message: Interned
-    partition: Interned
     since: str
     time: str
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecord:
+    """A device, or a partition of one, with who holds it. A partition without faults of its own has its device's
+    health."""
+
+    id: str
+    health: HealthRecord
+    holders: tuple[HolderRecord, ...] = ()
+    profile: PartitionProfile | None = None  # of a MIG device
+    notices: tuple[NoticeRecord, ...] = ()
+
+    @property
+    def missing(self) -> bool:
+        return self.health.missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,10 @@ class DeviceRecord:
     parts: tuple[PartRecord, ...]  # the device itself first
     model: DeviceModel
     excluded: bool  # by resources.exclude, it or each of its partitions
-    unlisted: Annotated[int, At("holdersTruncated")] = 0  # holders that are left out
+    unlisted: int = 0  # holders of it and of its parts that are left out
     type: Interned = ""
     unschedulable: Present = False  # people took it out of service
     index: int = 0  # in the driver's order
-    notices: tuple[NoticeRecord, ...] = ()
     idle: tuple[IdleRecord, ...] = ()
     shares: Annotated[int, At("shares", "total")] = 0  # how many it is offered as; 0: it is not shared
     shares_of: Annotated[Interned, At("shares", "resource")] = ""  # the resource of these; "": of several

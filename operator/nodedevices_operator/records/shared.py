@@ -133,7 +133,7 @@ def model(device: Raw) -> DeviceModel:
 
 
 def profile(partition: Raw) -> PartitionProfile:
-    """Return the profile of an entry of status.devices[].partitions."""
+    """Return the profile of an entry of status.devices that is a partition."""
     capacity = mapping(partition.get("capacity"))
     return _profile(
         text(partition.get("profile")),

@@ -42,6 +42,7 @@ from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.settings.probes import lists_devices
 from nodedevices_plugin.status.conditions import lacking_devices, no_driver, numbers
+from nodedevices_plugin.status.devices import physical
 from nodedevices_plugin.status.facts import whole_second
 from nodedevices_plugin.status.report import report
 
@@ -119,7 +120,6 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
         kept, not_found = _chosen(chosen, every, names, known_all=not silent and not problems)
         findings += not_found
     wrong_here = bool(findings)  # which may be why a device is not there
-    ids = {device.fact.id for device in kept}
     judged = [(device, id_, facts.verdicts[id_]) for device in kept for id_ in _judged(device, facts.verdicts)]
     of_devices = (_of_device(names[id_], id_, verdict) for _, id_, verdict in judged)
     findings += [finding for finding in of_devices if finding.status is not Status.OK]
@@ -127,7 +127,7 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
     if not chosen or wrong_here:
         findings += [*of_probes.values(), *_without_driver(parts)]
     findings += [] if chosen else [_of_count(count, _types(every)) for count in lacking_devices(facts)]
-    whole = report(facts)
+    whole, called = report(facts), {names[device.fact.id] for device in kept}
     return Result(
         node=node,
         time=time,
@@ -137,7 +137,7 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
             update={
                 "agent": None,
                 "summary": None if chosen else whole.summary,
-                "devices": tuple(device for device in whole.devices if device.id in ids),
+                "devices": tuple(device for device in whole.devices if (device.parent or device.name) in called),
                 "conditions": tuple(
                     condition for condition in whole.conditions if _is_known(condition, all_devices=not chosen)
                 ),
@@ -310,7 +310,7 @@ def summary(result: Result) -> str:
     start = f"DEVICES {result.status.name} - "
     found = [printable(finding.what) for finding in result.findings]
     if not found:
-        types = Counter(device.type for device in result.report.devices)
+        types = Counter(device.type for device in physical(result.report.devices))
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
         return _cut(f"{start}{sum(types.values())} healthy ({kinds})")
     for named in range(len(found), 0, -1):
@@ -351,7 +351,7 @@ def _json(result: Result) -> str:
 
 def _nagios(result: Result) -> str:
     """Return the summary with performance data, then a line for each finding and note."""
-    states = Counter(device.health.state for device in result.report.devices)
+    states = Counter(device.health.state for device in physical(result.report.devices))
     data = [f"devices={states.total()};;;0", *(f"{state.lower()}={states[state.value]};;;0" for state in HealthState)]
     lines = [f"{_no_pipe(summary(result))} | {' '.join(data)}", *(_no_pipe(printable(line)) for line in _lines(result))]
     return "\n".join(lines)

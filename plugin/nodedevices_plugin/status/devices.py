@@ -1,4 +1,4 @@
-"""The report's devices: each with its attributes, its health, its holders and its shares (counts)."""
+"""The report's devices and partitions: each with its attributes, its health, its holders and its shares (counts)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from nodedevices_probe.protocol import DeviceFact, Partition
 from pydantic import ValidationError
 
 from nodedevices_plugin.health.events import CORRELATING
-from nodedevices_plugin.model import HealthState, Holder, InventoryDevice, Notice, Occurrences, Verdict
+from nodedevices_plugin.model import HealthState, Holder, Notice, Occurrences, Verdict
 from nodedevices_plugin.model.ids import is_core, memory_held, physical_id
+from nodedevices_plugin.model.inventory import Unit
 from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.naming import nearest
 from nodedevices_plugin.offering.shape import excluded_by
@@ -60,6 +61,11 @@ class LeftOut:
         return tuple(made for made in every if made is not None)
 
 
+def physical(devices: Iterable[api.Device]) -> tuple[api.Device, ...]:
+    """Return the physical devices, which counts of devices are about."""
+    return tuple(device for device in devices if device.parent is None)
+
+
 class DeviceReports:
     """The devices of one report, and the names of devices and partitions, by id."""
 
@@ -70,90 +76,84 @@ class DeviceReports:
         self._near = nearest(facts.inventory)
         self._shares = left_out.made("shares", _shares, facts) or {}
         self._uses = uses_by_part(facts)
-        self._holders = self._holders_by_device()
+        self._holders = self._holders_by_part()
 
     def devices(self) -> tuple[api.Device, ...]:
-        """Return the devices. One that cannot be made keeps its health and its holders."""
+        """Return the devices, each followed by its partitions. One that cannot be made keeps its health and its
+        holders."""
         found = []
         for device in self._facts.inventory.devices:
-            what = f"device {device.fact.id}"
-            made = self._left_out.made(what, self._whole, device) or self._left_out.made(what, self._alone, device)
-            found += [made] if made is not None else []
+            for unit in (Unit(device), *(Unit(device, part) for part in device.fact.partitions)):
+                what = f"device {unit.id}"
+                made = self._left_out.made(what, self._whole, unit) or self._left_out.made(what, self._alone, unit)
+                found += [made] if made is not None else []
         return tuple(found)
 
-    def _whole(self, device: InventoryDevice) -> api.Device:
-        facts, fact, state = self._facts, device.fact, self._facts.world.state
-        holders = self._holders[fact.id]
-        # As its probe reports them, then, as far as there is room, its nearest devices of other probes.
-        links = [(link.kind, link.to, link.count) for link in fact.links]
-        links += [(PCIE, other, 1) for other in self._near.get(fact.id, ())]
+    def _whole(self, unit: Unit) -> api.Device:
+        facts, fact, part, state = self._facts, unit.device.fact, unit.partition, self._facts.world.state
+        notices = (it for it in state.notices.get(fact.id, ()) if it.partition == (part.id if part is not None else ""))
         return api.Device(
-            id=fact.id,
-            name=self.names[fact.id],
-            type=fact.type,
-            index=fact.index,
-            attributes=_attributes(fact),
-            capacity=fact.capacity,
-            links=tuple(api.Link(kind=kind, to=to, count=count) for kind, to, count in links[:MAX_LINKS]),
-            health=_health(facts.verdicts.get(fact.id), facts),
-            notices=tuple(map(_notice, state.notices.get(fact.id, ())[: api.MAX_NOTICES])),
-            history=tuple(map(_occurred, state.history.get(fact.id, ())[: api.MAX_HISTORY])),
-            excluded=self._excluded(fact.id),
-            unschedulable=facts.unschedulable.get(fact.id),
-            drained_since=whole_second(drained) if (drained := state.drained.get(fact.id)) is not None else None,
-            partitions=tuple(self._partition(part, device) for part in fact.partitions),
-            shares=self._shares.get(fact.id),
-            holders=_shown(holders),
-            holders_truncated=max(0, len(holders) - api.MAX_HOLDERS) or None,
+            **self._essentials(unit),
+            profile=part.profile if part is not None else None,
+            attributes=_attributes(fact) if part is None else _attributes_of(part),
+            capacity=(part or fact).capacity,
+            links=self._links(fact) if part is None else (),
+            health=self._health(unit),
+            notices=tuple(map(_notice, notices))[: api.MAX_NOTICES],
+            history=tuple(map(_occurred, state.history.get(unit.id, ())[: api.MAX_HISTORY])),
+            excluded=self._excluded(fact.id) or self._excluded(unit.id),
+            unschedulable=facts.unschedulable.get(unit.id),
+            drained_since=whole_second(drained) if (drained := state.drained.get(unit.id)) is not None else None,
+            shares=self._shares.get(unit.id),
         )
 
-    def _alone(self, device: InventoryDevice) -> api.Device:
+    def _alone(self, unit: Unit) -> api.Device:
         """Return a device with its health and its holders alone, where the rest could not be made."""
-        fact, verdict = device.fact, self._facts.verdicts.get(device.fact.id)
-        health = self._left_out.made(f"health of {fact.id}", _health, verdict, self._facts)
+        health = self._left_out.made(f"health of {unit.id}", self._health, unit)
         if health is None:
+            verdict = self._verdict(unit)
             state = verdict.state.value if verdict is not None else "Unknown"
             health = api.DeviceHealth(state=state, since=whole_second(self._facts.now))
-        return api.Device(
-            id=fact.id,
-            name=self.names[fact.id],
-            type=fact.type,
-            index=fact.index,
-            health=health,
-            holders=_shown(self._holders[fact.id]),
-        )
+        return api.Device(**self._essentials(unit), health=health)
 
-    def _partition(self, part: Partition, device: InventoryDevice) -> api.Partition:
-        facts, verdict = self._facts, self._facts.verdicts.get(part.id)
-        health = None if verdict is None else _health(verdict, facts)
-        if part.id in device.departed_partitions:
-            health = api.DeviceHealth(
+    def _essentials(self, unit: Unit) -> dict[str, Any]:
+        fact, holders = unit.device.fact, self._holders[unit.id]
+        return {
+            "id": unit.id,
+            "name": self.names[unit.id],
+            "type": fact.type,
+            "index": unit.partition.index if unit.partition is not None else fact.index,
+            "parent": self.names[fact.id] if unit.partition is not None else None,
+            "holders": _shown(holders),
+            "holders_truncated": max(0, len(holders) - api.MAX_HOLDERS) or None,
+        }
+
+    def _links(self, fact: DeviceFact) -> tuple[api.Link, ...]:
+        """Return them as the probe reports them, then, as far as there is room, its nearest devices of other probes."""
+        links = [(link.kind, link.to, link.count) for link in fact.links]
+        links += [(PCIE, other, 1) for other in self._near.get(fact.id, ())]
+        return tuple(api.Link(kind=kind, to=to, count=count) for kind, to, count in links[:MAX_LINKS])
+
+    def _health(self, unit: Unit) -> api.DeviceHealth:
+        if unit.id in unit.device.departed_partitions:
+            return api.DeviceHealth(
                 state="Unhealthy",
                 reason=MISSING,
                 message="the driver no longer lists it; it stays listed while a pod holds it",
-                since=whole_second(facts.world.departed.get(part.id, facts.now)),
+                since=whole_second(self._facts.world.departed.get(unit.id, self._facts.now)),
             )
-        return api.Partition(
-            id=part.id,
-            name=self.names[part.id],
-            profile=part.profile,
-            gi=part.gi,
-            ci=part.ci,
-            start=part.start,
-            size=part.size,
-            capacity=part.capacity,
-            health=health,
-            excluded=self._excluded(device.fact.id) or self._excluded(part.id),
-            unschedulable=facts.unschedulable.get(part.id),
-            shares=self._shares.get(part.id),
-        )
+        return _health(self._verdict(unit), self._facts)
+
+    def _verdict(self, unit: Unit) -> Verdict | None:
+        """Return the verdict on it; a partition without faults of its own has its device's."""
+        verdicts = self._facts.verdicts
+        return verdicts.get(unit.id) or verdicts.get(unit.device.fact.id)
 
     def _excluded(self, id_: str) -> str | None:
         return excluded_by(id_, self._facts.world.active.excluded)
 
-    def _holders_by_device(self) -> Mapping[str, list[api.Holder]]:
-        """Return the holders by device id. The replicas that a container has of one device or partition are one
-        entry."""
+    def _holders_by_part(self) -> Mapping[str, list[api.Holder]]:
+        """Return the holders by id of device or partition. The replicas that a container has of one are one entry."""
         facts = self._facts
         device_of = {id_: device.fact.id for device in facts.inventory.devices for id_ in device.ids}
         found: dict[str, list[api.Holder]] = defaultdict(list)
@@ -172,7 +172,7 @@ class DeviceReports:
                 what = f"holder {holder.namespace}/{holder.pod} of {part}"
                 device, shared = device_of[part], part not in without_share
                 if (made := self._left_out.made(what, make, part, device, ids, shared=shared)) is not None:
-                    found[device].append(made)
+                    found[part].append(made)
         return found
 
     def _holder(self, holder: Holder, part: str, device: str, ids: AbstractSet[str], *, shared: bool) -> api.Holder:
@@ -187,7 +187,6 @@ class DeviceReports:
         memory = memory_of(ids) if shared else None
         use = self._uses.get(part)
         return api.Holder(
-            partition=part if part != device else None,
             namespace=holder.namespace,
             pod=holder.pod,
             container=holder.container,
@@ -223,6 +222,13 @@ def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
             for name, value in fact.extra.items()
         },
     )
+
+
+def _attributes_of(part: Partition) -> api.DeviceAttributes | None:
+    """Return what a partition has beside its device's: NVIDIA's GPU instance and compute instance."""
+    extra = {"gi": part.gi, "ci": part.ci}
+    own = {name: api.Attribute(integer=number) for name, number in extra.items() if number is not None}
+    return api.DeviceAttributes(extra=own) if own else None
 
 
 def _health(verdict: Verdict | None, facts: NodeFacts) -> api.DeviceHealth:
@@ -267,7 +273,6 @@ def _notice(notice: Notice) -> api.Notice:
     return api.Notice(
         code=notice.code,
         message=notice.message,
-        partition=notice.partition or None,
         since=whole_second(notice.since),
         time=whole_second(notice.time),
         count=notice.count,
@@ -291,8 +296,7 @@ def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:
 
 
 def _holder_order(holder: api.Holder) -> tuple[str, ...]:
-    where = (holder.partition or "", holder.namespace, holder.pod, holder.container)
-    return (*where, holder.resource or "", holder.claim or "")
+    return (holder.namespace, holder.pod, holder.container, holder.resource or "", holder.claim or "")
 
 
 def _share_order(id_: str) -> tuple[int, str]:

@@ -2,8 +2,8 @@
 
 The schema bounds each list, not their sum: 256 devices of 64 partitions with 256 holders each are many MiB, and etcd
 takes 1.5 MiB. A report that is refused as a whole would hide faults. So parts are left out in steps, healthy devices'
-first: holders, then partitions. A device says how many are missing (`holdersTruncated`, `partitionsTruncated`). No
-device is ever left out, nor its health.
+first: holders, then partitions. The report says how many are missing (`holdersTruncated`, `partitionsTruncated`). No
+physical device is ever left out, nor its health.
 
 A server-side apply with a single field that the CRD does not know is refused as a whole: an agent that is newer than
 the CRDs (they were set back, or the DaemonSet was updated before them) would report nothing any more. The schema that
@@ -15,70 +15,69 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_STATUS_BYTES = 1_000_000  # etcd's 1.5 MiB without spec, managedFields and what the operator adds
+MANAGED_BYTES = 64  # of managedFields for each device: k:{"id":"GPU-<uuid>"}
 HEALTHY = "Healthy"
 DETAILS = ("notices", "history", "links")  # of a device; the last to go, with the attributes that a vendor adds
 
 Device = dict[str, Any]
+Status = Mapping[str, Any]
 
 
-def fitting(status: Mapping[str, Any], most_bytes: int = MAX_STATUS_BYTES) -> Mapping[str, Any]:
+def fitting(status: Status, most_bytes: int = MAX_STATUS_BYTES) -> Status:
     """Return the status in wire form, unchanged where it fits, else cut. Equal ones are cut equally."""
     found = status
     for cut in _CUTS:
-        if len(json.dumps(found, separators=(",", ":"), default=str)) <= most_bytes:
+        size = len(json.dumps(found, separators=(",", ":"), default=str))
+        if size + MANAGED_BYTES * len(found.get("devices", ())) <= most_bytes:
             break
-        found = {**found, "devices": [cut(dict(device)) for device in found.get("devices", ())]}
+        found = cut(found)
     return found
 
 
-def _holders(most: int, *, faulty: bool) -> Callable[[Device], Device]:
-    """Keep so many holders of the device and of each partition that is healthy, or `faulty`: the oldest, as
-    elsewhere."""
+def _of_each(cut: Callable[[Device], Device]) -> Callable[[Status], Status]:
+    return lambda status: {**status, "devices": [cut(dict(device)) for device in status.get("devices", ())]}
+
+
+def _holders(most: int, *, faulty: bool) -> Callable[[Status], Status]:
+    """Keep so many holders of each device that is healthy, or `faulty`: the oldest, as elsewhere."""
 
     def cut(device: Device) -> Device:
-        parts = {part.get("id"): part for part in device.get("partitions", ())}
-        concerned = [
-            holder
-            for holder in device.get("holders", ())
-            if (_state(parts.get(holder.get("partition"), device), device) != HEALTHY) == faulty
-        ]
+        holders = device.get("holders", ())
+        if len(holders) > most and _is_faulty(device) == faulty:
+            oldest = sorted(range(len(holders)), key=lambda at: str(holders[at].get("since", "")))
+            device["holders"] = [holders[at] for at in sorted(oldest[:most])]
+            device["holdersTruncated"] = device.get("holdersTruncated", 0) + len(holders) - most
+        return device
+
+    return _of_each(cut)
+
+
+def _partitions(most: int, *, faulty: bool) -> Callable[[Status], Status]:
+    """Keep so many partitions of each device that are healthy, or `faulty`; held ones before others. Holders of the
+    others count for the device."""
+
+    def cut(status: Status) -> Status:
+        parts = [device for device in status.get("devices", ()) if "parent" in device and _is_faulty(device) == faulty]
         seen: Counter[str] = Counter()
-        gone = []
-        for holder in sorted(concerned, key=lambda holder: str(holder.get("since", ""))):
-            seen[holder.get("partition", "")] += 1
-            if seen[holder.get("partition", "")] > most:
-                gone.append(holder)
-        return _without_holders(device, gone)
+        held: Counter[str] = Counter()  # by device, by what is left out
+        gone = set()
+        for part in sorted(parts, key=lambda part: not part.get("holders")):
+            seen[part["parent"]] += 1
+            if seen[part["parent"]] > most:
+                gone.add(part["id"])
+                held[part["parent"]] += len(part.get("holders", ())) + part.get("holdersTruncated", 0)
+        kept = [dict(device) for device in status.get("devices", ()) if device["id"] not in gone]
+        for device in kept:
+            if more := held[device["name"]] if "parent" not in device else 0:
+                device["holdersTruncated"] = device.get("holdersTruncated", 0) + more
+        truncated = status.get("partitionsTruncated", 0) + len(gone)
+        return {**status, "devices": kept} | ({"partitionsTruncated": truncated} if truncated else {})
 
     return cut
-
-
-def _partitions(most: int, *, faulty: bool) -> Callable[[Device], Device]:
-    """Keep so many partitions of each device that are healthy, or `faulty`; held ones before others."""
-
-    def cut(device: Device) -> Device:
-        parts = device.get("partitions", ())
-        held = {holder.get("partition") for holder in device.get("holders", ())}
-        concerned = [part["id"] for part in parts if (_state(part, device) != HEALTHY) == faulty]
-        gone = set(sorted(concerned, key=lambda id_: id_ not in held)[most:])
-        if gone:
-            device["partitions"] = [part for part in parts if part["id"] not in gone]
-            device["partitionsTruncated"] = device.get("partitionsTruncated", 0) + len(gone)
-        return _without_holders(device, [it for it in device.get("holders", ()) if it.get("partition") in gone])
-
-    return cut
-
-
-def _without_holders(device: Device, gone: Sequence[Mapping[str, Any]]) -> Device:
-    if gone:
-        left_out = set(map(id, gone))
-        device["holders"] = [holder for holder in device["holders"] if id(holder) not in left_out]
-        device["holdersTruncated"] = device.get("holdersTruncated", 0) + len(gone)
-    return device
 
 
 def _details(device: Device) -> Device:
@@ -88,17 +87,16 @@ def _details(device: Device) -> Device:
     return kept
 
 
-def _state(part: Mapping[str, Any], device: Mapping[str, Any]) -> str:
-    """A partition without its own health has its device's."""
-    return str((part.get("health") or device.get("health") or {}).get("state", ""))
+def _is_faulty(device: Device) -> bool:
+    return str((device.get("health") or {}).get("state", "")) != HEALTHY
 
 
-_CUTS: tuple[Callable[[Device], Device], ...] = (
+_CUTS: tuple[Callable[[Status], Status], ...] = (
     *(_holders(most, faulty=False) for most in (16, 4, 1, 0)),
     *(_partitions(most, faulty=False) for most in (16, 4, 0)),
     *(_holders(most, faulty=True) for most in (16, 4, 1)),
     *(_partitions(most, faulty=True) for most in (16, 4, 1)),
-    _details,
+    _of_each(_details),
 )
 
 
@@ -122,7 +120,12 @@ def without_unknown(status: Mapping[str, Any], schema: Mapping[str, Any]) -> tup
     """Return the status without what the schema has no field for, and the paths of what was left out, such as
     `status.devices[].history`."""
     left_out: dict[str, None] = {}
-    return _known(dict(status), schema, "status", left_out), tuple(left_out)
+    known = dict(status)
+    fields = schema.get("properties", {}).get("devices", {}).get("items", {}).get("properties", {})
+    if fields and "parent" not in fields and any("parent" in device for device in status.get("devices", ())):
+        left_out["status.devices[].parent"] = None  # without it a partition would be taken for a physical device
+        known["devices"] = [device for device in status["devices"] if "parent" not in device]
+    return _known(known, schema, "status", left_out), tuple(left_out)
 
 
 def _known(value: Any, schema: Mapping[str, Any], path: str, left_out: dict[str, None]) -> Any:

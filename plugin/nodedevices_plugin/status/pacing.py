@@ -99,15 +99,8 @@ class NextWrite(Struct, frozen=True, kw_only=True):
 
 def devices_key(status: Mapping[str, Any] | None) -> tuple[Any, ...]:
     """Return every device's and partition's state and reason: a change of these must not wait for other changes."""
-    return tuple(
-        (device["id"], _state(device), tuple((part["id"], _state(part)) for part in device.get("partitions", ())))
-        for device in (status or {}).get("devices", ())
-    )
-
-
-def _state(part: Mapping[str, Any]) -> tuple[Any, Any]:
-    health = part.get("health") or {}
-    return health.get("state"), health.get("reason")
+    healths = ((device["id"], device.get("health") or {}) for device in (status or {}).get("devices", ()))
+    return tuple((id_, health.get("state"), health.get("reason")) for id_, health in healths)
 
 
 def next_write(situation: Situation, bucket: WriteBucket, now: float) -> NextWrite:

@@ -46,7 +46,7 @@ from nodedevices_plugin.status.conditions import (
     node_reason,
     numbers,
 )
-from nodedevices_plugin.status.devices import DeviceReports, LeftOut
+from nodedevices_plugin.status.devices import DeviceReports, LeftOut, physical
 from nodedevices_plugin.status.facts import (
     MAX_RESOURCES,
     NO_DRIVER,
@@ -71,13 +71,14 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
     left_out = LeftOut()
     reports = DeviceReports(facts, left_out)
     devices = reports.devices()
+    whole = physical(devices)
     configuration, resources = _configuration(facts, left_out), _resources(facts, reports.names, left_out)
     state = facts.world.state
     retired = sorted(sorted(state.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:])
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
-        summary=left_out.made("summary", _summary, devices, resources, facts),
+        summary=left_out.made("summary", _summary, devices, whole, resources, facts),
         drivers=left_out.all("driver", _driver, ((driver.name, driver) for driver in loaded_drivers(facts)))[
             : api.MAX_DRIVERS
         ],
@@ -96,7 +97,7 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
         most_seen=left_out.all(
             "most seen", _most_seen, ((entry.product_name, entry) for entry in state.most_seen or ())
         ),
-        conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(left_out.said))), devices),
+        conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(left_out.said))), whole),
     )
 
 
@@ -161,27 +162,33 @@ def offered_devices(facts: NodeFacts) -> int | None:
     return len(found & {device.fact.id for device in facts.inventory.devices})
 
 
-def _summary(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], facts: NodeFacts) -> api.Summary:
-    states = [device.health.state for device in devices]
-    models = sorted({device.attributes.product_name or "" for device in devices if device.attributes} - {""})
-    worst = min(devices, key=badness, default=None)
+def _summary(
+    devices: tuple[api.Device, ...],
+    whole: tuple[api.Device, ...],
+    resources: tuple[api.Resource, ...],
+    facts: NodeFacts,
+) -> api.Summary:
+    """`whole`: the physical ones; what is true of a partition counts for its device."""
+    states = [device.health.state for device in whole]
+    models = sorted({device.attributes.product_name or "" for device in whole if device.attributes} - {""})
+    worst = min(whole, key=badness, default=None)
     sick = worst is not None and worst.health.state != "Healthy"
-    excluded = sum(1 for device in devices if device.excluded or any(part.excluded for part in device.partitions))
+    excluded = len({device.parent or device.name for device in devices if device.excluded})
     return api.Summary(
-        devices=len(devices),
+        devices=len(whole),
         healthy=states.count("Healthy") + states.count("Degraded"),
         degraded=states.count("Degraded"),
         unhealthy=states.count("Unhealthy"),
         unknown=states.count("Unknown"),
-        held=sum(bool(device.holders) for device in devices),
-        unschedulable=sum(1 for it in devices if it.unschedulable or any(part.unschedulable for part in it.partitions)),
+        held=len({device.parent or device.name for device in devices if device.holders}),
+        unschedulable=len({device.parent or device.name for device in devices if device.unschedulable}),
         offered=offered_devices(facts),
         excluded=excluded,
         # No spaces, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
         models=len(models),
         withheld=_withheld_in_short(resources, excluded),
-        message=_in_words(devices, resources, worst if sick else None, numbers(lacking_devices(facts))),
+        message=_in_words(whole, resources, worst if sick else None, numbers(lacking_devices(facts))),
         reason=node_reason(facts, worst.health.reason if worst is not None and sick else ""),
         recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
         idle=None if facts.world.uses is None else sum(use.unused for use in facts.world.uses.devices.values()),

@@ -116,7 +116,7 @@ def test_inspect_counts_of_a_gpu_that_is_gone_what_pods_still_have() -> None:
 def test_inspect_counts_of_a_partition_that_is_gone_what_pods_still_have() -> None:
     gone = gpu(0, 20, held=6, free=0) | {"id": "MIG-2", "health": {"state": "Unhealthy", "reason": "Missing"}}
     parts = [gpu(0, 10) | {"id": "MIG-1"}, gone]
-    device = {"id": "GPU-0", "index": 0, "health": {"state": "Healthy"}, "partitions": parts}
+    device = {"id": "GPU-0", "name": "gpu-0", "index": 0, "health": {"state": "Healthy"}, "partitions": parts}
     [node] = answer("GET", "/scheduler/inspect", known=cache(node_devices("n1", device)))[1]["nodes"]
     assert (node["totalGPU"], node["usedGPU"]) == (16, 6)
 

@@ -211,7 +211,7 @@ def test_one_share_a_partition_and_a_nic_have_no_word_of_their_own() -> None:
     node = Node(gpu(0, mig_enabled=True, partitions=(part,), readings=reading(None)))
     node.given(seen=SeenObject(exists=True, generation=1, config=ASKS)).line().line()
     held(node, holder(node, part.id)).line()
-    assert report_of(node.world, node.time).devices[0].holders[0].idle == "Unknown"
+    assert report_of(node.world, node.time).devices[1].holders[0].idle == "Unknown"
     node = watching()
     node.devices = (gpu(0, type="nic", readings=Readings()),)
     held(node.line(), holder(node, resource="example.com/rdma")).line().wait(2 * AFTER)

@@ -69,8 +69,8 @@ def test_the_last_token_is_for_a_devices_change_of_state() -> None:
 
 
 def test_a_partitions_state_is_a_devices_change() -> None:
-    part = {"id": "MIG-1", "health": {"state": "Unhealthy", "reason": "Xid94"}}
-    wanted = {"devices": [{**status()["devices"][0], "partitions": [part]}]}
+    part = {"id": "MIG-1", "parent": "gpu-1", "health": {"state": "Unhealthy", "reason": "Xid94"}}
+    wanted = {"devices": [*status()["devices"], part]}
     assert next_write(replace(SETTLED, wanted=wanted), WriteBucket(now=0.0), 101.0).cause is Cause.DEVICE
 
 

@@ -380,7 +380,7 @@ def test_of_too_many_holders_the_oldest_are_listed_and_the_rest_counted() -> Non
     assert after.holders_truncated == 1
 
 
-def test_a_migs_holder_names_the_partition_which_has_its_own_health() -> None:
+def test_a_partition_is_an_entry_with_its_parents_health_or_its_own_and_its_holders_stand_there() -> None:
     device = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
     made = facts(
         1,
@@ -388,9 +388,13 @@ def test_a_migs_holder_names_the_partition_which_has_its_own_health() -> None:
         verdicts=healthy(device) | {mig_id(0, 1): bad("Xid94")},
         holdings=holding(holder(mig_id(0, 0))),
     )
-    [shown] = report(made).devices
-    assert [each.partition for each in shown.holders] == [mig_id(0, 0)]
-    assert [part.health and part.health.reason for part in shown.partitions] == [None, "Xid94"]
+    whole, one, other = report(made).devices
+    assert [each.parent for each in (whole, one, other)] == [None, "gpu-0", "gpu-0"]
+    assert [len(each.holders) for each in (whole, one, other)] == [0, 1, 0]
+    assert (one.health, other.health.reason) == (whole.health, "Xid94")
+    assert to_dict(one)["attributes"] == {"extra": {"gi": {"int": 7}, "ci": {"int": 0}}}
+    summary = there(report(made).summary)
+    assert (summary.devices, summary.healthy, summary.held) == (1, 1, 1), "they count with their device"
 
 
 def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
@@ -398,7 +402,7 @@ def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
     [device] = inventory.devices
     gone = replace(inventory, devices=(dataclasses.replace(device, departed_partitions=frozenset({mig_id(0, 0)})),))
     made = facts(1, inventory=gone, departed={mig_id(0, 0): START - timedelta(hours=1)})
-    health = there(report(made).devices[0].partitions[0].health)
+    health = there(report(made).devices[1].health)
     assert (health.state, health.reason, health.since) == ("Unhealthy", "Missing", START - timedelta(hours=1))
 
 
@@ -492,15 +496,18 @@ def test_what_a_program_did_stands_at_its_device_and_the_device_stays_well() -> 
         known: dict[str, Any] = {"message": "m", "since": START, "time": START, "counted": START, "newest": START}
         return Notice(code=code, count=2, **{**known, **more})
 
-    many = [noticed("Xid31", partition="MIG-1"), *(noticed(f"Xid{number}") for number in range(8, 14))]
-    status = report(facts(notices={gpu_id(1): tuple(many)}))
-    one, other = status.devices
-    assert (one.notices, other.health.state) == ((), "Healthy")
-    assert [each.code for each in other.notices] == ["Xid31", "Xid8", "Xid9", "Xid10"]
-    assert to_dict(other.notices[0]) == {
+    cut = gpu(1, partitions=(partition(1, 0), partition(1, 1)), mig_enabled=True)
+    many = [noticed("Xid31", partition=mig_id(1, 0)), *(noticed(f"Xid{number}") for number in range(8, 14))]
+    gone = noticed("Xid13", partition="MIG-that-is-no-longer-there")
+    notices = {gpu_id(1): (*many, gone)}
+    status = report(facts(inventory=inventory_of(gpu(0), cut), verdicts=healthy(gpu(0), cut), notices=notices))
+    one, other, part, beside = status.devices
+    assert (one.notices, beside.notices, other.health.state) == ((), (), "Healthy")
+    assert [each.code for each in other.notices] == ["Xid8", "Xid9", "Xid10", "Xid11"]
+    [notice] = part.notices
+    assert to_dict(notice) == {
         "code": "Xid31",
         "message": "m",
-        "partition": "MIG-1",
         "since": "2026-11-21T10:00:00Z",
         "time": "2026-11-21T10:00:00Z",
         "count": 2,
@@ -617,8 +624,7 @@ def test_a_device_out_of_service_says_why_and_is_as_well_as_it_is() -> None:
         unschedulable={gpu_id(0): "RMA 4711", mig_id(1, 1): "burn-in"},
     )
     said = report(made)
-    assert [each.unschedulable for each in said.devices] == ["RMA 4711", None, None]
-    assert [each.unschedulable for each in said.devices[1].partitions] == [None, "burn-in"]
+    assert [each.unschedulable for each in said.devices] == ["RMA 4711", None, None, "burn-in", None]
     assert said.summary is not None
     assert (said.summary.unschedulable, said.summary.healthy) == (2, 3)
 
@@ -633,11 +639,10 @@ def test_an_excluded_device_says_so_and_by_which_entry() -> None:
             exclude=("GPU-of-another-node", "GPU-*-000000000000", mig_id(1, 0)),
         )
     )
-    assert [each.excluded for each in said.devices] == ["GPU-*-000000000000", None, None]
-    assert [each.excluded for each in said.devices[1].partitions] == [mig_id(1, 0), None]
+    assert [each.excluded for each in said.devices] == ["GPU-*-000000000000", None, mig_id(1, 0), None, None]
     assert said.summary is not None
     assert said.summary.excluded == 2
-    assert "excluded" not in to_dict(said.devices[2])
+    assert "excluded" not in to_dict(said.devices[-1])
 
 
 def test_a_client_whose_daemon_was_restarted_is_marked_on_its_entry_and_in_ready_and_the_device_is_well() -> None:

@@ -155,7 +155,7 @@ def test_what_is_left_out_is_named_and_of_a_device_its_health_stays() -> None:
     odd = changed(known, ("inventory", "devices", 0, "fact", "vendor"), "nvidia")
     odd = changed(odd, ("inventory", "devices", 0, "fact", "numa_node"), -7)
     status = report(node_facts(**odd | {"config": ConfigStatus()}))
-    [first, _] = status.devices
+    [first, _, _] = status.devices
     assert (first.id, first.health.state, first.attributes) == (gpu_id(0), "Healthy", None)
     [ready] = [each for each in status.conditions if each.type == "Ready"]
     assert f"left out of this object: device {gpu_id(0)}: numaNode: " in ready.message

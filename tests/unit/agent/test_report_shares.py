@@ -201,14 +201,14 @@ def test_mig_devices_shared_by_memory_have_shares_of_their_own() -> None:
     rule = {"sharing": {"strategy": "memory", "resources": [{"name": name, "memoryUnit": "1Gi"}]}}
     policy = {"partitions": {"strategy": "mixed"}, **rule}
     pod = holder("a", MEMORY, f"{mig_id(0, 1)}::1Gi.0", f"{mig_id(0, 1)}::1Gi.1")
-    [device] = report(facts(Node(cut).now(policy, pod))).devices
+    device, *parts = report(facts(Node(cut).now(policy, pod))).devices
     assert device.shares is None
-    parts = [to_dict(each.shares) if each.shares else {} for each in device.partitions]
-    assert [(each["resource"], each["held"], each["total"] - each["free"]) for each in parts] == [
+    shown = [to_dict(part.shares) if part.shares else {} for part in parts]
+    assert [(each["resource"], each["held"], each["total"] - each["free"]) for each in shown] == [
         (MEMORY, 0, 0),
         (MEMORY, 2, 2),
     ]
-    assert [(each.partition, each.memory) for each in device.holders] == [(mig_id(0, 1), "2Gi")]
+    assert [(part.id, holder.memory) for part in (device, *parts) for holder in part.holders] == [(mig_id(0, 1), "2Gi")]
 
 
 def test_before_it_is_known_who_holds_what_nothing_is_called_free() -> None:

@@ -12,7 +12,8 @@ from chaos.seen import ClaimSeen, Holder, NodeSeen, PodSeen, Process, Published,
 
 GPU, A, B, PART = "nvidia.com/gpu", "GPU-a", "GPU-b", "MIG-a-1"
 DEVICES = [
-    {"id": A, "name": "gpu-0", "index": 0, "partitions": [{"id": PART, "name": "gpu-0-1g-0"}]},
+    {"id": A, "name": "gpu-0", "index": 0},
+    {"id": PART, "name": "gpu-0-1g-0", "index": 0, "parent": "gpu-0"},
     {"id": B, "name": "gpu-1", "index": 1},
 ]
 BY_DRA = {"name": GPU, "managedBy": "dra", "healthy": 2, "capacity": 2}

@@ -133,7 +133,8 @@ def resource(name: str = GPU, **numbers: Any) -> dict[str, Any]:
 
 
 def device(index: int, id_: str = "", **more: Any) -> dict[str, Any]:
-    return {"id": id_ or f"d-{index}", "type": "gpu", "index": index, "health": {"state": "Healthy"}, **more}
+    named = {"id": id_ or f"d-{index}", "name": f"gpu-{index}"}
+    return {**named, "type": "gpu", "index": index, "health": {"state": "Healthy"}, **more}
 
 
 GOOD = {

@@ -48,10 +48,9 @@ def squeezed(table: str) -> list[list[str]]:
 
 @pytest.fixture
 def fleet(api: RecordedApi) -> RecordedApi:
-    partition = {"id": "MIG-1", "name": "gpu-3-mig-1g10gb", "profile": "1g.10gb"}
-    sharing = gpu(3, *(f"a/p{number}" for number in range(5)), unschedulable="RMA 4711", partitions=[partition])
-    for holder in sharing["holders"]:
-        holder["partition"] = "MIG-1"
+    whole = gpu(3, unschedulable="RMA 4711")
+    partition = gpu(0, *(f"a/p{number}" for number in range(5)), parent=whole["name"], profile="1g.10gb")
+    partition |= {"id": "MIG-1", "name": "gpu-3-mig-1g10gb"}
     by_memory = node("n2", gpu(0, "ml/train-1"), conditions=[condition("Ready", "False", "DriverNotLoaded")])
     by_memory["status"]["resources"][0] |= {"unit": "1Gi", "free": 31}
     bare = {"metadata": {"name": "n4", "creationTimestamp": "2026-11-18T09:00:00Z"}}
@@ -62,7 +61,8 @@ def fleet(api: RecordedApi) -> RecordedApi:
             gpu(0, "ml/train-0"),
             gpu(1, "ml/train-0"),
             gpu(2, **failed()),
-            sharing,
+            whole,
+            partition,
             conditions=[condition("ConfigApplied", "False", "ConfigInvalid")],
         ),
         by_memory,

@@ -38,12 +38,12 @@ def whole() -> JsonObject:
     device["holders"][0] |= {"idle": "Idle", "idleSince": "2026-11-23T09:00:00Z", "ids": ["a::0"], "health": health}
     device["attributes"]["extra"] = {"a.b/c": {"bool": True}}
     device |= {"unschedulable": "RMA", "notices": [{"code": "Xid31", "count": 1}], "history": [{"reason": "Xid79"}]}
-    device["holders"].append(device["holders"][0] | {"partition": "MIG-0"})
-    device["partitions"] = [{"id": "MIG-0", "name": "gpu-0.0", "profile": "1g.10gb"}]
+    part = gpu(0, "ml/train-0", parent=device["name"]) | {"id": "MIG-0", "name": "gpu-0.0", "profile": "1g.10gb"}
     said = [condition("Ready", "False", "KubeletUnreachable"), condition("ActionsSynced", "False", "TaintPending")]
     item = node(
         "n1",
         device,
+        part,
         gpu(1),
         conditions=said,
         actions=[action("taint", "Pending")],

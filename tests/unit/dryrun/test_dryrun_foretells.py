@@ -220,7 +220,5 @@ def test_where_the_nodes_own_flags_have_a_part_no_number_is_given_and_odd_parts_
     assert not found.resources
     assert found.names == ("example.com/gpu",)
     assert found.unknown.startswith("what it offers depends on its own flags or files")
-    raw = {
-        "status": {"devices": [{}, {"id": 3, "capacity": {"memory": []}, "partitions": [{}], "holders": [{}]}, None]}
-    }
+    raw = {"status": {"devices": [{}, {"id": 3, "capacity": {"memory": []}, "parent": {}, "holders": [{}]}, None]}}
     assert id_effect(raw, node_devices_record(raw), {}, shared()).resources == ()

@@ -104,7 +104,7 @@ def test_mixed_models_are_judged_by_their_own_memory_and_partitions_by_theirs() 
     assert not judge(known, pod("p", 16)).never
     assert judge(known, pod("p", 81)).never
     parts = [gpu(0, 10, held=4) | {"id": "MIG-1"}, gpu(0, 20, held=15) | {"id": "MIG-2"}]
-    device = {"id": "GPU-0", "index": 0, "health": {"state": "Healthy"}, "partitions": parts}
+    device = {"id": "GPU-0", "name": "gpu-0", "index": 0, "health": {"state": "Healthy"}, "partitions": parts}
     known = cache(node_devices("n1", device))
     assert judge(known, pod("p", 6)).refusal == ""
     assert judge(known, pod("p", 7)).refusal.endswith("(largest free: 6)")
@@ -363,7 +363,7 @@ BY_MEMORY = {"name": "a/b", "unit": "1Gi"}
     {"devices": None},
     {"devices": [None, 7, {"shares": 7}, {"shares": {"resource": 7, "free": 1}}], "resources": {"a": 1}},
     {"devices": [{"shares": {"resource": "a/b", "free": "many"}, "holders": {}}], "resources": [None, BY_MEMORY]},
-    {"devices": [{"partitions": {"a": 1}, "health": []}], "conditions": 7, "agent": []},
+    {"devices": [{"parent": {"a": 1}, "health": []}], "conditions": 7, "agent": []},
     {"devices": [{"health": {"state": []}, "shares": {"resource": "a/b", "free": 1}}], "resources": [{}]},
 )
 def test_an_odd_status_says_nothing_and_hurts_nobody(status: Any) -> None:
@@ -382,7 +382,9 @@ def test_requests_for_other_resources_are_left_out_and_a_node_of_unlisted_partit
     spec = {"containers": [{"name": "a", "resources": {"requests": {"cpu": "2", MEMORY: "3", OTHER: "1"}}}]}
     assert requests_of({"spec": spec}, {MEMORY}).keys() == {MEMORY}
     # They may have room; a report is cut where etcd would refuse it.
-    assert cache(node_devices("n1", gpu(0, 24) | {"partitionsTruncated": 3})).table("n1", MEMORY, 1.0) is None
+    cut = node_devices("n1", gpu(0, 24))
+    cut["status"]["partitionsTruncated"] = 3
+    assert cache(cut).table("n1", MEMORY, 1.0) is None
 
 
 @given(st.data())

@@ -29,8 +29,8 @@ def test_devices_of_all_nodes_are_counted_by_product_as_what_they_are() -> None:
         "gpu.nvidia-h100-80gb-hbm3.nodedevices.io": {"total": 3, "healthy": 2, "held": 1},
         "gpu.nvidia-l4.nodedevices.io": {"total": 1, "healthy": 1, "held": 0},
     }
-    cut = {"id": "MIG-0", "profile": "1g.10gb"}
-    [counts] = shown(record(product(0, H100, partitions=[cut], holders=[holder(partition="MIG-0")]))).values()
+    cut = {"id": "MIG-0", "profile": "1g.10gb", "holders": [holder()]}
+    [counts] = shown(record(product(0, H100, partitions=[cut]))).values()
     assert counts == {"total": 1, "healthy": 1, "held": 1}
     assert shown(record(product(0, H100, "Unhealthy", "Missing"))) == {}
     silent = record(product(0, H100), conditions={"Stale": ("True", "HeartbeatOverdue")})

@@ -92,8 +92,8 @@ FULL = node_devices(
     device(
         0,
         attributes={"vendor": "nvidia", "pcieRoot": "pci0", "extra": {"mig": {"bool": True}}},
-        partitions=[{"id": "MIG-0", "profile": "1g.10gb", "health": health(xids=[13])}],
-        holders=[holder(ids=["GPU-0"], health=health("Unhealthy")), holder(partition="MIG-0")],
+        partitions=[{"id": "MIG-0", "profile": "1g.10gb", "health": health(xids=[13]), "holders": [holder()]}],
+        holders=[holder(ids=["GPU-0"], health=health("Unhealthy"))],
         notices=[{"code": "Xid13", "count": 1}],
         shares={"total": 80, "resource": MEMORY},
         excluded={"by": "x"},
@@ -139,13 +139,25 @@ def test_whatever_stands_at_any_place_of_an_object_reading_it_does_not_fail(
 def test_an_odd_part_of_a_device_reads_as_absent_and_leaves_the_rest() -> None:
     odd = device(
         0,
-        holders=[7, holder(ids=7), holder("other", health="x", partition=None), holder(partition="MIG-1")],
-        partitions=[{"id": "MIG-0", "health": "x"}, None],
+        holders=[7, holder(ids=7), holder("other", health="x")],
+        partitions=[{"id": "MIG-0", "health": "x", "holders": 7}],
     )
-    [found] = node_devices_record(node_devices(odd)).devices
+    raw = node_devices(odd)
+    raw["status"]["devices"] += [None, {"id": "MIG-1", "parent": "gpu-9", "holders": [holder("of-no-device")]}]
+    [found] = node_devices_record(raw).devices
     whole, part = found.parts
     assert [(each.pod, each.ids, each.health) for each in whole.holders] == [("trainer", (), None), ("other", (), None)]
-    assert (part.id, part.health, part.holders) == ("MIG-0", whole.health, ())
+    assert (part.id, part.health.state, part.holders) == ("MIG-0", "Unknown", ())
+
+
+def test_a_report_of_an_agent_before_partitions_were_entries_is_one_of_whole_devices() -> None:
+    """Until the agent is of this version, too: a fault of a device concerns all that hold a part of it."""
+    nested = {"partitions": [{"id": "MIG-0", "health": health("Unhealthy")}], "partitionsTruncated": 1}
+    raw = node_devices(device(0, "Unhealthy", "Xid79", holders=[holder() | {"partition": "MIG-0"}]))
+    raw["status"]["devices"][0] |= nested
+    [found] = node_devices_record(raw).devices
+    [whole] = found.parts
+    assert (whole.id, whole.health.reason, [each.pod for each in whole.holders]) == ("GPU-0", "Xid79", ["trainer"])
 
 
 def test_equal_configurations_of_nodes_are_kept_once_and_go_with_the_last_of_them() -> None:

@@ -170,16 +170,14 @@ def test_a_rule_needs_reason_action_and_device() -> None:
 
 @cases(("type_", "hit"), ("gpu", True), ("nic", False))
 def test_a_partition_and_a_holders_own_fault_go_by_the_device(type_: str, hit: bool) -> None:
-    part, holds = {"id": "MIG-1", "name": "mig-1", "profile": "1g.10gb"}, holder("on-a-part", partition="MIG-1")
+    part = {"id": "MIG-1", "name": "mig-1", "profile": "1g.10gb", "holders": [holder("on-a-part")]}
     failed = part | {"health": health("Unhealthy", "Xid95")}
     own = holder("own", health=health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp"))
     rule = {"match": {"type": type_}, "evictMode": "Immediate", "taintEffect": "NoSchedule"}
     faults = section(rules=[rule], budget={"perHour": 9})
-    assert evicted(device(0, partitions=[failed], holders=[holds]), faults=faults) == (["on-a-part"] if hit else [])
+    assert evicted(device(0, partitions=[failed]), faults=faults) == (["on-a-part"] if hit else [])
     assert (wanted(device(0, partitions=[failed]), faults=faults) is not None) is hit
-    both = lost(0)
-    both |= {"partitions": [part], "holders": [*both["holders"], holds]}
-    assert evicted(both, faults=faults) == (["on-a-part", "pod-0"] if hit else [])
+    assert evicted(lost(0) | {"partitions": [part]}, faults=faults) == (["on-a-part", "pod-0"] if hit else [])
     assert evicted(device(0, holders=[own]), faults=faults) == (["own"] if hit else [])
 
 
@@ -391,8 +389,7 @@ def hit(pod: str, since: str = SINCE, **more: Any) -> dict[str, Any]:
 def test_what_hit_holders_alone_is_their_devices_fault(holders: list[dict[str, Any]], at_fault: dict[str, str]) -> None:
     shown = device(0, holders=holders)
     assert consequences.faulty(record(shown)) == at_fault
-    cut = device(0, partitions=[{"id": "MIG-1", "name": "mig-1", "profile": "1g"}])
-    cut["holders"] = [held | {"partition": "MIG-1"} for held in holders]
+    cut = device(0, partitions=[{"id": "MIG-1", "name": "mig-1", "profile": "1g", "holders": holders}])
     assert consequences.faulty(record(cut)) == at_fault
     failed = shown | {"health": health("Unhealthy", "Xid79")}
     assert consequences.faulty(record(failed)) == {"GPU-0": SINCE}, "the device's own fault is the worse one"

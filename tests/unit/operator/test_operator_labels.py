@@ -75,8 +75,6 @@ def partition(identity: str, profile: str, **more: Any) -> dict[str, Any]:
         "id": identity,
         "name": identity.lower(),
         "profile": profile,
-        "gi": 7,
-        "ci": 0,
         "capacity": {
             "memory": "9856Mi",
             "multiprocessors": "16",

@@ -160,10 +160,10 @@ async def test_a_conflict_of_two_resources_is_a_notice_on_a_well_pod(condition: 
 
 
 # --- what a program did to itself ------------------------------------------------------------------------------------
-def struck(index: int, *holders: str, code: str = "Xid31", count: int = 1, since: str = SINCE, **more: Any) -> Raw:
+def struck(index: int, *holders: str, code: str = "Xid31", count: int = 1, since: str = SINCE) -> Raw:
     """A device that is well, where a program of these pods failed."""
     notice = {"code": code, "message": "GPU memory page fault (XID 31)", "since": since, "time": since, "count": count}
-    return device(index, holders=[holder(name) for name in holders], notices=[notice | more])
+    return device(index, holders=[holder(name) for name in holders], notices=[notice])
 
 
 def notices(cluster: Cluster) -> list[tuple[str, str]]:
@@ -201,17 +201,13 @@ async def test_what_fails_after_an_event_has_one_of_its_own(cluster: Cluster) ->
 async def test_a_pod_that_came_after_it_and_one_of_another_partition_get_nothing(cluster: Cluster) -> None:
     for name in ("before", "after", "beside"):
         cluster.pod(name, "n1")
+    of_part = {"notices": struck(0)["notices"], "holders": [holder("before"), holder("after") | {"since": LATER}]}
     parts = [
-        {"id": "MIG-1", "name": "mig-1", "profile": "1g"},
-        {"id": "MIG-2", "name": "mig-2", "profile": "1g"},
-    ]
-    held = [
-        holder("before") | {"partition": "MIG-1"},
-        holder("beside") | {"partition": "MIG-2"},
-        holder("after") | {"partition": "MIG-1", "since": LATER},
+        {"id": "MIG-1", "name": "mig-1", "profile": "1g", **of_part},
+        {"id": "MIG-2", "name": "mig-2", "profile": "1g", "holders": [holder("beside")]},
     ]
     await cluster.start(n1=[well(0)])
-    await cluster.report("n1", struck(0, partition="MIG-1") | {"partitions": parts, "holders": held})
+    await cluster.report("n1", well(0) | {"partitions": parts})
     assert [uid for uid, _ in notices(cluster)] == ["uid-before"]
 
 

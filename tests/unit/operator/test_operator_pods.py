@@ -145,16 +145,15 @@ def test_affected_pods_are_bounded() -> None:
 
 def test_a_failed_device_concerns_all_on_its_partitions_and_a_failed_partition_its_holders() -> None:
     parts = [
-        {"id": "MIG-1", "profile": "1g.10gb"},
-        {"id": "MIG-2", "profile": "1g.10gb", "health": health("Unhealthy", "Missing")},
+        {"id": "MIG-1", "profile": "1g.10gb", "holders": [holder("one")]},
+        {"id": "MIG-2", "profile": "1g.10gb", "holders": [holder("two")], "health": health("Unhealthy", "Missing")},
     ]
-    held = [holder("one", partition="MIG-1"), holder("two", partition="MIG-2")]
-    failed = pods.holdings(record(device(0, "Unhealthy", "Xid79", partitions=parts, holders=held)))
+    failed = pods.holdings(record(device(0, "Unhealthy", "Xid79", partitions=parts)))
     assert [(it.holder.pod, it.device, it.health.reason) for it in failed] == [
         ("one", "GPU-0", "Xid79"),
         ("two", "MIG-2", "Missing"),
     ]
-    well = pods.holdings(record(device(0, partitions=parts, holders=held)))
+    well = pods.holdings(record(device(0, partitions=parts)))
     assert [(it.holder.pod, it.device) for it in well] == [("two", "MIG-2")]
 
 

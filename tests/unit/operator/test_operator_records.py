@@ -202,7 +202,7 @@ def test_every_field_of_a_device_is_read_from_its_place() -> None:
                 "ids": ["i"],
             }
         ],
-        "notices": [{"code": "X", "message": "n", "partition": "p", "since": "T3", "time": "T4", "count": 2}],
+        "notices": [{"code": "X", "message": "n", "since": "T3", "time": "T4", "count": 2}],
     }
     [device] = node_devices_record({"status": {"devices": [raw]}}).devices
     assert said(device) == {
@@ -217,7 +217,6 @@ def test_every_field_of_a_device_is_read_from_its_place() -> None:
         "unschedulable": True,
         "index": 3,
         "excluded": True,
-        "notices": device.notices,
         "shares": 80,
         "shares_of": "example.com/mem",
     }
@@ -225,7 +224,7 @@ def test_every_field_of_a_device_is_read_from_its_place() -> None:
     assert (device.model.vendor, device.model.product, device.model.memory_mib) == ("nvidia", "H100", 81920)
     assert (device.model.attribute("migEnabled"), device.model.attribute("cores")) == (True, "7")
     assert (device.model.count("multiprocessors"), device.model.count("memory")) == (132, None)
-    [[holder], [notice]] = device.parts[0].holders, device.notices
+    [[holder], [notice]] = device.parts[0].holders, device.parts[0].notices
     assert flat(holder) == {
         "namespace": "ml",
         "pod": "t",

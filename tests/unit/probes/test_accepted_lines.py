@@ -145,7 +145,8 @@ def test_whatever_the_reader_accepts_can_be_reported_and_is_legal_in_a_resource_
     specs = slices(inventory)
     assert resourceslice.problems(specs) == []
     listed = [device["name"] for spec in specs for device in spec["devices"]]
-    assert len(listed) == sum(len(device.partitions) or 1 for device in status.devices)
+    cut = {device.parent for device in status.devices}
+    assert len(listed) == sum(device.name not in cut for device in status.devices)
 
 
 def test_a_partition_in_a_resource_slice_has_its_devices_attributes_and_its_own_capacity() -> None:
@@ -177,7 +178,7 @@ def test_devices_that_would_be_called_the_same_have_names_of_their_own() -> None
     amd = gpu(1, id="amd-1", minor=0, vendor="amd", partitions=(partition(1, 0, id="xcp-0", gi=None, ci=None),))
     same = gpu(0, partitions=(partition(0, 0, name="gpu-0"),))
     inventory, status = follow(snapshot(same, amd))
-    names = [name for device in status.devices for name in (device.name, *(part.name for part in device.partitions))]
+    names = [device.name for device in status.devices]
     assert len(set(names)) == 4
     assert names[0] == "gpu-0"
     assert resourceslice.problems(slices(inventory)) == []
@@ -237,14 +238,14 @@ def test_a_held_mig_device_that_moved_or_has_gone_is_there_once_and_leaves_room(
         lines = [snapshot(gpu(0, partitions=(moved,)), gpu(1))]
         lines += [snapshot(*filter(None, (first, gpu(1, partitions=(moved,)))))]
         status = follow(*lines)[1]
-        assert [[part.id for part in device.partitions] for device in status.devices] == [[], ["MIG-x"]]
+        assert [(each.id, each.parent) for each in status.devices if each.parent] == [("MIG-x", "gpu-1")]
 
     def cut(generation: int) -> Snapshot:
         parts = tuple(partition(0, part, id=f"MIG-{generation}-{part}") for part in range(64))
         return snapshot(gpu(0, partitions=parts))
 
-    [device] = follow(cut(1), cut(2))[1].devices
-    assert [part.id for part in device.partitions] == [f"MIG-2-{part}" for part in range(64)]
+    _, *parts = follow(cut(1), cut(2))[1].devices
+    assert [part.id for part in parts] == [f"MIG-2-{part}" for part in range(64)]
 
 
 def test_times_of_the_year_one_are_times_of_long_ago() -> None:
