@@ -29,6 +29,7 @@ from benchmarks import (
     operator,
     packing,
     replay,
+    slices,
     start,
     table,
     use,
@@ -37,6 +38,7 @@ from benchmarks import (
 PARTS: dict[str, tuple[str, Callable[..., list[table.Row]]]] = {
     "allocate": ("Allocation", allocate.measure),
     "claims": ("Claims (DRA)", claims.measure),
+    "slices": ("ResourceSlices (DRA)", slices.measure),
     "listing": ("Lists of many ids", listing.measure),
     "packing": ("Pods by memory that are refused", packing.measure),
     "extender": ("The scheduler extender and a large fleet", extender.measure),
