@@ -1,10 +1,13 @@
-"""kill -9 around everything that a prepare and an unprepare do to files: no claim loses its device, no device is given
-twice, and nothing is left."""
+"""kill -9 around everything that a prepare and an unprepare do to files, and a disk that is full at any byte of them.
+
+No claim loses its device, no device is given twice, and nothing is left.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -14,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from nodedevices_api.sections import Injection
+from nodedevices_common.errors import OperationError
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.request import NotNowError
 from nodedevices_plugin.granting.answers import node_containers
@@ -121,3 +126,41 @@ def test_an_unprepare_that_was_killed_at_any_moment_is_repeated_and_leaves_nothi
         life.unprepare("train")  # as the kubelet does for a claim whose pod has gone meanwhile
         assert life.left == set(), f"killed before step {at}"
         assert life.prepare("second") == ["board-0"], f"killed before step {at}"
+
+
+REFUSED, PREPARED, WRONG = range(3)
+
+
+def on_a_disk_with(room: int, folder: Path) -> int:
+    """Prepare a claim in a process whose files have at most so many bytes, and another one once there is room again."""
+    pid = os.fork()
+    if pid == 0:
+        outcome = WRONG
+        try:
+            structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # pytest reads a log from a file
+            life, (_, most) = Life(folder), resource.getrlimit(resource.RLIMIT_FSIZE)
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
+            try:
+                life.prepare("train")
+                outcome = PREPARED
+            except OperationError as error:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+                named = "uid-train.json: File too large" in str(error)
+                if named and not life.left and life.prepare("second") == ["board-0"]:
+                    outcome = REFUSED
+        finally:
+            os._exit(outcome)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_on_a_full_disk_a_prepare_is_refused_leaves_nothing_and_works_once_there_is_room(tmp_path: Path) -> None:
+    outcomes = []
+    for room in range(0, 4000, 25):
+        folder = tmp_path / str(room)
+        folder.mkdir()
+        outcomes.append(on_a_disk_with(room, folder))
+        if outcomes[-1] == PREPARED:
+            break
+    assert outcomes == [REFUSED] * (len(outcomes) - 1) + [PREPARED]
+    assert len(outcomes) > 10
