@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e]
 
 CLASS, BY_MEMORY = "gpu.nvidia.com", "gpu-memory.nodedevices.io"
 PODS = ("old", "trainer", "plain", "giant")
+AGAIN_SECONDS = 600.0  # a kubelet tries a failed prepare again after 60 to 90 s
 LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
 
 
@@ -89,6 +90,17 @@ def shows(cluster: RigCluster, pod: str, health: str) -> bool:
     """Whether the pod's own status has its claim's device so, where the kubelet shows health."""
     found = cluster.resource_health(pod)
     return list(found.values()) == ([health] if cluster.release >= SHOWS_HEALTH else [])
+
+
+def boot_id(cluster: RigCluster) -> str:
+    found: str = cluster.node(cluster.b)["status"]["nodeInfo"]["bootID"]
+    return found
+
+
+def restarts(cluster: RigCluster, name: str) -> int:
+    [status] = cluster.kubectl.object("pod", name, NAMESPACE)["status"]["containerStatuses"]
+    count: int = status["restartCount"] if status["ready"] else 0
+    return count
 
 
 def nodes(cluster: RigCluster, pod: str) -> list[str]:
@@ -168,3 +180,23 @@ def test_claims_of_ten_gib_share_a_gpu_and_one_of_the_rest_does_not_fit_on_it(by
     assert {one["capacity"]["shares"]["value"] for one in published(rig).values()} == {"2"}
     rig.pod("plain", rig.b, {GPU: 2})  # by the operator's DeviceClass
     assert len(nodes(rig, "plain")) in {len(CONTROL) + 1, len(CONTROL) + 2}
+
+
+@pytest.mark.long
+def test_after_a_reboot_a_claims_pod_has_the_same_gpu_and_no_other_pod_has_it(by_dra: RigCluster) -> None:
+    """All containers and CDI files have gone, and the agent starts beside the pods that wait for it."""
+    rig = by_dra
+    serve_by_dra(rig)
+    rig.until("all GPUs are in slices", lambda: len(published(rig)) == 4)
+    claim(rig, "trainer", "true")
+    rig.running("trainer")
+    device, before, boot = device_of(rig, "trainer"), nodes(rig, "trainer"), boot_id(rig)
+    rig.reboot(rig.b)
+    rig.until("the kubelet has seen that it rebooted", lambda: boot_id(rig) != boot)
+    rig.until("the claim's container has started again", lambda: restarts(rig, "trainer"), seconds=AGAIN_SECONDS)
+    rig.running("trainer")
+    assert (device_of(rig, "trainer"), nodes(rig, "trainer")) == (device, before)
+    rig.until("NodeDevices names its holder", lambda: holders(rig, device) == [("trainer", "trainer")])
+    rig.until("all GPUs are in slices again", lambda: len(published(rig)) == 4)
+    rig.pod("plain", rig.b, {GPU: 3})
+    assert not set(nodes(rig, "plain")) & set(before) - set(CONTROL)

@@ -80,6 +80,10 @@ class Rig:
         self.stop_kubelet(node)
         self.start_kubelet(node)
 
+    def reboot(self, node: str) -> None:
+        """As without power. Returns when the kubelet is starting."""
+        self.rig.runner(node).reboot()
+
     def stop_apiserver(self) -> None:
         """kill -9; etcd keeps its data."""
         self.rig.stop_apiserver()

@@ -58,6 +58,12 @@ class RigCluster(Cluster):
     def restart_kubelet(self, node: str) -> None:
         self.rig.restart_kubelet(node)
 
+    def reboot(self, node: str) -> None:
+        """The node has lost its power and is coming back; the client on it is a new one."""
+        self.rig.reboot(node)
+        self.node_clients[node].close()
+        self.node_clients[node] = self.reach(node)
+
     @contextmanager
     def without_api_server(self) -> Iterator[None]:
         """The API server is away inside, and back and answering after it, whatever happens."""

@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 from cluster.rig import cgroups, processes, seeds
@@ -99,6 +100,28 @@ class NodeRunner:
         (folder / "resolv.conf").write_bytes(Path("/etc/resolv.conf").read_bytes())
         (folder / "containerd.toml").write_text(CONTAINERD.format(pause=PAUSE, cni=self._binaries.cni))
         (folder / "kubelet.json").write_text(kubelet(self._layout, node, node_status))
+        self._boot()
+
+    def reboot(self) -> None:
+        """As without power: everything in the node ends, and what it had in memory is gone. It comes back with its disk
+        and another boot id; its kubelet is starting."""
+        node, folder = self._node, self._node.folder
+        for program in ("pid1", "kubelet", "containerd"):
+            processes.end(self._layout.folder, f"{node.name}-{program}")
+        cgroups.remove(node.cgroup)
+        gone = f"the cable of {node.name} is gone"
+        wait_for(gone, lambda: not Path("/sys/class/net", node.link).exists(), seconds=START_SECONDS, hint="")
+        (folder / "ready").unlink()
+        (folder / "scratch").rmdir()
+        self._boot()
+        boot_id = folder / "boot-id"
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        self.run("mount", "--bind", str(boot_id), "/proc/sys/kernel/random/boot_id")
+        self.wait_for_containerd()
+        self.start_kubelet()
+
+    def _boot(self) -> None:
+        node, folder = self._node, self._node.folder
         cgroups.make(node.cgroup)
         processes.start(
             self._layout.folder,

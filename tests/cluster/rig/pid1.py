@@ -40,7 +40,7 @@ def furnish(folder: Path) -> None:
         there = Path("/var/lib", name)
         there.mkdir(exist_ok=True)
         mount("--bind", str(own), str(there))
-    (folder / "var-log").mkdir()
+    (folder / "var-log").mkdir(exist_ok=True)  # the node was there before
     mount("--bind", str(folder / "var-log"), "/var/log")
     for path in EMPTY:
         Path(path).mkdir(parents=True, exist_ok=True)
