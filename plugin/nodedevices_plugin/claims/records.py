@@ -6,7 +6,8 @@ bring into a container: a policy may share the device otherwise by the time that
 for each claim, so that a bad byte costs one claim and not the node.
 
 A newer version may write more than this one understands. After a downgrade such a record stays as it is, and what it
-names as held stays held: so every version has `prepared`, with `part_id`, `resource` and `result` of each device.
+names as held stays held, each device as a whole: so every version has `prepared`, with `part_id`, `resource` and
+`result` of each device.
 """
 
 from __future__ import annotations
@@ -178,4 +179,5 @@ def _newer(raw: Raw) -> NewerRecord | None:
 
 
 def _known(entry: Raw) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if key in Prepared.__struct_fields__}
+    """All of the device: what it has of it is not known to be understood."""
+    return {key: entry[key] for key in ("result", "part_id", "resource") if key in entry}
