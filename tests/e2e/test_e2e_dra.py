@@ -4,7 +4,11 @@ to DRA and back while pods of both run."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +20,7 @@ from support.rig_cluster import RigCluster
 pytestmark = [pytest.mark.e2e]
 
 CLASS, BY_MEMORY = "gpu.nvidia.com", "gpu-memory.nodedevices.io"
+CHECK = Path(sys.executable).with_name("kubectl-nodedevices")
 PODS = ("old", "trainer", "plain", "giant")
 AGAIN_SECONDS = 600.0  # a kubelet tries a failed prepare again after 60 to 90 s
 LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
@@ -108,6 +113,15 @@ def nodes(cluster: RigCluster, pod: str) -> list[str]:
     return found
 
 
+def links(cluster: RigCluster) -> dict[tuple[str, str], tuple[str, str]]:
+    """Status and detail of what `kubectl nodedevices check` finds, by node and link."""
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubectl.kubeconfig)}
+    command = [CHECK, "check", "--all", "-o", "json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout, done.stderr
+    return {(it["node"], it["link"]): (it["status"], it["detail"]) for it in json.loads(done.stdout)["items"]}
+
+
 def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_there_and_back(
     by_dra: RigCluster,
 ) -> None:
@@ -135,6 +149,16 @@ def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_the
     rig.pod("plain", rig.b, {GPU: 1})  # by the operator's DeviceClass
     assert len(nodes(rig, "plain")) == len(CONTROL) + 1
     claim(rig, "giant", f'{memory}.compareTo(quantity("1000Gi")) >= 0')
+    rig.until(
+        "check names the claim that no device satisfies", lambda: links(rig)["<cluster>", "claims"][0] == "warning"
+    )
+    seen = links(rig)
+    assert "giant: ResourceClaim giant is not allocated: " in seen["<cluster>", "claims"][1]
+    assert seen["<cluster>", f"class {CLASS}"] == ("ok", f"for {GPU}")
+    assert [seen[rig.b, link] for link in ("slices", "claims")] == [
+        ("ok", f"published: {GPU}: 3"),
+        ("ok", "no pod waits for its claim to be prepared"),
+    ]
 
     rig.kubectl.delete("pod", "old", namespace=NAMESPACE)
     rig.until("its GPU is in a slice, too", lambda: len(published(rig)) == 4)
