@@ -242,10 +242,10 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
 
 
 def _without_names(changes: IdChanges, ids: IdEffect, node: NodeRecord) -> str:
-    by_dra = [resource.name for resource in ids.resources if resource.by == "dra" and resource.formerly]
     if changes.api != "DRA":
         return ""
-    return without_names(changes.switched if ids.unknown else by_dra, node.kubelet)
+    known = [resource.name for resource in ids.resources if resource.by == "dra"]
+    return without_names(changes.switched if ids.unknown else known, node.kubelet, by_memory=changes.by_memory)
 
 
 def _suppliers(then: Configuration, sections: Iterable[str]) -> tuple[str, ...]:

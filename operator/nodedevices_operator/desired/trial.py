@@ -11,7 +11,7 @@ or got the device after its fault was known, is not checked.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from msgspec import Struct
@@ -31,7 +31,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 SECTIONS = ("serving", "resources", "sharing", "partitions")  # that decide names and ids
 MAX_NAMES = 5  # of resources, said
 SHARES_OF_MEMORY = "nodedevices.io/gpu-memory"  # of sharing by memory, without rename
-WHOLE = "none"  # Sharing.strategy
+WHOLE, MEMORY = "none", "memory"  # Sharing.strategy
 MAX_PODS = 5  # named
 APIS = {"DRA": "DRA", "DevicePlugin": "the device plugin API"}  # serving.api
 DRA_SINCE = (1, 34)  # Kubernetes that has resource.k8s.io/v1
@@ -93,7 +93,7 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
         return Preview(f"could not be combined with the other policies: {trial.misfit}")
     changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
     ids = id_changes(record, trial.now, trial.then) if changes else IdChanges()
-    by_name = without_names(ids.switched, kubelet) if ids.api == "DRA" else ""
+    by_name = without_names(ids.switched, kubelet, by_memory=ids.by_memory) if ids.api == "DRA" else ""
     details = [ids.text(), no_dra(ids, kubelet) or by_name]
     if "expect" in trial.changes:
         details += lacking(understood(trial.then).sections.expect, record.devices).values()
@@ -123,10 +123,12 @@ def _refusal(answers: Mapping[Action, ActionAnswer], action: Action) -> str:
 
 # --- names and their ids ---------------------------------------------------------------------------------------------
 class IdChanges(Struct, frozen=True):
-    """What may change on one node. `switched`: of the names those that would be served by another `api`."""
+    """What may change on one node. `switched`: of the names those that would be served by another `api`; `by_memory`:
+    of these the shares of memory."""
 
     names: tuple[str, ...] = ()  # of resources
     switched: tuple[str, ...] = ()
+    by_memory: frozenset[str] = frozenset()
     api: str = ""
     pods: tuple[str, ...] = ()  # namespace/name of those that hold devices by these names
     pods_known: bool = True  # whether these are all
@@ -152,8 +154,9 @@ def id_changes(record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[
         return IdChanges()
     before = understood(now).sections
     api = after.sections.serving.api if after.sections.serving.api != before.serving.api else ""
-    switched = _switched(record, after.sections, present) if api else set()
-    names = _names(before, after.sections, present) | switched
+    names = _names(before, after.sections, present)
+    switched = _switched(record, after.sections, present | names) if api else set()
+    names |= switched
     by_claims = any(resource.managed_by == "dra" and resource.name in names for resource in record.resources)
     pods = {
         f"{holder.namespace}/{holder.pod}"
@@ -163,13 +166,23 @@ def id_changes(record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[
         if (holder.resource in names & present or (holder.claim and by_claims)) and is_pod(holder.namespace, holder.pod)
     }
     complete = record.is_true(HOLDERS_KNOWN) and not any(device.unlisted for device in record.devices)
-    return IdChanges(tuple(sorted(names)), tuple(sorted(switched)), api, tuple(sorted(pods)), complete)
+    by_memory = frozenset(offered[-1] for _, strategy, offered in _shared(after.sections.sharing) if strategy == MEMORY)
+    return IdChanges(
+        names=tuple(sorted(names)),
+        switched=tuple(sorted(switched)),
+        by_memory=by_memory & switched,
+        api=api,
+        pods=tuple(sorted(pods)),
+        pods_known=complete,
+    )
 
 
-def _switched(record: NodeDevicesRecord, after: Resolved, present: set[str]) -> set[str]:
-    """Return the names that would be served by the other API, as far as it is known: DRA carries no shares."""
+def _switched(record: NodeDevicesRecord, after: Resolved, names: set[str]) -> set[str]:
+    """Return the names that would be served by the other API, as far as it is known: DRA carries no computing power."""
     if after.serving.api == "DRA":
-        return present - {name for *_, offered in _shared(after.sharing) for name in offered}
+        rules = _shared(after.sharing)
+        with_cores = (offered[1:] for rule, _, offered in rules if rule.cores or rule.core_resource is not None)
+        return names.difference(*with_cores)
     return {resource.name for resource in record.resources if resource.managed_by == "dra"}
 
 
@@ -182,15 +195,20 @@ def no_dra(ids: IdChanges, kubelet: str) -> str:
     return f"serving.api: DRA needs Kubernetes {_dotted(DRA_SINCE)} or later, and the kubelet is {kubelet}"
 
 
-def without_names(names: Sequence[str], kubelet: str) -> str:
+def without_names(names: Iterable[str], kubelet: str, *, by_memory: Set[str]) -> str:
     """Return for people what pods lose that request these names without a claim, once DRA serves them on a node with
-    this version of Kubernetes; empty: nothing. Older servers drop DeviceClass.spec.extendedResourceName (KEP-5004)."""
-    version = _version(kubelet)
-    if not names or (version is not None and version >= BY_NAME_SINCE):
-        return ""
-    since = _dotted(BY_NAME_SINCE)
+    this version of Kubernetes; empty: nothing. Older servers drop DeviceClass.spec.extendedResourceName (KEP-5004), and
+    the class of shares of memory has none."""
+    version, since = _version(kubelet), _dotted(BY_NAME_SINCE)
     why = f" (kubelet {kubelet}; that needs {since})" if version else f", unless its kubelet is {since} or later"
-    return f"pods that request {some(names, MAX_NAMES)} without a claim get none of this node{why}"
+    kept = version is not None and version >= BY_NAME_SINCE
+    lost = [name for name in names if name not in by_memory and not kept]
+    parts = {why: lost, " (amounts of memory need one)": [name for name in names if name in by_memory]}
+    return "; ".join(
+        f"pods that request {some(of_them, MAX_NAMES)} without a claim get none of this node{reason}"
+        for reason, of_them in parts.items()
+        if of_them
+    )
 
 
 def _version(kubelet: str) -> tuple[int, ...] | None:
@@ -221,7 +239,7 @@ def _shared(sharing: Sharing) -> list[tuple[SharedResource, str, tuple[str, ...]
     for rule in sharing.resources:
         strategy = sharing.strategy_of(rule)
         usual = f"{rule.name}.shared" if sharing.rename_by_default else rule.name
-        usual = SHARES_OF_MEMORY if strategy == "memory" and not sharing.rename_by_default else usual
+        usual = SHARES_OF_MEMORY if strategy == MEMORY and not sharing.rename_by_default else usual
         cores = () if rule.core_resource is None else (rule.core_resource,)
         found.append((rule, strategy, (rule.name, *cores, rule.rename or usual)))
     return found

@@ -113,13 +113,15 @@ def claimant(pod: str) -> dict[str, Any]:
         {"resources": {"exclude": ["GPU-0"]}},
         f"ids of nvidia.com/gpu; held by ml/t: {KEPT}",
     ),
-    (node(), {"sharing": sharing(2)}, TO_DRA, ""),
+    (node(), {"sharing": sharing(2)}, TO_DRA, "nvidia.com/gpu by DRA"),
+    (node(), {}, {**TO_DRA, "sharing": of_memory()}, "nodedevices.io/gpu-memory, nvidia.com/gpu by DRA"),
     (
-        node(resources=[resource(8, 8), resource(8, 8, "nvidia.com/mig-1g.10gb")]),
+        node(),
         {},
-        {**TO_DRA, "sharing": sharing(2)},
-        "nvidia.com/mig-1g.10gb by DRA; ids of nvidia.com/gpu",
+        {**TO_DRA, "sharing": of_memory(coreResource="tencent.com/vcuda-core", rename="a.io/mem")},
+        "nvidia.com/gpu by DRA; ids of a.io/mem, tencent.com/vcuda-core",
     ),
+    (node(), {}, {**TO_DRA, "sharing": of_memory(cores=True)}, f"{GPU} by DRA; ids of nodedevices.io/gpu-memory"),
     (node(), TO_DRA, TO_DRA, ""),
     (node(), {}, BACK, ""),
 )
@@ -146,6 +148,15 @@ def test_where_the_server_drops_the_name_a_dry_run_says_who_loses_it(kubelet: st
     details = "; ".join(filter(None, (f"{GPU} by DRA", text)))
     assert changes({}, TO_DRA, resource(8, 8)) == f"would change serving ({details})"
     assert changes(TO_DRA, BACK, resource(8, 8, by="dra")) == f"would change serving ({GPU} by the device plugin API)"
+
+
+def test_shares_of_memory_are_for_claims_alone_on_every_version() -> None:
+    then = {**TO_DRA, "sharing": of_memory()}
+    trial = Trial(changes=("serving", "sharing"), then=then)
+    assert preview(trial, node(), (), "v1.37.2").changes == (
+        "would change serving, sharing (nodedevices.io/gpu-memory, nvidia.com/gpu by DRA; pods that request "
+        "nodedevices.io/gpu-memory without a claim get none of this node (amounts of memory need one))"
+    )
 
 
 def test_what_changes_no_id_says_nothing() -> None:
