@@ -28,7 +28,6 @@ _WIRE_NAMES = {
     "memory_mib": "memoryMiB",
     "node_uid": "nodeUID",
     "pci_bus_id": "pciBusID",
-    "pod_uid": "podUID",
 }
 
 

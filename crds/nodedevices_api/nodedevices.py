@@ -354,7 +354,6 @@ class Holder(Loose):
 
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
-    pod_uid: Uid | None = optional("The pod's uid, if known.")
     container: Annotated[str, StringConstraints(max_length=63)] = Field(description="Name of the container.")
     resource: Annotated[str, StringConstraints(max_length=317)] | None = optional(
         "Extended resource of the allocation."

@@ -51,7 +51,6 @@ def whole_report() -> dict[str, Any]:
                     {
                         "namespace": "team-a",
                         "pod": f"{index:03}-{number:02}-{'train' * 8}",
-                        "podUID": "8d0a7e2c-1111-2222-3333-444455556666",
                         "container": "main",
                         "resource": "nvidia.com/gpu",
                         "since": stamp(-number, micro=True),

@@ -173,7 +173,7 @@ def faults(record: NodeDevicesRecord) -> frozenset[tuple[str, str, str, str]]:
             for holder in part.holders:
                 health = holder.health or part.health
                 if health.state != HEALTHY:
-                    found.add((part.id, health.state, health.reason, holder.uid or f"{holder.namespace}/{holder.pod}"))
+                    found.add((part.id, health.state, health.reason, f"{holder.namespace}/{holder.pod}"))
     return frozenset(found)
 
 

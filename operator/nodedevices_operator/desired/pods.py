@@ -193,14 +193,12 @@ def match_holder(pod: Mapping[str, Any] | None, holding: Holding, scope: Scope) 
     node that the entry is from."""
     if pod is None:
         return HolderMatch.NO
-    metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
+    spec, status = (pod.get(key) or {} for key in ("spec", "status"))
     holder = holding.holder
     if not on_node(pod, scope.node) or finished(pod) or not _requests(spec, status, holder):
         return HolderMatch.NO
     if not holder.claim and holder.resource not in scope.resources:
         return HolderMatch.NO
-    if holder.uid:
-        return HolderMatch.YES if metadata.get("uid") == holder.uid else HolderMatch.NO
     listed = _listed_ids(status, holder)
     if listed:
         held = {identity.split("::")[0] for identity in holding.ids} | holding.ids

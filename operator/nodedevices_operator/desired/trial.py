@@ -110,7 +110,7 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
     for eviction in evictions(record, section):
         holder, health = eviction.holding.holder, eviction.holding.health
         pod = f"{holder.namespace}/{holder.pod}"
-        action = Action(health.since, record.name, EVICT, f"{pod}/{holder.uid}", health.reason)
+        action = Action(health.since, record.name, EVICT, f"{pod}/", health.reason)
         kept = ON_OFFER if on_offer(record, eviction.holding, taints if wanted is None else (wanted.taint,)) else ""
         due.append(Eviction(action, pod, int(eviction.grace.total_seconds()), kept))
     return Preview(changes, taint, tuple(due))

@@ -20,7 +20,6 @@ from nodedevices_operator.desired.conditions import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.extender.shares import NodeShares, PodRequest, pod_key, read, requests_of
 from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabulate
 
-MIRROR = "kubernetes.io/config.mirror"  # a static pod's uid, as the kubelet has it
 MAX_ENDED = 256  # pods of one node that are remembered after their end
 MAX_REQUESTS = 4096  # different ones of pods, each kept once
 SECONDS_DIGITS = 14  # of a time; metav1.Time has no fractions
@@ -98,7 +97,6 @@ class SharesCache:
         requests = requests_of(raw, resources)
         if not requests:
             return None
-        uid = str(mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
         conditions = status.get("conditions")
         scheduled = next(
             (
@@ -109,7 +107,7 @@ class SharesCache:
             "",
         )
         return BoundPod(
-            order=(_moment(scheduled), arrival, _moment(metadata.get("creationTimestamp")), uid),
+            order=(_moment(scheduled), arrival, _moment(metadata.get("creationTimestamp")), _uid(raw)),
             key=pod_key(str(metadata.get("namespace", "")), str(metadata.get("name", ""))),
             node=intern(str(node)),
             requests=_one_of_equals(tuple(requests.items())),
@@ -127,15 +125,14 @@ class SharesCache:
         if known is None or known.requests != pod.requests:
             of_node[pod.uid] = pod
             self._forget(pod.node, pod.requests)
-        self.bound(str(mapping(raw.get("metadata")).get("uid", "")))
+        self.bound(pod.uid)
 
     def remove_pod(self, raw: Raw) -> None:
         self._arrivals += 1
         self._end(raw)
 
     def _end(self, raw: Raw) -> None:
-        metadata, node = mapping(raw.get("metadata")), str(mapping(raw.get("spec")).get("nodeName", ""))
-        uid = str(mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
+        uid, node = _uid(raw), str(mapping(raw.get("spec")).get("nodeName", ""))
         of_node = self._pods.get(node, {})
         pod = of_node.pop(uid, None)
         if pod is None:
@@ -230,6 +227,10 @@ class SharesCache:
 def _one_of_equals(requests: tuple[tuple[str, PodRequest], ...]) -> Mapping[str, PodRequest]:
     """The same value for all pods that request the same."""
     return dict(requests)
+
+
+def _uid(pod: Raw) -> str:
+    return str(mapping(pod.get("metadata")).get("uid", ""))
 
 
 def _moment(time: object) -> int:

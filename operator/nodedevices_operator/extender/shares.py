@@ -32,7 +32,6 @@ class HeldShares(Struct, frozen=True):
     pod: str  # namespace/name
     container: str
     shares: int
-    uid: str  # "": not known
     cores: int  # percent of the device's computing power; 0: not known
 
 
@@ -163,7 +162,6 @@ def _holders(part: Raw, resource: str) -> Iterator[HeldShares]:
                 pod=pod_key(str(holder.get("namespace", "")), str(holder.get("pod", ""))),
                 container=intern(str(holder.get("container", ""))),
                 shares=shares,
-                uid=str(holder.get("podUID") or ""),
                 cores=_count(holder.get("cores")),
             )
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from nodedevices_common.pod_requests import INIT, WHOLE, Demand, choose
 
-from nodedevices_operator.extender.shares import HeldShares, MemoryResource, PodRequest, Steps
+from nodedevices_operator.extender.shares import MemoryResource, PodRequest, Steps
 
 ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
 LONG_AGO = -1  # before everything whose order is known
@@ -255,9 +255,9 @@ def tabulate(resource: MemoryResource, pods: Collection[BoundPod], ended: Collec
     cores = _cores(resource)
     for device in resource.devices:
         for held in device.holders:
-            if _there(held, there) or held.pod in gone:
+            if held.pod in there or held.pod in gone:
                 holding.setdefault(held.pod, {})[held.container] = device.id
-            if not _there(held, there) and device.offered:
+            if held.pod not in there and device.offered:
                 at = gone[held.pod].at if held.pod in gone else LONG_AGO
                 returns.append((at, device.id, held.shares, held.cores * device.total))
     for key, containers in holding.items():
@@ -280,11 +280,6 @@ def _cores(resource: MemoryResource) -> Cores | None:
         if device.cores_held is not None
     }
     return Cores(left, {device.id: device.total for device in resource.devices}) if left else None
-
-
-def _there(held: HeldShares, pods: Mapping[str, BoundPod]) -> bool:
-    pod = pods.get(held.pod)
-    return pod is not None and (not held.uid or held.uid == pod.uid)
 
 
 Return = tuple[int, str, int, int]  # when (as BoundPod's arrival), device, shares, computing power as in Cores

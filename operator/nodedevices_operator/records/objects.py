@@ -48,7 +48,6 @@ class HolderRecord:
     pod: str
     container: Interned
     since: str
-    uid: Annotated[str, At("podUID")] = ""  # "": the agent does not know it
     resource: Interned = ""
     claim: str = ""
     ids: tuple[str, ...] = ()

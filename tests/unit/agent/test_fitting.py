@@ -17,7 +17,6 @@ def holders(count: int, name: str = "train") -> list[dict[str, Any]]:
         {
             "namespace": "team-a",
             "pod": f"{name}-{number:04}-abcde",
-            "podUID": "8d0a7e2c-1111-2222-3333-444455556666",
             "container": "main",
             "resource": "nvidia.com/gpu",
             "since": f"2026-11-21T11:00:00.{count - number:06}Z",

@@ -28,7 +28,7 @@ def device(**more: Any) -> SharedDevice:
 
 
 def test_a_report_is_read_with_every_field() -> None:
-    held = holder("train", 10, container="main", cores=40) | {"podUID": "u-1"}
+    held = holder("train", 10, container="main", cores=40)
     one = gpu(0, 24, held, cores_held=40, truncated=2)
     part = gpu(7, 10, holder("serve", 4)) | {"id": "MIG-1"}
     whole = {"id": "GPU-1", "name": "gpu-1", "index": 1, "health": {"state": "Healthy"}, "partitions": [part]}
@@ -61,7 +61,7 @@ def test_a_report_is_read_with_every_field() -> None:
                         held=10,
                         free=14,
                         offered=True,
-                        holders=(HeldShares("default/train", "main", 10, "u-1", 40),),
+                        holders=(HeldShares("default/train", "main", 10, 40),),
                         truncated=True,
                         missing=False,
                         cores_held=40,
@@ -73,7 +73,7 @@ def test_a_report_is_read_with_every_field() -> None:
                         held=4,
                         free=6,
                         offered=True,
-                        holders=(HeldShares("default/serve", "main", 4, "", 0),),
+                        holders=(HeldShares("default/serve", "main", 4, 0),),
                     ),
                 ),
             )
@@ -148,7 +148,7 @@ def test_a_partition_is_in_service_and_present_as_itself_and_its_device_are(brok
 def test_holders_of_other_resources_hold_none() -> None:
     other, none = holder("other", 3, resource="example.com/other"), holder("none", 0)
     [found] = shared(gpu(0, 24, other, none, holder("mine", 4)))
-    assert [(each.pod, each.shares, each.uid, each.cores) for each in found.holders] == [("default/mine", 4, "", 0)]
+    assert [(each.pod, each.shares, each.cores) for each in found.holders] == [("default/mine", 4, 0)]
 
 
 def test_unlisted_holders_are_counted_where_the_list_is_cut_and_a_reason_without_count_withholds_nothing() -> None:

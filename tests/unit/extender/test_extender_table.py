@@ -160,23 +160,7 @@ def test_a_container_beside_one_that_holds_has_its_place_and_who_cannot_be_place
     assert free(cache(node_devices("n1", gpu(0, 24, held=10)), pod("lost", 16, node="n1"))) == [14]
 
 
-def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_one_and_a_static_pod_has_its_kubelets_uid() -> None:
-    earlier = holder("same", 10) | {"podUID": "another"}
-    known = cache(node_devices("n1", gpu(0, 24, earlier), gpu(1, 10)), pod("same", 10, node="n1"))
-    assert free(known) == [24, 0]
-    mirror = pod("static", 10, node="n1")
-    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
-    known = cache(node_devices("n1", gpu(0, 24, holder("static", 10) | {"podUID": "hash"})), mirror)
-    assert free(known) == [14]
-
-
-def test_who_follows_one_of_its_name_has_its_own_place_and_an_init_containers_stays_with_its_pod() -> None:
-    first, second = pod("same", 10, node="n1"), pod("same", 10, node="n1")
-    second["metadata"]["uid"] = "another"
-    known = cache(node_devices("n1", gpu(0, 24, holder("same", 10) | {"podUID": "uid-same"}), gpu(1, 10)), first)
-    known.remove_pod(first)
-    known.observe_pod(second)
-    assert free(known) == [24, 0]
+def test_an_init_containers_place_stays_with_its_pod() -> None:
     held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
     assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6))), held)) == [14]
     half = pod("half", container("one", 4), container("two", 4), init=[container("fetch", 10)], node="n1")

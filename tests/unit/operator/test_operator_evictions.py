@@ -388,7 +388,7 @@ async def test_a_pod_is_not_evicted_by_a_resource_that_its_node_is_not_granted(o
     pod = raw_pod()
     pod["spec"]["containers"] = [{"name": "main", "resources": {"limits": {name: "1"}}}]
     one.kube.put(POD, pod)
-    claimed = record(device(0, "Unhealthy", "Xid79", holders=[holder(resource=name, podUID=pod["metadata"]["uid"])]))
+    claimed = record(device(0, "Unhealthy", "Xid79", holders=[holder(resource=name)]))
     assert (await one.run(claimed)).reason == "InSync"
     assert (one.tries, one.gate.proposed[EVICT]) == (0, ())
 

@@ -193,8 +193,8 @@ async def test_a_pod_is_not_marked_by_a_resource_that_its_node_is_not_granted(na
     world = await World().begin()
     bystander = world.kube.objects[names.pod_path("ml", BYSTANDER)]
     before = str(bystander)
-    claims = [holder(BYSTANDER, resource=name), holder(BYSTANDER, resource=name, podUID=f"uid-{BYSTANDER}")]
-    await world.report(LIAR, lost(0, holder("on-liar"), *claims), resources=[resource(1, 1, name or "x")])
+    claim = holder(BYSTANDER, resource=name)
+    await world.report(LIAR, lost(0, holder("on-liar"), claim), resources=[resource(1, 1, name or "x")])
     assert world.condition(LIAR) == ("False", "Xid79"), "who does hold it"
     assert str(world.kube.objects[names.pod_path("ml", BYSTANDER)]) == before
     assert not [path for _, path, _ in world.kube.writes if BYSTANDER in path]
@@ -209,10 +209,9 @@ HEALTH = st.fixed_dictionaries(
 )
 HOLDERS = st.lists(
     st.builds(
-        lambda node, since, uid, resource: holder(f"on-{node}", since=since, podUID=uid, resource=resource),
+        lambda node, since, resource: holder(f"on-{node}", since=since, resource=resource),
         NODES,
         TIMES,
-        st.sampled_from(["", f"uid-on-{LIAR}", f"uid-on-{NEIGHBOUR}", f"uid-{BYSTANDER}"]),
         st.sampled_from([GPU, "cpu", "memory", "", MEMORY, "example.com/x"]),
     ),
     max_size=3,

@@ -46,8 +46,6 @@ def allocated(identity: str, name: str = GPU) -> dict[str, Any]:
     (pod(status={"phase": "Failed"}), {}, HolderMatch.NO),
     (pod(spec={"containers": [{"name": "main"}]}), {}, HolderMatch.NO),
     (pod(spec={"containers": [{"name": "side", "resources": {"limits": {GPU: "1"}}}]}), {}, HolderMatch.NO),
-    (pod(), {"podUID": "pod-uid"}, HolderMatch.YES),
-    (pod(), {"podUID": "other"}, HolderMatch.NO),
     (pod(status=allocated("GPU-3")), {}, HolderMatch.YES),
     (pod(status=allocated("GPU-3::7")), {"ids": ["GPU-3::7"]}, HolderMatch.YES),
     (pod(status=allocated("GPU-4")), {}, HolderMatch.NO),
