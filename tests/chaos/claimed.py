@@ -7,7 +7,7 @@ driver's record, the kubelet's PodResources, and the device nodes in the contain
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from chaos.machines import DEVICES
 from chaos.model import NodePlan, Plan
@@ -17,7 +17,10 @@ from nodedevices_common.devices import grouped
 Container = tuple[str, str]  # pod, container
 Devices = frozenset[tuple[str, str]]  # claim, device's name
 CLAIM = "claim:"  # and its name, where a resource's name stands; alone: no claim's yet, in a slice
+Granted = Mapping[tuple[str, str], Sequence[str]]  # claim, device's name -> its id, or those of its shares
 ENDED = ("Succeeded", "Failed")
+# A policy has changed between allocation and prepare, or the shares of one request are of several devices.
+SHARED_OTHERWISE = ("whose shares are of", "which is not shared", "is free, and the claim has", "of one device")
 
 
 def class_name(resource: str) -> str:
@@ -39,22 +42,25 @@ def devices_of(pod: PodSeen, claims: Mapping[str, ClaimSeen]) -> dict[str, Devic
     }
 
 
-def ids(devices: Devices, granted: Mapping[tuple[str, str], str]) -> Ids:
+def ids(devices: Devices, granted: Granted) -> Ids:
     """Ids of the devices, by what the driver's records have said."""
-    return frozenset((CLAIM + claim, granted[claim, name]) for claim, name in devices if (claim, name) in granted)
+    return frozenset((CLAIM + claim, id_) for claim, name in devices for id_ in granted.get((claim, name), ()))
 
 
 def recorded(node: NodeSeen) -> list[tuple[Container, Ids]]:
     return [
-        ((f"the record of {each.claim}", ""), frozenset((CLAIM + each.claim, id_) for id_ in each.devices.values()))
+        (
+            (f"the record of {each.claim}", ""),
+            frozenset((CLAIM + each.claim, id_) for some in each.devices.values() for id_ in some),
+        )
         for each in node.records
     ]
 
 
-def free(node: NodeSeen, granted: Mapping[tuple[str, str], str]) -> Ids:
+def free(node: NodeSeen, granted: Granted) -> Ids:
     """What a claim could get by the slices."""
     named = {part.get("name", ""): part["id"] for part in node.shown.get("status", {}).get("devices", ())}
-    known = set(named.values()) | set(granted.values())
+    known = set(named.values()) | {id_.partition("::")[0] for some in granted.values() for id_ in some}
     found = (each.uuid if each.uuid in known else named.get(each.name, "") for each in node.published)
     return frozenset((CLAIM, id_) for id_ in found if id_)
 
@@ -129,7 +135,7 @@ def slices_are_what_is_offered(node: NodeSeen, plan: NodePlan) -> list[str]:
     numbers = {each["name"]: each for each in status.get("resources", ()) if each["managedBy"] == "dra"}
     fit: dict[str, int] = defaultdict(int)
     for each in node.published:
-        fit[each.resource] += not each.tainted
+        fit[each.resource] += 0 if each.tainted else each.shares
     found = [
         f"{node.name}: {name}: the slices have {fit.get(name, 0)}, NodeDevices {healthy}"
         for name in sorted({*fit, *numbers})
@@ -165,7 +171,7 @@ def every_pod_runs_or_says_why(seen: Seen) -> list[str]:
             continue
         here = {each.name for each in seen.nodes[pod.node].published}
         devices = {name for claim in wanted if claim in seen.claims for _, name in seen.claims[claim].devices}
-        if devices <= here:
+        if devices <= here and not any(why in pod.refused for why in SHARED_OTHERWISE):
             found.append(f"{pod.name} does not run, and its {sorted(devices)} are in slices: {pod.refused}")
         elif not pod.refused:
             found.append(f"{pod.name} does not run, and no Event says why")

@@ -22,6 +22,7 @@ import yaml
 from chaos.machines import EXTRA, NODES, PROFILES
 from chaos.seen import ClaimSeen, Holder, NodeSeen, PodSeen, Process, Published, Record, Seen
 from cluster.rig import versions
+from nodedevices_common.quantity import whole_units
 from support import cluster_provider, installing, overlay
 from support.cluster import BASE_POLICY, HEALTHY, HOLD_DOWN_SECONDS, NAMESPACE, SYSTEM
 from support.driver_root import NODES as GPU_NODES
@@ -176,7 +177,10 @@ def claim_seen(claim: Mapping[str, Any]) -> ClaimSeen:
 def published(device: Mapping[str, Any]) -> Published:
     said = {name: value.get("string", "") for name, value in device.get("attributes", {}).items()}
     tainted = any(each["effect"] != "None" for each in device.get("taints", ()))
-    return Published(device["name"], said.get("resource", ""), said.get("uuid", ""), tainted)
+    amounts = device.get("capacity", {}).values() if device.get("allowMultipleAllocations") else ()
+    policies = [(each["value"], each["requestPolicy"]["default"]) for each in amounts]
+    shares = max((whole_units(value) // whole_units(one) for value, one in policies if one != "0"), default=1)
+    return Published(device["name"], said.get("resource", ""), said.get("uuid", ""), tainted, shares)
 
 
 def _node(rig: RigCluster, name: str, node: Mapping[str, Any], shown: Mapping[str, Any]) -> NodeSeen:

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from chaos.claimed import SHARED_OTHERWISE
+
 LEVELS = ("warning", "error", "critical")
 # A row's reason counts for so long after the step: informers of Kubernetes try again twice a minute in the end.
 SECONDS = 90.0
@@ -113,7 +115,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "claim refused: prepare",
         parts=("agent",),
-        more="does not offer|about to stop|goes to no new pod|is not on this",
+        more="|".join(("does not offer|about to stop|goes to no new pod|is not on this", *SHARED_OTHERWISE)),
     ),
     Row("device classes are not kept", API, ("operator",), more=AWAY),
     # --- a busy machine, whose disk lets them wait; they are compared again later ---

@@ -7,7 +7,7 @@ a device that leaves a running container is found, and which partition is of whi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,7 +49,7 @@ class History:
     init: frozenset[Container] = frozenset()
     ran: frozenset[str] = frozenset()  # pods that were seen Running
     claimed: Mapping[Container, claimed.Devices] = field(default_factory=dict)  # as their claims were allocated
-    granted: Mapping[tuple[str, str], str] = field(default_factory=dict)  # claim, device's name -> id, by the records
+    granted: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)  # claimed.Granted, by the records
     indices: Mapping[tuple[str, str], str] = field(default_factory=dict)  # node, device node -> device
 
 
@@ -85,10 +85,10 @@ def remember(history: History, seen: Seen) -> History:
         granted={
             **history.granted,
             **{
-                (record.claim, name): id_
+                (record.claim, name): ids
                 for node in seen.nodes.values()
                 for record in node.records
-                for name, id_ in record.devices.items()
+                for name, ids in record.devices.items()
             },
         },
         mib=mib,
@@ -214,7 +214,9 @@ class Claim:
             return False
         if self.part == other.part and self.resource.startswith(CLAIM) and other.resource.startswith(CLAIM):
             # Containers may share a claim, and a device that one has is still in a slice.
-            return self.resource != other.resource and CLAIM not in (self.resource, other.resource)
+            if self.resource == other.resource or CLAIM in (self.resource, other.resource):
+                return False
+            return self.form != other.form or self.form == "whole" or bool(self.ids & other.ids)
         shared = self.part == other.part and self.resource == other.resource and self.form == other.form != "whole"
         return not shared or bool(self.ids & other.ids)
 

@@ -7,7 +7,7 @@ records and the device nodes in the containers. NodeDevices and the Nodes are wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class Record:
 
     claim: str
     uid: str
-    devices: Mapping[str, str]  # name in the slices -> id
+    devices: Mapping[str, Sequence[str]]  # name in the slices -> its id, or those of shares
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Published:
     resource: str
     uuid: str
     tainted: bool = False
+    shares: int = 1  # how many claims can have it
 
 
 @dataclass(frozen=True)

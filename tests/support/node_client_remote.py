@@ -205,13 +205,12 @@ def records() -> list[dict[str, Any]]:
     for file in RECORDS.glob("*.json"):
         with contextlib.suppress(FileNotFoundError):  # released meanwhile
             said = json.loads(file.read_text())
-            found.append(
-                {
-                    "claim": said["name"],
-                    "uid": said["uid"],
-                    "devices": {each["result"]["device"]: each["part_id"] for each in said["prepared"]},
-                }
-            )
+            devices: dict[str, list[str]] = {}
+            for each in said["prepared"]:
+                unit = f"{each['unit']}." if each.get("unit") else ""
+                shares = [f"{each['part_id']}::{unit}{number}" for number in each.get("shares", ())]
+                devices.setdefault(each["result"]["device"], []).extend(shares or [each["part_id"]])
+            found.append({"claim": said["name"], "uid": said["uid"], "devices": devices})
     return found
 
 

@@ -38,6 +38,7 @@ from nodedevices_plugin.offering.changes import bound_to
 from nodedevices_plugin.sharing.base import merged
 
 Records = Mapping[str, Record]  # by the claim's UID
+DROPPED_SECONDS = 5.0  # after which a kubelet that has called unprepare lists the claim no more
 
 
 class _Offered(Struct, frozen=True, kw_only=True):
@@ -130,10 +131,11 @@ class ClaimOffer:
             self._released = (*self._released, (before, time.monotonic()))
             self._records = {key: record for key, record in self._records.items() if key != uid}
 
-    def released(self, since: float) -> tuple[Record, ...]:
-        """Return what was released since then (time.monotonic()), and forget the rest."""
+    def released(self, taken: float) -> tuple[Record, ...]:
+        """Return what a List of PodResources may show that was called then (time.monotonic()), although it was
+        released; forget the rest. A kubelet drops a claim when it has our answer."""
         with self._granting:
-            self._released = tuple(entry for entry in self._released if entry[1] >= since)
+            self._released = tuple(entry for entry in self._released if entry[1] + DROPPED_SECONDS >= taken)
             return tuple(record for record, _ in self._released)
 
     def edits(self, record: Record) -> dict[str, ContainerEdits]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from nodedevices_api.withheld import NO_FREE_CLIENTS
-from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
-from nodedevices_plugin.claims.request import Result
-from nodedevices_plugin.model import DRA_DRIVER, Api, Holder
+from nodedevices_plugin.claims.offer import ClaimOffer
+from nodedevices_plugin.claims.records import DraFacts, Prepared, Record, decode, encode
+from nodedevices_plugin.claims.request import Claim, Result
+from nodedevices_plugin.model import DRA_DRIVER, Api, Holder, cuda_mps
 from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
+from nodedevices_plugin.vendors.nvidia.nodes import NEEDED
 from support.daemons import answers
 from support.facts import GIB, START, gpu, gpu_id, old
 from support.local import at_once
@@ -108,3 +111,20 @@ def test_a_gpu_with_as_many_claims_as_mps_takes_clients_is_left_out() -> None:
     [resource] = made.plan.resources
     reasons = {(entry.device_id, entry.blocked.reason) for entry in resource.ids if entry.blocked is not None}
     assert reasons == {(gpu_id(0), NO_FREE_CLIENTS)}
+
+
+def test_limits_that_a_driver_directory_brings_are_those_of_the_claim_also_when_it_is_prepared_again() -> None:
+    made = Node(*TWO, local=LOCAL).given(existing=frozenset(NEEDED))
+    made.given(mps=MpsFacts(statuses=answers({(GPU, 25): ""}), processes={GPU: DaemonProcess(answers=True)}))
+    rule = {"name": GPU, "replicas": 4}
+    by_mps = {"sharing": {"strategy": "mps", "resources": [rule], "failRequestsGreaterThanOne": False}}
+    made.now({"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["driver-directory"]}, **by_mps})
+    offer = ClaimOffer(nullcontext())
+    offer.use(made.plan, made.world.inventory, made.world.access.containers)
+    result = Result(request="gpu", device="gpu-1", share="s", consumed={"shares": "2"})
+    decided = offer.prepare(Claim(uid="u", namespace="ml", name="a", results=(result,)))
+    first = offer.edits(decided.record)["gpu"]
+    assert first.envs[cuda_mps.MEMORY_LIMIT] == f"0={32 * 1024}M"
+    assert first.envs[cuda_mps.THREAD_PERCENTAGE] == "50"
+    again = decode(encode(decided.record), uid="u")
+    assert offer.edits(again)["gpu"] == first

@@ -33,7 +33,7 @@ def claim(name: str, *devices: str, request: str = "some", **more: Any) -> Claim
 
 
 def record(name: str, *, uid: str = "", **devices: str) -> Record:
-    return Record(name, uid or f"uid-{name}", {key.replace("_", "-"): id_ for key, id_ in devices.items()})
+    return Record(name, uid or f"uid-{name}", {key.replace("_", "-"): id_.split() for key, id_ in devices.items()})
 
 
 def scene(*pods: PodSeen, claims: tuple[ClaimSeen, ...] = (), **of_node: Any) -> tuple[Seen, History]:
@@ -62,6 +62,19 @@ def test_a_claims_device_is_with_no_other_claim_and_no_container_of_the_plugin()
     assert twice(pod("p", "one"), pod("q"), holders=theirs, **own)
     assert twice(pod("q"), holders=theirs, records=records[:1], published=()), "prepared, and no container runs yet"
     assert twice(pod("p", "one"), offered=frozenset({(GPU, A)}), **own), "the plugin offers it"
+
+
+def test_claims_share_a_device_by_shares_of_one_kind_that_fit_into_it() -> None:
+    def shared(one: str, other: str) -> list[str]:
+        claims = (claim("one", "gpu-0"), claim("other", "gpu-0"))
+        records = (record("one", gpu_0=one), record("other", gpu_0=other))
+        return twice(pod("p", "one"), pod("q", "other"), claims=claims, records=records)
+
+    assert shared(f"{A}::0", f"{A}::1 {A}::2") == []
+    assert shared(f"{A}::1Gi.0", f"{A}::1Gi.1") == []
+    for wrong in (f"{A}::0", A, f"{A}::1Gi.0"):
+        assert shared(f"{A}::0", wrong), wrong
+    assert twice(pod("p", "one"), claims=(claim("one", "gpu-0"),), records=(record("one", gpu_0=f"{A}::0"),)) == []
 
 
 def test_what_the_plugin_gave_is_in_no_slice_and_no_part_of_a_claims_device_is() -> None:
@@ -137,6 +150,7 @@ def test_a_pod_that_does_not_run_says_why() -> None:
     assert end(waits, **bound), "its device is in a slice"
     refused = replace(waits, refused="the device gpu-0 goes to no new pod")
     assert end(refused, **bound)
+    assert end(replace(waits, refused="the claim was allocated all of gpu-0, whose shares are of 1Gi"), **bound) == []
     left_out: dict[str, Any] = {"published": FREE[1:], "shown": {"status": {"resources": [BY_DRA | {"healthy": 1}]}}}
     assert end(refused, **bound, **left_out) == []
     assert end(waits, **bound, **left_out), "nothing says why"
