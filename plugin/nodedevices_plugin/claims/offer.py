@@ -112,7 +112,7 @@ class ClaimOffer:
                 raise NotNowError(self.refuses)
             if decided.is_new:
                 decided = replace(decided, record=_with_added(decided.record, offered))
-                self._forget(claim.uid)
+                self._note_released(claim.uid)
                 self._records = {**self._records, claim.uid: decided.record}
         return decided
 
@@ -124,12 +124,12 @@ class ClaimOffer:
 
     def release(self, uid: str) -> None:
         with self._granting:
-            self._forget(uid)
+            self._note_released(uid)
+            self._records = {key: record for key, record in self._records.items() if key != uid}
 
-    def _forget(self, uid: str) -> None:
+    def _note_released(self, uid: str) -> None:
         if (before := self._records.get(uid)) is not None:
             self._released = (*self._released, (before, time.monotonic()))
-            self._records = {key: record for key, record in self._records.items() if key != uid}
 
     def released(self, taken: float) -> tuple[Record, ...]:
         """Return what a List of PodResources may show that was called then (time.monotonic()), although it was

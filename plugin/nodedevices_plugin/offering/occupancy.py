@@ -34,7 +34,7 @@ class HeldId(Struct, frozen=True, kw_only=True):
     holder: str = ""  # <namespace>/<pod>; "": not known
     claim: str = ""  # <namespace>/<name>, of a claim that a pod has
     key: str = ""
-    announced: bool = False  # by a ResourceSlice alone: a claim may be allocated it, or shares of it
+    any_shape: bool = False  # for the other API alone: a claim may be allocated it, or has it beside others
 
     @property
     def api(self) -> Api:
@@ -70,9 +70,9 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
     if not held:
         return ()
     wanted = {held_id.id for held_id in held}  # few, beside thousands of shares
-    announced = any(held_id.announced for held_id in held)
+    any_shape = any(held_id.any_shape for held_id in held)
     by_dra = {
-        schedulable.part_id for resource in shape.by(Api.DRA).resources if announced for schedulable in resource.ids
+        schedulable.part_id for resource in shape.by(Api.DRA).resources if any_shape for schedulable in resource.ids
     }
     offered = {
         (resource.api, DRA_DRIVER if resource.api is Api.DRA else resource.name, schedulable.id)
@@ -85,7 +85,7 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
         for held_id in held
         if (
             held_id.part_id not in by_dra
-            if held_id.announced
+            if held_id.any_shape
             else (held_id.api, held_id.driver or held_id.resource, held_id.id) not in offered
         )
     )

@@ -328,7 +328,7 @@ def _places(
     indices = world.active.effective.index_prefix is not None
     now = stage_places.given_now(inventory, vendors, indices=indices)
     new = granted(world, start.inputs)
-    held_now = None if holding.held is None else [held_id for held_id in holding.held if not held_id.announced]
+    held_now = None if holding.held is None else [held_id for held_id in holding.held if held_id.key]
     given = stage_places.remembered(world.known.given, held_now, new, was=world.known.given_now, now=now)
     taken = stage_places.taken(
         owned,

@@ -90,6 +90,7 @@ def held(
     claims that were prepared, init containers' too, and devices that a claim may be allocated now."""
     found: dict[tuple[str | None, str, str, str], HeldId] = {}
     taken: set[tuple[str | None, str]] = set()
+    administered = {pair for record in dra.records.values() for pair in record.administered}
 
     def add(resource: str | None, id_: str, holder: str, claim: str = "") -> None:
         for part in _parts(resource, id_, index, given):
@@ -107,6 +108,7 @@ def held(
                 holder=holder,
                 claim=claim,
                 key=held_key(resource, id_),
+                any_shape=(claim, part.id) in administered,
             )
 
     for holder in holdings.holders:
@@ -141,7 +143,7 @@ def held(
             id=part.id,
             device_id=part.device_id,
             partition_id=part.partition_id,
-            announced=True,
+            any_shape=True,
         )
         for part in map(index.in_slices, sorted(dra.in_slices))
         if part is not None

@@ -353,6 +353,16 @@ def test_a_claim_without_a_record_has_all_of_the_device_but_for_one_that_has_jus
     assert node.offer.released(float("inf")) == ()
 
 
+def test_an_administrators_pod_takes_nothing_from_claims_and_all_from_the_other_api(node: SharedNode) -> None:
+    node.prepare("admin", "gpu-0", memory="1Gi")
+    [result] = node.stored["ml", "admin"]["status"]["allocation"]["devices"]["results"]
+    result["adminAccess"] = True
+    node.claims.prepare("ml", "admin", "uid-admin")
+    assert shown(node, "admin")[1] == set()
+    node.shape = make_shape(DEVICES, by("none", api="DevicePlugin"))
+    assert shown(node, "admin")[1] == {gpu_id(0)}
+
+
 def test_a_device_in_a_slice_is_held_for_the_other_api_alone(node: SharedNode) -> None:
     index = DeviceIndex(DEVICES)
     taken = held(Holdings(state=HoldersState.SYNCED), (), index, dra=DraFacts(in_slices=frozenset({"gpu-0"})))
