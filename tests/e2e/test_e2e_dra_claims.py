@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
@@ -19,13 +21,16 @@ from support.claims_on_rig import (
     served_by_dra,
     wanted,
 )
-from support.cluster import HEALTHY, NAMESPACE, Cluster
+from support.cluster import GPU, HEALTHY, NAMESPACE, Cluster
 from support.driver_root import CONTROL, ROOT, installed_with_root
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
+# A kubelet forgets a resource whose plugin is away for five minutes, and then starts no container of its pods again
+# (endpointStopGracePeriod, pkg/kubelet/cm/devicemanager).
+FORGETS_SECONDS = 360
 SOME = {"name": "some", "exactly": wanted()}
 # Device nodes of the capabilities of GPU 3's instances, by /proc/driver/nvidia-caps/mig-minors.
 CAPABILITIES = f"""
@@ -65,11 +70,19 @@ def holders(rig: RigCluster, device: str) -> set[tuple[str, str]]:
     return {(holder["pod"], holder.get("claim", "")) for holder in found.get("holders") or ()}
 
 
-def restarted(rig: RigCluster, name: str) -> int:
-    """How often the container of a pod was restarted."""
-    [status] = rig.kubectl.object("pod", name, NAMESPACE)["status"]["containerStatuses"]
-    count: int = status["restartCount"]
-    return count
+def restart_container(rig: RigCluster, name: str) -> None:
+    """The only container of a pod ends, and the kubelet starts it again."""
+
+    def status() -> dict[str, Any]:
+        [found] = rig.kubectl.object("pod", name, NAMESPACE)["status"]["containerStatuses"]
+        return dict(found)
+
+    before = status()
+    own = before["containerID"].rpartition("/")[2]
+    running = rig.node_clients[rig.b].call("containers", prefixes=[""])
+    rig.shell(rig.b, f"kill -9 {min(each['pid'] for each in running if each['container'] == own)}")
+    rig.until(f"the container of {name} was restarted", lambda: status()["restartCount"] > before["restartCount"])
+    rig.running(name)
 
 
 def taints(rig: RigCluster, device: str) -> list[tuple[str, str]]:
@@ -187,11 +200,7 @@ def test_restarts_of_kubelet_agent_and_container_leave_each_pod_its_device(dra: 
     assert len({device_of(dra, name) for name in ("stays", "after", "again")}) == 3
     dra.alive(stays)
 
-    [status] = dra.kubectl.object("pod", "stays", NAMESPACE)["status"]["containerStatuses"]
-    own = status["containerID"].rpartition("/")[2]
-    running = dra.node_clients[dra.b].call("containers", prefixes=[""])
-    dra.shell(dra.b, f"kill -9 {min(each['pid'] for each in running if each['container'] == own)}")
-    dra.until("its container was restarted", lambda: restarted(dra, "stays") == 1)
+    restart_container(dra, "stays")
     assert dra.until("it runs", lambda: seen(dra, "stays")) == nodes_of(dra, device)
     assert holders(dra, device) == {("stays", "stays")}
     assert published(dra) == slices
@@ -226,3 +235,18 @@ def test_a_mig_device_by_its_profile_and_a_gpu_beside_a_nic(with_dra: None, rig:
         }
         assert len(results(rig, "beside")) == 2
         assert len(roots) == 1
+
+
+def test_six_minutes_after_a_switch_a_container_of_before_starts_again_and_a_claim_gets_a_device(
+    with_dra: None, rig: RigCluster
+) -> None:
+    rig.pod("old", rig.b, {GPU: 1})
+    held = rig.held(rig.b, "old")
+    with served_by_dra(rig):
+        rig.until("all others are in slices", lambda: len(published(rig)) == 3)
+        time.sleep(FORGETS_SECONDS)
+        restart_container(rig, "old")
+        assert rig.held(rig.b, "old") == held
+        claim(rig, "new", SOME)
+        pod(rig, "new", "new")
+        assert held.isdisjoint({published(rig)[device_of(rig, "new")]["attributes"]["uuid"]["string"]})
