@@ -33,6 +33,7 @@ class Control:
         self._mortal = mortal
         self._gates = gates
         self._authority = Authority(layout.pki)
+        self._second: tuple[str, ...] = ()  # flags of the second scheduler, while there is to be one
         self.children: dict[str, Child] = {}
 
     def identities(self) -> None:
@@ -125,14 +126,19 @@ class Control:
             "--node-monitor-period=1s",  # how soon a Ready node loses its taints; when a node counts as lost is default
         )
         self._start("kube-scheduler", *common, f"--kubeconfig={pki}/kube-scheduler.kubeconfig")
+        if self._second:
+            self._start("kube-scheduler", *self._second, role=SECOND_SCHEDULER)
 
     def start_second_scheduler(self, *flags: str) -> None:
-        """Beside the first; how it authenticates and for which pods it is, its configuration says."""
-        self._start("kube-scheduler", "--secure-port=0", *flags, role=SECOND_SCHEDULER)
+        """Beside the first; how it authenticates and for which pods it is, its configuration says. It is elected, so it
+        ends when the API server is away: `start_controllers` starts it again."""
+        self._second = ("--secure-port=0", *flags)
+        self._start("kube-scheduler", *self._second, role=SECOND_SCHEDULER)
 
     def stop(self, role: str) -> None:
         """At once: a graceful end of the API server waits up to a minute for its watchers."""
         processes.end(self._layout.folder, role)
+        self._second = () if role == SECOND_SCHEDULER else self._second
         child = self.children.pop(role, None)
         if child is not None:
             child.wait()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cluster.rig import binaries, cgroups, layout, oci, processes, seeds
 from cluster.rig.api import Api
-from cluster.rig.control import CONTROLLERS, Control
+from cluster.rig.control import CONTROLLERS, SECOND_SCHEDULER, Control
 from cluster.rig.layout import Layout
 from cluster.rig.nodes import PAUSE, NodeRunner
 from cluster.rig.problem import Progress, RigError, wait_for
@@ -92,8 +92,8 @@ class Rig:
             raise RigError("the API server does not run")
 
     def restart_controllers(self) -> None:
-        """kill -9 of controller-manager and scheduler, and new ones."""
-        for role in CONTROLLERS:
+        """kill -9 of controller-manager and schedulers, and new ones."""
+        for role in (*CONTROLLERS, SECOND_SCHEDULER):
             processes.end(self.layout.folder, role)
         self.control.start_controllers()
 
