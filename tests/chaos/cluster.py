@@ -101,7 +101,8 @@ class ChaosCluster:
         """Everything, now."""
         seen = look(self.rig)
         for name, node in seen.nodes.items():
-            by_index = {one["index"]: one["id"] for one in node.shown.get("status", {}).get("devices", ())}
+            devices = node.shown.get("status", {}).get("devices", ())
+            by_index = {one["index"]: one["id"] for one in devices if "parent" not in one}
             self._ids.setdefault(name, {}).update(by_index)
         return seen
 

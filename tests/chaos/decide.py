@@ -166,7 +166,13 @@ def _claim(
     if others and draw.random() < 0.25:
         return draw.choice(others)
     resource = draw.choice(sorted(offered))
-    return model.Claim(f"c{step}", resource, draw.randint(1, min(offered[resource], 3)))
+    unit = machines.UNITS.get(node.chosen.get("sharing", ""), 0)
+    if unit and resource in (machines.MEMORY, machines.MEMORY_3):
+        return model.Claim(f"c{step}", resource, 1, ("memory", f"{unit * draw.randint(1, offered[resource])}Gi"))
+    count = draw.randint(1, min(offered[resource], 3))
+    if "replicas" in str(machines.SHARING.get(node.chosen.get("sharing", ""))) and resource in machines.REPLICATED:
+        return model.Claim(f"c{step}", resource, 1, ("shares", str(count)))
+    return model.Claim(f"c{step}", resource, count)
 
 
 def _by_claim(draw: Random, parts: Sequence[model.Part]) -> list[model.Part]:

@@ -344,7 +344,10 @@ class Run:
 
 
 def claim(wanted: model.Claim) -> dict[str, Any]:
-    exactly = {"deviceClassName": claimed.class_name(wanted.resource), "count": wanted.count}
+    exactly: dict[str, Any] = {"deviceClassName": claimed.class_name(wanted.resource), "count": wanted.count}
+    name, quantity = wanted.amount
+    if name:
+        exactly["capacity"] = {"requests": {name: quantity}}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

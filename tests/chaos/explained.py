@@ -111,6 +111,8 @@ ROWS: tuple[Row, ...] = (
     Row("state file unusable, starting without it", ("SpoilState",), more="not JSON"),
     # --- claims and slices ---
     Row("ResourceSlices not up to date", API, ("agent",), more=AWAY),
+    # A kubelet that starts deletes them, under an agent that changes them.
+    Row("ResourceSlices not up to date", (*KUBELET, "Settle"), ("agent",), more="update ResourceSlice: 404 "),
     # Said again and again while the pod is there. That another claim has the device is no reason: no scheduler does so.
     Row(
         "claim refused: prepare",

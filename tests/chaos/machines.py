@@ -27,6 +27,7 @@ EXTRA = {"devices": [{"index": 20, "id": "0000:e1:00.0", "type": "nic", "vendor"
 GPU, RENAMED, SHARED, SOME = "nvidia.com/gpu", "example.com/gpu", "example.com/gpu.shared", "example.com/gpu.some"
 MEMORY, MEMORY_3 = "nodedevices.io/gpu-memory", "example.com/gpu-memory-3gi"
 VCUDA_MEMORY, VCUDA_CORE = "tencent.com/vcuda-memory", "tencent.com/vcuda-core"
+REPLICATED = (GPU, RENAMED, SHARED, SOME)  # where a policy has replicas
 AMD, NIC, EXTRA_NIC = "amd.com/gpu", "example.com/nic", "example.com/extra-nic"
 MIB = "nodedevices.io/gpu-memory-mib"
 MIG = ("nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb")
@@ -74,6 +75,7 @@ SHARING: Mapping[str, Mapping[str, Any]] = {
         ],
     },
 }
+UNITS = {"memory": 1, "memory-2": 2, "memory-3": 3, "memory-some": 1, "cores": 1}  # GiB
 _OTHERS = (
     {"match": {"type": "nic", "vendor": "extra"}, "name": EXTRA_NIC},
     {"match": {"type": "nic"}, "name": NIC},

@@ -34,11 +34,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """A ResourceClaim, which several pods may use: so many devices of the class of this resource."""
+    """A ResourceClaim, which several pods may use: so many devices of the class of this resource, of each an amount
+    where there is one."""
 
     name: str
     resource: str
     count: int
+    amount: tuple[str, str] = ("", "")  # a capacity, a quantity
+
+    def __str__(self) -> str:
+        of_each = f" with {self.amount[0]} {self.amount[1]}" if self.amount[0] else ""
+        return f"{self.name}({self.count} {self.resource}{of_each})"
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class CreatePod(Action):
     def __str__(self) -> str:
         said = f"CreatePod {self.name} on {self.node}: {' '.join(map(str, self.parts))}"
         if self.claim:
-            said += f" claim {self.claim.name}({self.claim.count} {self.claim.resource})"
+            said += f" claim {self.claim}"
         return said + (f" cores={self.cores}" if self.cores else "") + (" by the extender" if self.extender else "")
 
 

@@ -66,6 +66,7 @@ def test_claims_are_of_their_own_and_of_others_on_nodes_of_either_api_and_beside
     made = [(plan, action) for plan, action in plans(1) if isinstance(action, CreatePod) and action.claim]
     assert {plan.nodes[pod.node].chosen.get("serving", "") for plan, pod in made} == {"", "dra"}
     assert {pod.claim.name in plan.claims for plan, pod in made if pod.claim} == {True, False}
+    assert {pod.claim.amount[0] for _, pod in made if pod.claim} == {"", "memory", "shares"}
     users = [part for _, pod in made for part in pod.parts if part.claims]
     assert {part.kind for part in users} == {"main", "init", "sidecar"}
     assert {bool(part.limits) for part in users} == {True, False}
