@@ -12,8 +12,9 @@ def grouped(devices: object) -> list[list[Raw]]:
     """Return each physical device, followed by its partitions. A partition whose device is not listed is left out."""
     entries = mappings(devices)
     whole = [[entry] for entry in entries if not text(entry.get("parent"))]
-    by_name = {text(parts[0].get("name")): parts for parts in reversed(whole)}
-    for entry in entries:
-        if (parent := text(entry.get("parent"))) in by_name and parent:
-            by_name[parent].append(entry)
+    if len(whole) < len(entries):
+        by_name = {text(found[0].get("name")): found for found in reversed(whole)}
+        for entry in entries:
+            if parent := text(entry.get("parent")):
+                by_name.get(parent, []).append(entry)
     return whole
