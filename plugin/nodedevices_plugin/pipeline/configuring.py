@@ -13,7 +13,7 @@ remembered about an attempt: it succeeds when a file is corrected, a pod ends or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from msgspec import Struct
@@ -134,7 +134,7 @@ def configure(assessed: Assessment) -> Configured:
             staying=running_on,
             libraries=libraries,
         )
-        plan = gates.apply(shape, facts, ours=() if after.effective.observing else assessed.world.state.offered)
+        plan = gates.apply(shape, facts, ours=_ours_of_kubelet(after.effective, assessed))
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
     elif shape is not None and plan is not None and (ours := _ours(others, shape, assessed)):
@@ -217,6 +217,15 @@ def _with_others(configured: Configured, requested: RequestedConfig) -> Configur
     elif left:
         status = replace(status, message="; ".join([status.message, *left]))
     return replace(configured, status=replace(status, others=others), refused=configured.refused or "file")
+
+
+def _ours_of_kubelet(active: Effective, assessed: Assessment) -> Collection[str]:
+    """Return the names that the kubelet has of us. Where DRA serves, also those that it had: it forgets what a pod of
+    theirs had when it is sent a list, and on such a node nothing else has it send one."""
+    state = assessed.world.state
+    if active.observing:
+        return ()
+    return {*state.offered, *state.retired} if active.by_dra else state.offered
 
 
 def _ours(others: Sequence[HeldId], shape: Plan, assessed: Assessment) -> list[HeldId]:
