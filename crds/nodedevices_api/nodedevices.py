@@ -19,12 +19,10 @@ from nodedevices_api.bounds import (
     MAX_ATTRIBUTE_NAME,
     MAX_CAPACITIES,
     MAX_DEVICE_NAME,
-    MAX_DEVICES,
     MAX_EXTRA,
     MAX_MINOR,
     MAX_NUMA_NODE,
     MAX_PARTITION_INDEX,
-    MAX_PARTITIONS,
     MAX_PROBE_NAME,
     MAX_PROBES,
     PROBE_NAME_PATTERN,
@@ -65,6 +63,7 @@ HealthState = Literal["Healthy", "Degraded", "Unhealthy", "Unknown"]
 FaultDomain = Literal["Application", "Device", "Node"]
 ProbeState = Literal["Ready", "Starting", "Silent", "Failed", "NoDriver"]
 
+MAX_LISTED = 2048  # physical devices (256 at most) and partitions; so many fit into an object
 MAX_DRIVERS = 8
 MAX_UNMATCHED = 32  # entries of a configuration
 MAX_REFUSALS = 8  # files and sections
@@ -549,7 +548,7 @@ class NodeDevicesStatus(Loose):
     agent: Annotated[Agent, Atomic()] | None = optional("The agent that writes this status.")
     configuration: Annotated[ConfigurationStatus, Atomic()] | None = optional("State of the agent's configuration.")
     devices: MapById[Device] = listed(
-        MAX_DEVICES * (1 + MAX_PARTITIONS), "Physical devices, by type and index, each followed by its partitions."
+        MAX_LISTED, "Physical devices, by type and index, each followed by its partitions."
     )
     partitions_truncated: Count | None = optional(
         "Partitions left out of devices, healthy ones first, because the object would be too large."

@@ -50,7 +50,7 @@ def whole_report() -> dict[str, Any]:
                 "holders": [
                     {
                         "namespace": "team-a",
-                        "pod": f"{index:03}-{number:02}-{'train' * 8}",
+                        "pod": f"{index:03}-{number:02}-{'train' * 16}",
                         "container": "main",
                         "resource": "nvidia.com/gpu",
                         "since": stamp(-number, micro=True),
@@ -67,7 +67,7 @@ def whole_report() -> dict[str, Any]:
 
 
 def cut_report() -> dict[str, Any]:
-    """Of 256 GPUs in 64 partitions, as many as the schema takes; one of each GPU has failed."""
+    """Of 256 GPUs in 64 partitions each, as probes may report them; one of each GPU has failed."""
     report = whole_report()
     for gpu in report["devices"]:
         del gpu["holders"]

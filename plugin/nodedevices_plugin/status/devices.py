@@ -66,6 +66,15 @@ def physical(devices: Iterable[api.Device]) -> tuple[api.Device, ...]:
     return tuple(device for device in devices if device.parent is None)
 
 
+def bounded(devices: tuple[api.Device, ...], most: int = api.MAX_LISTED) -> tuple[api.Device, ...]:
+    """Return at most so many, in their order: all physical devices, then partitions at fault, then the others."""
+    if len(devices) <= most:
+        return devices
+    ranked = sorted(devices, key=lambda device: (device.parent is not None, device.health.state == "Healthy"))
+    kept = {device.id for device in ranked[:most]}
+    return tuple(device for device in devices if device.id in kept)
+
+
 class DeviceReports:
     """The devices of one report, and the names of devices and partitions, by id."""
 

@@ -46,7 +46,7 @@ from nodedevices_plugin.status.conditions import (
     node_reason,
     numbers,
 )
-from nodedevices_plugin.status.devices import DeviceReports, LeftOut, physical
+from nodedevices_plugin.status.devices import DeviceReports, LeftOut, bounded, physical
 from nodedevices_plugin.status.facts import (
     MAX_RESOURCES,
     NO_DRIVER,
@@ -71,7 +71,7 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
     left_out = LeftOut()
     reports = DeviceReports(facts, left_out)
     devices = reports.devices()
-    whole = physical(devices)
+    whole, listed = physical(devices), bounded(devices)
     configuration, resources = _configuration(facts, left_out), _resources(facts, reports.names, left_out)
     state = facts.world.state
     retired = sorted(sorted(state.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:])
@@ -91,7 +91,8 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
             heartbeat_time=whole_second(facts.started),
         ),
         configuration=configuration,
-        devices=devices,
+        devices=listed,
+        partitions_truncated=len(devices) - len(listed) or None,
         resources=resources,
         retired_resources=left_out.all("retired resource", _retired, ((entry[0], entry) for entry in retired)),
         most_seen=left_out.all(

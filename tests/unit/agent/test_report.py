@@ -33,6 +33,7 @@ from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.daemons import Client
+from nodedevices_plugin.status.devices import bounded
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
@@ -395,6 +396,15 @@ def test_a_partition_is_an_entry_with_its_parents_health_or_its_own_and_its_hold
     assert to_dict(one)["attributes"] == {"extra": {"gi": {"int": 7}, "ci": {"int": 0}}}
     summary = there(report(made).summary)
     assert (summary.devices, summary.healthy, summary.held) == (1, 1, 1), "they count with their device"
+
+
+def test_where_a_report_may_not_list_all_it_lists_every_device_and_partitions_at_fault_before_others() -> None:
+    cut = tuple(gpu(number, partitions=(partition(number, 0), partition(number, 1))) for number in (0, 1))
+    ill = {mig_id(1, 1): bad("Xid94")}
+    devices = report(facts(inventory=inventory_of(*cut), verdicts=healthy(*cut) | ill)).devices
+    assert bounded(devices, 6) == devices
+    assert [each.id for each in bounded(devices, 4)] == [gpu_id(0), mig_id(0, 0), gpu_id(1), mig_id(1, 1)]
+    assert [each.id for each in bounded(devices, 2)] == [gpu_id(0), gpu_id(1)]
 
 
 def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
