@@ -46,6 +46,11 @@ class HeldId(Struct, frozen=True, kw_only=True):
         return self.partition_id or self.device_id
 
     @property
+    def announced(self) -> bool:
+        """True where nobody has it: it is in a slice, and a claim may be allocated it."""
+        return self.any_shape and not self.claim
+
+    @property
     def owner(self) -> tuple[str, str]:
         """What it was given to, with its kind: a claim, which several pods may share, or a pod."""
         return ("claim", self.claim) if self.claim else ("pod", self.holder)

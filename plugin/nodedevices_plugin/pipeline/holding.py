@@ -39,6 +39,12 @@ class Holding(Struct, frozen=True, kw_only=True):
         """Devices that are held; None: not known."""
         return None if self.held is None else self.devices
 
+    @property
+    def given_devices(self) -> frozenset[str] | None:
+        """The same without devices that are only in a slice; a claim may tolerate that one is out of service."""
+        held = self.held
+        return None if held is None else frozenset(held_id.device_id for held_id in held if not held_id.announced)
+
 
 def holding_of(world: World, inputs: Inputs) -> Holding:
     """Return what is held, by the kubelet's List and the Allocates that it has not shown yet."""

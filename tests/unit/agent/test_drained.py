@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
+from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
+from nodedevices_plugin.claims.request import Result
 from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_probe.protocol import DeviceFact, Readings
@@ -68,6 +70,20 @@ def test_a_gpu_is_swapped_without_a_fault_and_without_a_restart() -> None:
     assert says(made, "ExpectedDevices") is None, "the node does not miss it"
     made.line(FIRST, THIRD)  # another one in its place
     assert sorted(made.offers[GPU]) == [gpu_id(0), NEW]
+
+
+def test_a_gpu_in_a_slice_is_drained_when_no_claim_has_it() -> None:
+    result = Result(request="gpu", device="gpu-1")
+    own = Prepared(result=result, part_id=OLD, resource=GPU)
+    record = Record(uid="u", namespace="ml", name="train", prepared=(own,))
+    slices = frozenset({"gpu-0", "gpu-1"})
+    made = cordoned(held(node()).given(dra=DraFacts(records={"u": record}, in_slices=slices))).line(after=20)
+    assert drained(made) == {}, "a claim has it"
+    made.given(dra=DraFacts(in_slices=slices)).line()
+    assert list(drained(made)) == [OLD]
+    made.line(FIRST)  # pulled out, and the slice is not written yet
+    assert OLD not in made.states
+    assert made.says() == ("Healthy", "", True)
 
 
 def test_a_device_that_goes_before_it_is_drained_is_missing_also_when_it_is_taken_out_of_service_later() -> None:
