@@ -54,16 +54,15 @@ def test_the_whole_document_of_one_gpu() -> None:
     }
 
 
-def test_mig_devices_have_three_nodes_and_their_gpu_has_its_own_for_where_no_strategy_offers_them() -> None:
+def test_mig_devices_have_three_nodes_and_their_gpu_has_no_entry() -> None:
     caps = ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2")
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0, device_nodes=caps),))
     found = nodes(written(cut, gpu(1))[f"{VENDOR}/gpu"])
     assert found == {
         mig_id(0, 0): [(path, path) for path in ("/dev/nvidia0", *caps)],
-        gpu_id(0): [("/dev/nvidia0", "/dev/nvidia0")],
         gpu_id(1): [("/dev/nvidia1", "/dev/nvidia1")],
     }
-    assert list(nodes(written(cut, gpu(1), id_strategy="index")[f"{VENDOR}/gpu"])) == ["0:0", "1", "0"]
+    assert list(nodes(written(cut, gpu(1), id_strategy="index")[f"{VENDOR}/gpu"])) == ["0:0", "1"]
 
 
 def test_host_paths_follow_the_roots_and_gds_takes_its_files_along() -> None:

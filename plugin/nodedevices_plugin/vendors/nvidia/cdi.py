@@ -101,8 +101,7 @@ def present_units(inventory: Inventory) -> tuple[Unit, ...]:
 def specs(
     inventory: Inventory, host: Host, *, id_strategy: str = "uuid", elsewhere: Set[str] = frozenset()
 ) -> tuple[CdiSpec, ...]:
-    """The specs of this node, by kind. Devices that left have no entry. A GPU in MIG mode has one beside its MIG
-    devices, since it is offered itself where a policy has no strategy for these.
+    """The specs of this node, by kind. Devices that left have no entry, and a GPU in MIG mode only its MIG devices.
 
     elsewhere: devices and MIG devices that another's spec names. Where that has all of them, none is needed here; else
     ours has all, because containers may have been given its names before.
@@ -110,9 +109,6 @@ def specs(
     units = present_units(inventory)
     if all(unit.id in elsewhere for unit in units):
         units = ()
-    elif units:
-        in_mig_mode = (it for it in computing_gpus(inventory.devices) if it.present and mig_enabled(it.fact))
-        units += tuple(Unit(device) for device in in_mig_mode)
     gpus = {unit.index if id_strategy == "index" else unit.id: nodes.nodes_of(unit) for unit in units}
     found = [_spec("gpu", gpus, host, common={"env": [_NO_LEGACY]}, control=nodes.control_nodes(host.existing))]
     found.append(
