@@ -72,6 +72,7 @@ def test_an_operator_is_not_moved_away_from_the_record_of_what_was_done(kubectl:
         assert "RecordMissing" not in would_install(kubectl, "gpu-moved")
     finally:
         kubectl.run("delete", "devicepolicy", "acted")
+        kubectl.delete("configmap", "nodedevices-actions", namespace="gpu-moved")  # others look where a record is
 
 
 def own_namespace(name: str) -> tuple[str, str]:

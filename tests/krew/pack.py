@@ -30,6 +30,7 @@ OURS = (
     ("crds", "nodedevices_kube/*.py"),
     ("crds", "nodedevices_api/__init__.py"),
     ("crds", "nodedevices_api/conditions.py"),
+    ("crds", "nodedevices_api/dra.py"),
 )
 THEIRS = ("click", "pyyaml")
 SHEBANG = b"#!/usr/bin/env python3\n"
