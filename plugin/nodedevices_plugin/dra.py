@@ -101,6 +101,7 @@ class Dra:
         self._unwritable = unwritable
         self._beside: str | None = None  # as `others` said last
         self._serves = asyncio.Event()
+        self._begins = asyncio.Event()  # to serve
         self._on_change = on_change
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker = Worker("claims")
@@ -225,10 +226,12 @@ class Dra:
         if self._slices is None or not self._wanted.is_set():
             return
         resources = plan.by(Api.DRA).resources
-        if resources:
-            self._serves.set()
-        else:
+        if not resources:
             self._serves.clear()
+        elif not self._serves.is_set():
+            self._beside = None
+            self._serves.set()
+            self._begins.set()
         given = (resources, inventory, verdicts, self.offer.records, self._may_add(), self._beside)
         if all(now is before for now, before in zip(given, self._published, strict=False)) and self._published:
             return
@@ -287,16 +290,24 @@ class Dra:
             await self._slices.run()
 
     async def _look_beside(self) -> None:
-        """Another device plugin may come with the same devices, or be there already."""
+        """Another device plugin may come with the same devices, or be there already. At first it is another one only if
+        two looks say so: for a moment the kubelet lists what our own plugin has just stopped offering."""
+        doubted = False
         while True:
             await self._serves.wait()
+            if self._begins.is_set():
+                self._begins.clear()
+                doubted = False
             said = await self._others()
-            if said is not None and said != self._beside:
+            doubted = bool(said) and self._beside is None and not doubted
+            if said is not None and said != self._beside and not doubted:
                 if said:
                     log.warning("another device plugin serves what DRA is to serve", what=said)
                 self._beside = self.offer.refuses = said
                 self._on_change()
-            await asyncio.sleep(AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS):
+                    await self._begins.wait()
 
     async def _sweep(self) -> None:
         """Release claims that the kubelet never unprepares: its record was lost, or they were deleted by force. A pod
