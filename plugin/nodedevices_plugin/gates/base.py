@@ -33,8 +33,8 @@ class WaitingChange(Struct, frozen=True, kw_only=True):
 
 
 class MissingLibraries(Struct, frozen=True, kw_only=True):
-    """Devices of one vendor would come without the driver's libraries. `devices`: their ids; `elsewhere`: devices and
-    partitions that another CDI specification brings libraries for."""
+    """Devices of one vendor would come without the driver's libraries, or have no CDI name. `devices`: their ids;
+    `elsewhere`: devices and partitions that this is not true of."""
 
     why: str
     devices: Set[str]

@@ -163,6 +163,16 @@ def without_libraries(active: Effective | None, devices: Devices) -> tuple[Missi
     )
 
 
+def without_name(active: Effective | None, devices: Devices) -> tuple[MissingLibraries, ...]:
+    """Return the devices of the configuration in effect that no CDI specification names as a whole, by vendor."""
+    parts = frozenset(part.id for device in devices.inventory.devices for part in device.fact.partitions)
+    return tuple(
+        MissingLibraries(why=need.unnamed_because, devices=need.unnamed, elsewhere=parts)
+        for need in _needs(active, devices).values()
+        if need.unnamed
+    )
+
+
 def program_requests(
     active: Effective | None, requested: Effective | None, devices: Devices
 ) -> Mapping[str, SpecRequest]:

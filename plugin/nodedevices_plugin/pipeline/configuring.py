@@ -132,7 +132,7 @@ def configure(assessed: Assessment) -> Configured:
             held_otherwise=others,
             change=_waiting_change(problem),
             staying=running_on,
-            libraries=libraries,
+            libraries=(*libraries, *access.without_name(after.effective, assessed.devices)),
         )
         plan = gates.apply(shape, facts, ours=_ours_of_kubelet(after.effective, assessed))
     if problem is not None:

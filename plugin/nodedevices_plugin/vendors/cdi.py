@@ -124,7 +124,8 @@ class CdiNeeds(Struct, frozen=True, kw_only=True):
     specs: those of ours that are needed, with device nodes alone. request: to the program that makes the one with
     libraries; None: it is not needed. nodes_will_do: device nodes alone are allowed, if there is no way to have the
     driver's libraries. elsewhere: devices and partitions that the container toolkit's own specification has. present:
-    whether any device is there.
+    whether any device is there. unnamed: devices that no specification names as a whole, and unnamed_because: why, and
+    what to do.
     """
 
     specs: tuple[CdiSpec, ...] = ()
@@ -132,6 +133,8 @@ class CdiNeeds(Struct, frozen=True, kw_only=True):
     nodes_will_do: bool = False
     elsewhere: Set[str] = frozenset()
     present: bool = True
+    unnamed: Set[str] = frozenset()
+    unnamed_because: str = ""
 
 
 def qualified(vendor: str, device_class: str, name: str) -> str:

@@ -11,9 +11,9 @@ from nodedevices_plugin.model import ContainerEdits
 from nodedevices_plugin.pipeline.assess import Assessment, assess
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, ToolkitDevice
 from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, CtkRequest
-from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.protocol import DeviceFact, Partition
 from support.cases import cases
-from support.facts import gpu, gpu_id, old, snapshot
+from support.facts import gpu, gpu_id, mig_id, old, snapshot
 from support.local import at_once
 from support.stepped_node import Node
 from support.there import there
@@ -84,6 +84,19 @@ def test_what_would_be_refused_without_a_specification_is_requested_before_it_is
 )
 def test_nothing_is_requested_that_is_not_needed(requested: dict[str, Any], environment: CdiEnvironment) -> None:
     assert toolkit_request(made(), requested, environment) is None
+
+
+def test_a_gpu_in_mig_mode_that_is_offered_whole_has_no_cdi_name_and_is_withheld() -> None:
+    part = Partition(id=mig_id(1, 0), index=0, profile="1g.10gb", gi=7, ci=0, start=0, size=1)
+    cut = gpu(1, readings=old(), mig_enabled=True, partitions=(part,))
+    names = CdiEnvironment(made=frozenset({gpu_id(0), part.id}), kept=True)
+    node = Node(DEVICES[0], cut, local=LOCAL)
+    assert using(node, BY_CDI, names).offers == {"nvidia.com/gpu": [gpu_id(0)]}
+    [resource] = node.plan.resources
+    [withheld] = [each.blocked for each in resource.ids if each.blocked is not None]
+    assert (withheld.reason, "set partitions.strategy" in withheld.message) == ("NoCDISpecification", True)
+    offered = using(node, BY_CDI | {"partitions": {"strategy": "mixed"}}, names).offers
+    assert offered == {"nvidia.com/gpu": [gpu_id(0)], "nvidia.com/mig-1g.10gb": [part.id]}
 
 
 def test_before_the_first_line_it_is_not_known_for_which_devices_to_query() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence, Set
 
 from nodedevices_probe import kmsg
-from nodedevices_probe.nvidia import VENDOR, fills_instance
+from nodedevices_probe.nvidia import VENDOR, fills_instance, mig_enabled
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit, resource_names
@@ -83,6 +83,8 @@ class Nvidia(Vendor):
             nodes_will_do=own.cdi_without_libraries,
             elsewhere=frozenset(elsewhere),
             present=bool(cdi.present_units(node.inventory)),
+            unnamed=frozenset(device.fact.id for device in node.inventory.devices if mig_enabled(device.fact)),
+            unnamed_because=cdi.UNNAMED,
         )
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
