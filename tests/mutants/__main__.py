@@ -43,12 +43,11 @@ RECORDED = ROOT / ".cache" / "mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 ROOTS = {"nodedevices_api": "crds", "nodedevices_common": "crds", "nodedevices_operator": "operator"}
 PURE = [
-    *(f"nodedevices_plugin.{name}" for name in ("cores", "gates", "granting", "health", "model", "offering")),
-    *(f"nodedevices_plugin.{name}" for name in ("pipeline", "settings", "sharing", "vendors")),
-    *(f"nodedevices_plugin.kubelet.{name}" for name in ("checkpoint", "newest")),
-    *(f"nodedevices_operator.{name}" for name in ("desired", "records", "cache.rollouts", "reconcile.tallies")),
-    *(f"nodedevices_operator.extender.{name}" for name in ("placement", "requests", "shares", "table", "verbs")),
-    *(f"nodedevices_common.{name}" for name in ("packing", "pod_requests", "quantity")),
+    *(f"nodedevices_plugin.{name}" for name in ("claims", "cores", "gates", "granting", "health", "model", "offering")),
+    *(f"nodedevices_plugin.{name}" for name in ("pipeline", "settings", "sharing", "vendors", "kubelet.checkpoint")),
+    *(f"nodedevices_operator.{name}" for name in ("desired", "records", "cache.rollouts")),
+    *(f"nodedevices_operator.extender.{name}" for name in ("shares", "table", "verbs")),
+    *(f"nodedevices_common.{name}" for name in ("devices", "pod_requests", "quantity")),
     "nodedevices_api",
 ]
 TESTS = os.environ.get("TESTS", "").split() or [
