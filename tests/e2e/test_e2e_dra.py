@@ -9,21 +9,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import simulated
+from support.claims_on_rig import CLASS, POLICY, claimant, device_of, holders, nodes_seen, published, serve_by_dra
 from support.cluster import GPU, NAMESPACE, SHOWS_HEALTH, Cluster
 from support.driver_root import CONTROL, installed_with_root
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e]
 
-CLASS, BY_MEMORY = "gpu.nvidia.com", "gpu-memory.nodedevices.io"
+BY_MEMORY = "gpu-memory.nodedevices.io"
 CHECK = Path(sys.executable).with_name("kubectl-nodedevices")
 PODS = ("old", "trainer", "plain", "giant")
 AGAIN_SECONDS = 600.0  # a kubelet tries a failed prepare again after 60 to 90 s
-LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
 
 
 @pytest.fixture(scope="module")
@@ -38,57 +37,10 @@ def by_dra(with_dra: None, rig: RigCluster) -> Iterator[RigCluster]:
     yield rig
     rig.kubectl.run("delete", "pod", "--ignore-not-found", "-n", NAMESPACE, *PODS)
     rig.kubectl.run("delete", "resourceclaims", "--all", "-n", NAMESPACE)
-    if rig.kubectl.get("devicepolicy", "dra"):
-        rig.drop_policy("dra")
+    if rig.kubectl.get("devicepolicy", POLICY):
+        rig.drop_policy(POLICY)
     rig.until("the plugin offers all GPUs", lambda: rig.node_count(rig.b, GPU) == 4)
     rig.until("the classes are gone", lambda: not any(rig.kubectl.get("deviceclass", it) for it in (CLASS, BY_MEMORY)))
-
-
-def serve_by_dra(cluster: RigCluster, **more: Any) -> None:
-    sections = {"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["cdi-cri"]}, **more}
-    cluster.policy("dra", sections, selector={"kubernetes.io/hostname": cluster.b})
-
-
-def published(cluster: RigCluster) -> dict[str, dict[str, Any]]:
-    """The devices of the node's slices, by name."""
-    return {
-        device["name"]: device
-        for piece in cluster.kubectl.items("resourceslices")
-        if piece["spec"]["nodeName"] == cluster.b and piece["spec"]["driver"] == "nodedevices.io"
-        for device in piece["spec"].get("devices") or ()
-    }
-
-
-def claim(cluster: RigCluster, name: str, expression: str = "true", *, of: str = CLASS, **amounts: str) -> None:
-    """A ResourceClaim of one GPU for which this is true, or of these amounts of one, and a pod with it."""
-    exactly: dict[str, Any] = {"deviceClassName": of, "selectors": [{"cel": {"expression": expression}}]}
-    if amounts:
-        exactly["capacity"] = {"requests": amounts}
-    pod = cluster.pod_spec(cluster.b, {})
-    pod["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
-    pod["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
-    cluster.kubectl.apply(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-        },
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": pod},
-    )
-
-
-def device_of(cluster: RigCluster, name: str) -> str:
-    found = cluster.kubectl.object("resourceclaim", name, NAMESPACE)
-    [result] = found["status"]["allocation"]["devices"]["results"]
-    device: str = result["device"]
-    return device
-
-
-def holders(cluster: RigCluster, name: str) -> list[tuple[str, str]]:
-    """Pods and claims that NodeDevices shows for a device."""
-    [found] = [each for each in cluster.devices(cluster.b).values() if each["name"] == name]
-    return [(holder["pod"], holder.get("claim", "")) for holder in found.get("holders") or ()]
 
 
 def shows(cluster: RigCluster, pod: str, health: str) -> bool:
@@ -108,7 +60,7 @@ def plain(cluster: RigCluster) -> None:
     if cluster.release >= SHOWS_HEALTH:
         cluster.pod("plain", cluster.b, {GPU: 1})
     else:
-        claim(cluster, "plain")
+        claimant(cluster, "plain")
         cluster.running("plain")
 
 
@@ -121,11 +73,6 @@ def restarts(cluster: RigCluster, name: str) -> int:
     [status] = cluster.kubectl.object("pod", name, NAMESPACE)["status"]["containerStatuses"]
     count: int = status["restartCount"] if status["ready"] else 0
     return count
-
-
-def nodes(cluster: RigCluster, pod: str) -> list[str]:
-    found: list[str] = json.loads(cluster.kubectl.exec(pod, "python3", "-c", LOOK, namespace=NAMESPACE))
-    return found
 
 
 def links(cluster: RigCluster) -> dict[tuple[str, str], tuple[str, str]]:
@@ -150,12 +97,12 @@ def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_the
 
     memory = 'device.capacity["nodedevices.io"].memory'
     least = next(iter(published(rig).values()))["capacity"]["memory"]["value"]
-    claim(rig, "trainer", f'{memory}.compareTo(quantity("{least}")) >= 0')
+    claimant(rig, "trainer", f'{memory}.compareTo(quantity("{least}")) >= 0')
     rig.running("trainer")
     device = device_of(rig, "trainer")
     minor = published(rig)[device]["attributes"]["minor"]["int"]
-    assert nodes(rig, "trainer") == sorted((*CONTROL, f"nvidia{minor}"))
-    rig.until("NodeDevices names its holder", lambda: holders(rig, device) == [("trainer", "trainer")])
+    assert nodes_seen(rig, "trainer") == sorted((*CONTROL, f"nvidia{minor}"))
+    rig.until("NodeDevices names its holder", lambda: holders(rig, device) == {("trainer", "trainer")})
     rig.until("its pod's own status has it", lambda: shows(rig, "trainer", "Healthy"))
     rig.hardware(rig.b, simulated.l4s(lost=minor))
     rig.until("its pod's own status says so", lambda: shows(rig, "trainer", "Unhealthy"))
@@ -164,8 +111,8 @@ def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_the
     rig.until("it is offered again", lambda: free(rig, device))
     rig.until("and of its recovery, too", lambda: shows(rig, "trainer", "Healthy"))
     plain(rig)
-    assert len(nodes(rig, "plain")) == len(CONTROL) + 1
-    claim(rig, "giant", f'{memory}.compareTo(quantity("1000Gi")) >= 0')
+    assert len(nodes_seen(rig, "plain")) == len(CONTROL) + 1
+    claimant(rig, "giant", f'{memory}.compareTo(quantity("1000Gi")) >= 0')
     waits = "giant: ResourceClaim giant is not allocated: "
     rig.until("check names the claim that no device satisfies", lambda: waits in links(rig)["<cluster>", "claims"][1])
     all_there = ("ok", f"published: {GPU}: 3")
@@ -178,7 +125,7 @@ def test_a_claim_by_memory_runs_beside_a_pod_of_the_plugin_and_the_node_goes_the
     rig.kubectl.delete("pod", "old", namespace=NAMESPACE)
     rig.until("its GPU is in a slice, too", lambda: len(published(rig)) == 4)
 
-    rig.drop_policy("dra")
+    rig.drop_policy(POLICY)
     rig.until("the slices are empty", lambda: not published(rig))
     rig.until("the plugin offers all GPUs but the claims'", lambda: rig.node_count(rig.b, GPU) == 2)
     rig.alive(rig.kubectl.object("pod", "trainer", NAMESPACE))
@@ -198,19 +145,18 @@ def test_claims_of_ten_gib_share_a_gpu_and_one_of_the_rest_does_not_fit_on_it(by
         return
     rig.until("all GPUs are in slices", lambda: len(published(rig)) == 4)
     total = published(rig)["gpu-0"]["capacity"]["memory"]["value"]
-    claim(rig, "trainer", of=BY_MEMORY, memory="10Gi")
-    claim(rig, "old", of=BY_MEMORY, memory="10Gi")
+    claimant(rig, "trainer", of=BY_MEMORY, memory="10Gi")
+    claimant(rig, "old", of=BY_MEMORY, memory="10Gi")
     rig.running("trainer")
     rig.running("old")
     device = device_of(rig, "trainer")
     assert device_of(rig, "old") == device, "the scheduler takes the first one with room"
     for pod in ("trainer", "old"):
         assert rig.environment(pod)["NODEDEVICES_MEMORY_LIMIT_MIB"] == "10240"
-        assert len(nodes(rig, pod)) == len(CONTROL) + 1
-    rig.until(
-        "NodeDevices names both", lambda: sorted(holders(rig, device)) == [("old", "old"), ("trainer", "trainer")]
-    )
-    claim(rig, "giant", of=BY_MEMORY, memory=total)
+        assert len(nodes_seen(rig, pod)) == len(CONTROL) + 1
+    both = {("old", "old"), ("trainer", "trainer")}
+    rig.until("NodeDevices names both", lambda: holders(rig, device) == both)
+    claimant(rig, "giant", of=BY_MEMORY, memory=total)
     rig.running("giant")
     assert device_of(rig, "giant") != device
     serve_by_dra(rig, sharing={"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]})
@@ -218,7 +164,7 @@ def test_claims_of_ten_gib_share_a_gpu_and_one_of_the_rest_does_not_fit_on_it(by
     rig.until("what no claim has is shared by time", lambda: set(published(rig)) == free)
     assert {one["capacity"]["shares"]["value"] for one in published(rig).values()} == {"2"}
     rig.pod("plain", rig.b, {GPU: 2})  # by the operator's DeviceClass
-    assert len(nodes(rig, "plain")) in {len(CONTROL) + 1, len(CONTROL) + 2}
+    assert len(nodes_seen(rig, "plain")) in {len(CONTROL) + 1, len(CONTROL) + 2}
 
 
 @pytest.mark.long
@@ -227,15 +173,15 @@ def test_after_a_reboot_a_claims_pod_has_the_same_gpu_and_no_other_pod_has_it(by
     rig = by_dra
     serve_by_dra(rig)
     rig.until("all GPUs are in slices", lambda: len(published(rig)) == 4)
-    claim(rig, "trainer", "true")
+    claimant(rig, "trainer")
     rig.running("trainer")
-    device, before, boot = device_of(rig, "trainer"), nodes(rig, "trainer"), boot_id(rig)
+    device, before, boot = device_of(rig, "trainer"), nodes_seen(rig, "trainer"), boot_id(rig)
     rig.reboot(rig.b)
     rig.until("the kubelet has seen that it rebooted", lambda: boot_id(rig) != boot)
     rig.until("the claim's container has started again", lambda: restarts(rig, "trainer"), seconds=AGAIN_SECONDS)
     rig.running("trainer")
-    assert (device_of(rig, "trainer"), nodes(rig, "trainer")) == (device, before)
-    rig.until("NodeDevices names its holder", lambda: holders(rig, device) == [("trainer", "trainer")])
+    assert (device_of(rig, "trainer"), nodes_seen(rig, "trainer")) == (device, before)
+    rig.until("NodeDevices names its holder", lambda: holders(rig, device) == {("trainer", "trainer")})
     rig.until("all GPUs are in slices again", lambda: len(published(rig)) == 4)
     plain(rig)
-    assert not set(nodes(rig, "plain")) & set(before) - set(CONTROL)
+    assert not set(nodes_seen(rig, "plain")) & set(before) - set(CONTROL)

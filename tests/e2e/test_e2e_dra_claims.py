@@ -11,9 +11,12 @@ import pytest
 import yaml
 from support import simulated
 from support.claims_on_rig import (
+    NODES,
     attribute,
     claim,
     device_of,
+    holders,
+    nodes_seen,
     pod,
     published,
     refusals,
@@ -27,7 +30,6 @@ from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-LOOK = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
 # A kubelet forgets a resource whose plugin is away for five minutes, and then starts no container of its pods again
 # (endpointStopGracePeriod, pkg/kubelet/cm/devicemanager).
 FORGETS_SECONDS = 360
@@ -59,17 +61,6 @@ def nodes_of(rig: RigCluster, *devices: str) -> list[str]:
     return sorted((*CONTROL, *(f"nvidia{shown[device]['attributes']['minor']['int']}" for device in devices)))
 
 
-def seen(rig: RigCluster, name: str) -> list[str]:
-    found: list[str] = json.loads(rig.kubectl.exec(name, "python3", "-c", LOOK, namespace=NAMESPACE))
-    return found
-
-
-def holders(rig: RigCluster, device: str) -> set[tuple[str, str]]:
-    """Pods and claims that NodeDevices shows for a device."""
-    [found] = [each for each in rig.devices(rig.b).values() if each["name"] == device]
-    return {(holder["pod"], holder.get("claim", "")) for holder in found.get("holders") or ()}
-
-
 def restart_container(rig: RigCluster, name: str) -> None:
     """The only container of a pod ends, and the kubelet starts it again."""
 
@@ -97,13 +88,13 @@ def test_a_claim_by_alternatives_one_that_two_pods_share_and_one_of_an_init_cont
     ]
     claim(dra, "first", {"name": "gpu", "firstAvailable": alternatives})
     claim(dra, "together", SOME)
-    pod(dra, "one", "first", "together", init=("python3", "-c", LOOK))
+    pod(dra, "one", "first", "together", init=("python3", "-c", NODES))
     pod(dra, "two", "together")
     assert list(results(dra, "first")) == ["gpu/small"]
     own, shared = device_of(dra, "first"), device_of(dra, "together")
     assert own != shared
-    assert seen(dra, "one") == nodes_of(dra, own, shared)
-    assert seen(dra, "two") == nodes_of(dra, shared)
+    assert nodes_seen(dra, "one") == nodes_of(dra, own, shared)
+    assert nodes_seen(dra, "two") == nodes_of(dra, shared)
     init = dra.kubectl.run("logs", "one", "-c", "init", "-n", NAMESPACE)
     assert json.loads(init) == nodes_of(dra, own, shared)
     dra.until("NodeDevices names both pods", lambda: holders(dra, shared) == {("one", "together"), ("two", "together")})
@@ -125,7 +116,7 @@ def test_an_administrator_sees_the_device_of_another_and_no_claim_brings_paramet
     finally:
         dra.kubectl.run("label", "namespace", NAMESPACE, f"{label}-")
     assert device_of(dra, "admin") == device
-    assert seen(dra, "admin") == nodes_of(dra, device)
+    assert nodes_seen(dra, "admin") == nodes_of(dra, device)
 
     opaque = {"driver": "nodedevices.io", "parameters": {"sharing": "timeSlicing"}}
     claim(dra, "opaque", SOME, config=[{"requests": ["some"], "opaque": opaque}])
@@ -201,7 +192,7 @@ def test_restarts_of_kubelet_agent_and_container_leave_each_pod_its_device(dra: 
     dra.alive(stays)
 
     restart_container(dra, "stays")
-    assert dra.until("it runs", lambda: seen(dra, "stays")) == nodes_of(dra, device)
+    assert dra.until("it runs", lambda: nodes_seen(dra, "stays")) == nodes_of(dra, device)
     assert holders(dra, device) == {("stays", "stays")}
     assert published(dra) == slices
 

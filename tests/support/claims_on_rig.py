@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,13 +14,13 @@ Json = dict[str, Any]
 POLICY = "dra"
 CLASS = "gpu.nvidia.com"
 DOMAIN = "nodedevices.io"
+NODES = 'import json, os; print(json.dumps(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))))'
 
 
 @contextmanager
 def served_by_dra(rig: RigCluster, **sections: Any) -> Iterator[None]:
     """Node b serves by DRA, with these sections; afterwards no claim of a test is left, and the plugin serves."""
-    every = {"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["cdi-cri"]}, **sections}
-    rig.policy(POLICY, every, selector={"kubernetes.io/hostname": rig.b})
+    serve_by_dra(rig, **sections)
     try:
         yield
     finally:
@@ -27,6 +28,11 @@ def served_by_dra(rig: RigCluster, **sections: Any) -> Iterator[None]:
         rig.drop_policy(POLICY)
         rig.until("the slices are empty", lambda: not published(rig))
         rig.until("the classes are gone", lambda: not rig.kubectl.items("deviceclasses"))
+
+
+def serve_by_dra(rig: RigCluster, **sections: Any) -> None:
+    every = {"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["cdi-cri"]}, **sections}
+    rig.policy(POLICY, every, selector={"kubernetes.io/hostname": rig.b})
 
 
 def published(rig: RigCluster) -> dict[str, Json]:
@@ -80,6 +86,13 @@ def pod(
     return rig.running(name) if run else {}
 
 
+def claimant(rig: RigCluster, name: str, *expressions: str, of: str = CLASS, **amounts: str) -> None:
+    """A claim of one device for which these are true, or of these amounts of one, and a pod with it."""
+    more = {"capacity": {"requests": amounts}} if amounts else {}
+    claim(rig, name, {"name": "gpu", "exactly": wanted(*expressions, class_name=of, **more)})
+    pod(rig, name, name, run=False)
+
+
 def results(rig: RigCluster, name: str, *, namespace: str = NAMESPACE) -> dict[str, str]:
     """Request -> device, as the claim was allocated."""
     found: Mapping[str, Any] = rig.kubectl.object("resourceclaim", name, namespace)
@@ -91,6 +104,18 @@ def device_of(rig: RigCluster, name: str) -> str:
     """The device of a claim with one request."""
     [device] = results(rig, name).values()
     return device
+
+
+def holders(rig: RigCluster, device: str) -> set[tuple[str, str]]:
+    """Pods and claims that NodeDevices shows for a device."""
+    [found] = [each for each in rig.devices(rig.b).values() if each["name"] == device]
+    return {(holder["pod"], holder.get("claim", "")) for holder in found.get("holders") or ()}
+
+
+def nodes_seen(rig: RigCluster, name: str) -> list[str]:
+    """NVIDIA's device nodes in the container of a pod."""
+    found: list[str] = json.loads(rig.kubectl.exec(name, "python3", "-c", NODES, namespace=NAMESPACE))
+    return found
 
 
 def refusals(rig: RigCluster, name: str) -> list[str]:
