@@ -8,6 +8,7 @@ registered while a claim is prepared, so that its pod can end.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -51,6 +52,7 @@ SWEEPS = 10
 BESIDE_SECONDS = 5.0  # between two looks for another plugin; the kubelet bounds such calls
 AGAIN_SECONDS = 1.0  # while one is there, or it is not known
 READ_AGAIN_SECONDS = 5.0
+FIRST_LIST_SECONDS = 10.0  # for as long an agent that starts waits for the kubelet's List before it empties slices
 DROPPED = (
     "left out: this API server drops its taint or how it is shared (feature gates DRADeviceTaints and "
     "DRAConsumableCapacity, on by default from Kubernetes 1.36)"
@@ -100,6 +102,7 @@ class Dra:
         self._others = others
         self._unwritable = unwritable
         self._beside: str | None = None  # as `others` said last
+        self._began = time.monotonic()
         self._serves = asyncio.Event()
         self._begins = asyncio.Event()  # to serve
         self._on_change = on_change
@@ -232,6 +235,8 @@ class Dra:
             self._beside = None
             self._serves.set()
             self._begins.set()
+        if not self._holdings().were_known and time.monotonic() < self._began + FIRST_LIST_SECONDS:
+            return  # everything may be held, and is withheld: what the slices of an earlier run have stays
         given = (resources, inventory, verdicts, self.offer.records, self._may_add(), self._beside)
         if all(now is before for now, before in zip(given, self._published, strict=False)) and self._published:
             return

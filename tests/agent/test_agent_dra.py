@@ -182,6 +182,21 @@ async def test_slices_that_the_kubelet_deletes_come_back_and_nothing_is_written_
     await kubelet.until(lambda: set(running.api.devices) == {"gpu-0", "gpu-1"})
 
 
+async def test_an_agent_that_starts_again_leaves_the_slices_as_they_are(node: Node, kubelet: StandInKubelet) -> None:
+    claim = node.api.give(allocated("a", "gpu-0"))
+    async with node.running():
+        await node.serving_by_dra()
+        assert not (await node.dra.prepare(claim))["uid-a"].error
+        kubelet.extra_pods = [pod_with("trainer", "a", "gpu-0")]
+    before = list(node.api.writes)
+    async with node.running():
+        await node.serving_by_dra()
+        await kubelet.until(lambda: node.condition("SlicesPublished")[0] == "Published")
+        replace_file(node.folder / "devices.yaml", TWO.partition("- {index: 1")[0])
+        await kubelet.until(lambda: node.api.devices["gpu-1"].get("taints"))
+    assert [write.partition(" ")[0] for write in node.api.writes[len(before) :]] == ["update"]
+
+
 async def test_slices_that_cannot_be_written_are_said_until_they_are(running: Node, kubelet: StandInKubelet) -> None:
     await kubelet.until(lambda: running.condition("SlicesPublished")[0] == "Published")
     running.api.problem = ApiError("503 the API server is away", status=503)

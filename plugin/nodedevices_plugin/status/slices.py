@@ -85,6 +85,7 @@ class SlicePublisher:
         self._may_add = may_add
         self._clock = clock
         self._wanted: tuple[Json, ...] | None = None
+        self._told = False  # what is wanted: until then the slices of an earlier run stay
         self._stored: dict[str, Stored] | None = None  # None: not listed yet
         self._gone: dict[str, float] = {}  # device -> when it left the slices
         self._owner: str | None = None
@@ -94,7 +95,7 @@ class SlicePublisher:
     def want(self, devices: Sequence[Json] | None) -> None:
         """Take the devices that the slices should have; None: there should be no slice. Call it as well when `may_add`
         has another answer."""
-        self._wanted = None if devices is None else tuple(devices)
+        self._wanted, self._told = None if devices is None else tuple(devices), True
         self._wake.set()
 
     @property
@@ -175,8 +176,8 @@ class SlicePublisher:
             await self._wake.wait()
 
     def _needed(self) -> Writes:
-        """What has to be written now; nothing before the slices were listed."""
-        if self._stored is None:
+        """What has to be written now; nothing before the slices were listed, and what they should have is known."""
+        if self._stored is None or not self._told:
             return Writes()
         if self._wanted is None:
             return Writes(deletes=tuple(sorted(self._stored)))
