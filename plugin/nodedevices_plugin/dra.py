@@ -199,7 +199,7 @@ class Dra:
         if self._slices.refused:
             return f"{self._slices.problem}; DRA needs Kubernetes 1.34 or later, and the component dra"
         if not registry.is_dir():
-            return f"there is no folder {registry}; install the component dra"
+            return f"the folder {registry} is not mounted; install the component dra"
         if why := self._unwritable():
             return f"cannot write {why}; install the component cdi"
         return ""

@@ -57,6 +57,8 @@ def main() -> int:
                     stage.note(f"README's picture is made anew: {picture}")
             except PROBLEM:
                 last_words(stage, provider)
+                if keep:
+                    left(stage, provider, desk_name)
                 raise
             if not keep:
                 stage.step("Taking it all down")
@@ -64,15 +66,20 @@ def main() -> int:
         stage.failed(str(error) if isinstance(error, NotReached) else f"{type(error).__name__}: {error}")
         return 1
     if keep:
-        stage.step("Left as it is (KEEP=1). Look around:")
-        stage.note(f"kubectl config use-context {desk.named(desk_name).context}" if desk_name else shell(provider))
-        if provider.own_rig:
-            stage.note("make cluster-down NAME=demo    # when you have seen enough")
-        else:
-            stage.note("to remove it: docs/operations.md#upgrade-restart-remove")
+        left(stage, provider, desk_name)
     else:
         stage.done("nothing is left behind")
     return 0
+
+
+def left(stage: Stage, provider: ClusterProvider, desk_name: str | None) -> None:
+    """Say how to look at the cluster that stays, and how to end it."""
+    stage.step("Left as it is (KEEP=1). Look around:")
+    stage.note(f"kubectl config use-context {desk.named(desk_name).context}" if desk_name else shell(provider))
+    if provider.own_rig:
+        stage.note("make cluster-down NAME=demo    # when you have seen enough")
+    else:
+        stage.note("to remove it: docs/operations.md#upgrade-restart-remove")
 
 
 def begin(stage: Stage, ending: ExitStack, *, desk_name: str | None, keep: bool) -> ClusterProvider:

@@ -417,7 +417,9 @@ class Story:
     def break_one_of_each(self, node: str) -> None:
         def held() -> dict[str, int] | None:
             devices = self.status(node).get("devices", [])
-            found = {one["pod"]: device["index"] for device in devices for one in device.get("holders", [])}
+            index = {device["name"]: device["index"] for device in devices}
+            whole = {device["name"]: index[device.get("parent", device["name"])] for device in devices}
+            found = {one["pod"]: whole[device["name"]] for device in devices for one in device.get("holders", [])}
             return found if found.keys() == PODS.keys() else None
 
         self.stage.step(

@@ -144,7 +144,10 @@ def check(document: Any, text: str) -> None:
     elif kind == "Pod":
         for container in document["spec"]["containers"]:
             assert set(container) <= {"name", "image", "command", "args", "resources"}
-            assert all(type(number) is int for number in container["resources"]["limits"].values())
+            assert container["resources"].keys() in ({"limits"}, {"claims"})
+            assert all(type(number) is int for number in container["resources"].get("limits", {}).values())
+            claims = [claim["name"] for claim in document["spec"].get("resourceClaims", ())]
+            assert [claim["name"] for claim in container["resources"].get("claims", ())] == claims
     elif keys == {"agent"}:
         chart_values(document, VALUES_SCHEMA)
     elif keys == {"updateStrategy", "affinity"}:  # values of NVIDIA's chart
