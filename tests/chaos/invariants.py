@@ -466,7 +466,8 @@ def owned_capacity_follows(node: NodeSeen, plan: Plan) -> list[str]:
     fit = [
         each
         for each in node.shown.get("status", {}).get("devices", ())
-        if each["type"] == "gpu" and each["health"]["state"] in FIT and not each.keys() & {"unschedulable", "excluded"}
+        if each["type"] == "gpu" and each["health"]["state"] in FIT
+        if not each.keys() & {"unschedulable", "excluded", "parent"}
     ]
     right = sum(mebibytes(each.get("capacity", {}).get("memory", "0")) for each in fit)
     if not plan.nodes[node.name].chosen.get("capacity"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nodedevices_common.confirming import CONFIRM
 from support import simulated
 from support.claims_on_rig import (
     NODES,
@@ -26,6 +27,7 @@ from support.claims_on_rig import (
 )
 from support.cluster import GPU, HEALTHY, NAMESPACE, Cluster
 from support.driver_root import CONTROL, ROOT, installed_with_root
+from support.fleet import stamp
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -197,7 +199,20 @@ def test_restarts_of_kubelet_agent_and_container_leave_each_pod_its_device(dra: 
     assert published(dra) == slices
 
 
-def test_a_mig_device_by_its_profile_and_a_gpu_beside_a_nic(with_dra: None, rig: RigCluster) -> None:
+@pytest.fixture
+def other_machine(with_dra: None, rig: RigCluster) -> Iterator[RigCluster]:
+    """Node b may have other devices; afterwards a person says that they are removed."""
+    own = set(rig.devices(rig.b))
+    yield rig
+    rig.settle()
+    there = rig.devices(rig.b)
+    gone = ",".join(f"{id_}=removed@{stamp()}" for id_ in sorted(there.keys() - own) if "parent" not in there[id_])
+    rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {CONFIRM: gone}}})
+    rig.until("the machine is as before", lambda: set(rig.devices(rig.b)) == own)
+
+
+def test_a_mig_device_by_its_profile_and_a_gpu_beside_a_nic(other_machine: RigCluster) -> None:
+    rig = other_machine
     parts = [{"profile": "1g.10gb", "gi": 7, "start": 0}, {"profile": "2g.20gb", "gi": 3, "start": 2}]
     machine = {
         "profile": "h100 x 4, connectx-7",
