@@ -102,12 +102,10 @@ async def test_injection_by_a_policy_is_what_the_next_container_gets(kubelet: St
     section = {"deviceListStrategies": ["volume-mounts", "cdi-cri"], "deviceIDStrategy": "index"}
     kubectl.apply(policy("section", injection=section, sharing={"strategy": "none"}))
     await seen("applied", lambda: condition(kubectl.get("dp", "section"), "Applied").get("status") == "True")
-    granted = await kubelet.allocate(GPU, 2)
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 1)  # CDI has no name for one that is in MIG mode
+    granted = await kubelet.allocate(GPU, 1)
     assert granted.answer.envs["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
-    assert {each.container_path for each in granted.answer.mounts} == {
-        "/var/run/nvidia-container-devices/0",
-        "/var/run/nvidia-container-devices/1",
-    }
+    assert [mount.container_path for mount in granted.answer.mounts] == ["/var/run/nvidia-container-devices/0"]
     assert granted.answer.cdi_devices
 
 
