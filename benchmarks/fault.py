@@ -8,18 +8,17 @@ number includes the way through the API server and back.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import defaultdict
 from contextlib import ExitStack
 
 from support import simulated
 from support.cluster import GPU, HEALTHY, NAMESPACE
-from support.kubectl import KubectlError, NotReached, Watch, condition
+from support.kubectl import Watch, condition
 from support.rig_cluster import RigCluster
 
-from benchmarks.table import NotHere, Row, percentile
+from benchmarks.rig import on_the_rig
+from benchmarks.table import Row, percentile
 
 ROUNDS = 5
 PAUSE_SECONDS = 6.0
@@ -27,15 +26,8 @@ TARGETS = {"kubelet": 1.0, "NodeDevices.status": 2.0, "pod condition": 5.0, "Nod
 
 
 def measure() -> list[Row]:
-    if sys.platform != "linux" or os.geteuid() != 0:
-        raise NotHere("the test cluster needs Linux and root")
-    from support import cluster_provider
-
-    try:
-        with cluster_provider.of_rig("bench") as provider, RigCluster.opened(provider) as cluster:
-            return rows(rounds(cluster))
-    except (KubectlError, NotReached) as error:
-        raise NotHere(str(error)) from error
+    with on_the_rig() as cluster:
+        return rows(rounds(cluster))
 
 
 def rounds(cluster: RigCluster) -> dict[str, list[float]]:

@@ -7,8 +7,6 @@ is a patch of the same slice.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,10 +14,11 @@ from collections.abc import Callable
 from support import simulated
 from support.claims_on_rig import DOMAIN, Json, published, served_by_dra
 from support.driver_root import installed_with_root
-from support.kubectl import KubectlError, NotReached, Watch
+from support.kubectl import Watch
 from support.rig_cluster import RigCluster
 
-from benchmarks.table import NotHere, Row, percentile
+from benchmarks.rig import on_the_rig
+from benchmarks.table import Row, percentile
 
 ROUNDS = 10
 PAUSE_SECONDS = 2.0
@@ -28,24 +27,13 @@ MEMORY_TARGET_MIB = 6.0
 
 
 def measure() -> list[Row]:
-    if sys.platform != "linux" or os.geteuid() != 0:
-        raise NotHere("the test cluster needs Linux and root")
-    from support import cluster_provider
-
-    try:
-        with (
-            cluster_provider.of_rig("bench") as provider,
-            RigCluster.opened(provider) as rig,
-            installed_with_root(rig, "cdi", "dra"),
-        ):
-            rig.reset()
-            before = _resident(rig)
-            with served_by_dra(rig):
-                rig.until("all GPUs are in slices", lambda: len(published(rig)) == 4)
-                found = _rounds(rig)
-                more = _resident(rig) - before
-    except (KubectlError, NotReached) as error:
-        raise NotHere(str(error)) from error
+    with on_the_rig() as rig, installed_with_root(rig, "cdi", "dra"):
+        rig.reset()
+        before = _resident(rig)
+        with served_by_dra(rig):
+            rig.until("all GPUs are in slices", lambda: len(published(rig)) == 4)
+            found = _rounds(rig)
+            more = _resident(rig) - before
     memory = Row(what="agent, resident, more by DRA", measured=more, unit="MiB", target=MEMORY_TARGET_MIB)
     return [*_rows(found), memory]
 
