@@ -210,7 +210,7 @@ def assess(
         drained=follow_drained(
             world.state.drained,
             inventory,
-            held=holding.given_devices,
+            held=None if holding.held is None else holding.given,
             asked=asked,
             now=now,
             monotonic=monotonic,
@@ -424,8 +424,7 @@ def _probed(start: _Start) -> _Probed:
     effective = world.active.effective
     forget = effective.sections.health.forget_missing_seconds
     removed = (start.confirmed - holding.devices) | _taken_out(world.inventory, effective, holding.devices)
-    given = holding.given_devices
-    drained = world.state.drained.keys() - (holding.devices if given is None else given)
+    drained = world.state.drained.keys() - holding.given
     given_up = {cordon.id for cordon in world.state.unschedulable if cordon.holds(now)}
     running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, start.monotonic, auto)
     source = inputs.source or next(iter(running))

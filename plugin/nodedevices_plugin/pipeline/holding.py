@@ -9,7 +9,7 @@ possible with these devices offers nothing, and does not count: a mistake in a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 
 from msgspec import Struct
@@ -26,10 +26,12 @@ from nodedevices_plugin.settings.effective import Effective
 
 class Holding(Struct, frozen=True, kw_only=True):
     """The held ids before this step's line. `held` None: not known before the first List; then every device and
-    partition counts as held."""
+    partition counts as held. `given`: the devices without those that are only in a slice: a claim may be allocated
+    them, and nobody has them."""
 
     held: tuple[HeldId, ...] | None
     devices: frozenset[str]
+    given: frozenset[str]
     parts: frozenset[str]  # partitions
     listed: frozenset[RecentAllocate]
     unconfirmed: tuple[RecentAllocate, ...]
@@ -38,12 +40,6 @@ class Holding(Struct, frozen=True, kw_only=True):
     def known_devices(self) -> frozenset[str] | None:
         """Devices that are held; None: not known."""
         return None if self.held is None else self.devices
-
-    @property
-    def given_devices(self) -> frozenset[str] | None:
-        """The same without devices that are only in a slice; a claim may tolerate that one is out of service."""
-        held = self.held
-        return None if held is None else frozenset(held_id.device_id for held_id in held if not held_id.announced)
 
 
 def holding_of(world: World, inputs: Inputs) -> Holding:
@@ -54,23 +50,20 @@ def holding_of(world: World, inputs: Inputs) -> Holding:
     # Not known before the first List. An Allocate that no List has shown yet counts.
     known = inputs.holdings.were_known
     held_now = held(inputs.holdings, unconfirmed, index, world.known.given, inputs.dra) if known else None
-    devices, parts = _held_ids(held_now, world.inventory)
-    return Holding(held=held_now, devices=devices, parts=parts, listed=listed, unconfirmed=unconfirmed)
+    if held_now is None:
+        devices = given = frozenset(device.fact.id for device in world.inventory.devices)
+        parts = frozenset(part.id for device in world.inventory.devices for part in device.fact.partitions)
+    else:
+        devices = frozenset(held_id.device_id for held_id in held_now)
+        given = frozenset(held_id.device_id for held_id in held_now if not held_id.announced)
+        parts = frozenset(held_id.partition_id for held_id in held_now if held_id.partition_id is not None)
+    return Holding(held=held_now, devices=devices, given=given, parts=parts, listed=listed, unconfirmed=unconfirmed)
 
 
 def granted(world: World, inputs: Inputs) -> frozenset[str]:
     """Return the keys of ids that were granted since the last step."""
     new = (allocate for allocate in inputs.recent if allocate.monotonic > world.known.allocated)
     return frozenset(held_key(allocate.resource, id_) for allocate in new for id_ in allocate.ids)
-
-
-def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the devices, and the partitions, that are held; where that is not known, every one that is listed."""
-    if held is None:
-        parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
-        return frozenset(device.fact.id for device in inventory.devices), parts
-    parts = frozenset(held_id.partition_id for held_id in held if held_id.partition_id is not None)
-    return frozenset(held_id.device_id for held_id in held), parts
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
