@@ -8,6 +8,6 @@ all of them, and its plan is what the kubelet is sent: an id that no gate blocks
 from __future__ import annotations
 
 from nodedevices_plugin.gates.apply import apply
-from nodedevices_plugin.gates.base import GateFacts, MissingLibraries, WaitingChange
+from nodedevices_plugin.gates.base import GateFacts, NoSpecification, WaitingChange
 
-__all__ = ["GateFacts", "MissingLibraries", "WaitingChange", "apply"]
+__all__ = ["GateFacts", "NoSpecification", "WaitingChange", "apply"]

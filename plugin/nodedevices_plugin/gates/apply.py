@@ -21,7 +21,7 @@ from nodedevices_plugin.gates.reasons import (
     full,
     health,
     held_otherwise,
-    libraries,
+    no_specification,
     place,
     pods_unknown,
     removed_probe,
@@ -44,7 +44,7 @@ GATES: Sequence[Gate] = (
     daemon_in_use,
     daemon_taken,
     daemon_not_ready,
-    libraries,
+    no_specification,
     pods_unknown,
     full,
 )

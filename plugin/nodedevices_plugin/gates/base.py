@@ -32,9 +32,9 @@ class WaitingChange(Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...] = ()
 
 
-class MissingLibraries(Struct, frozen=True, kw_only=True):
-    """Devices of one vendor would come without the driver's libraries, or have no CDI name. `devices`: their ids;
-    `elsewhere`: devices and partitions that this is not true of."""
+class NoSpecification(Struct, frozen=True, kw_only=True):
+    """No CDI specification brings the driver's libraries for these devices of one vendor, or none names them.
+    `devices`: their ids; `elsewhere`: devices and partitions that this is not true of."""
 
     why: str
     devices: Set[str]
@@ -58,7 +58,7 @@ class GateFacts(Struct, frozen=True, kw_only=True):
     statuses: DaemonStatuses = field(default_factory=dict)  # of MPS daemons
     taken: Set[str] = frozenset()  # devices that MPS daemons reserve to their clients, or are about to
     shown: Set[str] = frozenset()  # names of which the kubelet has been sent ids
-    libraries: Sequence[MissingLibraries] = ()
+    no_specification: Sequence[NoSpecification] = ()
     pods: NodePods = field(default_factory=NodePods)
 
     def in_use(self) -> set[tuple[str | None, str]]:

@@ -300,9 +300,9 @@ def daemon_taken(shape: Plan, facts: GateFacts) -> Check | None:
     return check
 
 
-def libraries(shape: Plan, facts: GateFacts) -> Check | None:
+def no_specification(shape: Plan, facts: GateFacts) -> Check | None:
     """A resource that the kubelet has not been sent, and that has no usable id, is not registered."""
-    if not facts.libraries:
+    if not facts.no_specification:
         return None
     unshown = {
         resource.name
@@ -319,9 +319,9 @@ def libraries(shape: Plan, facts: GateFacts) -> Check | None:
 
 
 def _why(schedulable: SchedulableId, facts: GateFacts) -> str | None:
-    for missing in facts.libraries:
-        if schedulable.device_id in missing.devices and schedulable.part_id not in missing.elsewhere:
-            return missing.why
+    for lacking in facts.no_specification:
+        if schedulable.device_id in lacking.devices and schedulable.part_id not in lacking.elsewhere:
+            return lacking.why
     return None
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from nodedevices_plugin.gates.base import MissingLibraries
+from nodedevices_plugin.gates.base import NoSpecification
 from nodedevices_plugin.granting.answers import NodeContainers, node_containers
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan, PlanError
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
@@ -145,11 +145,11 @@ def stale(active: Effective, devices: Devices) -> str:
     return "; ".join(filter(None, found))
 
 
-def without_libraries(active: Effective | None, devices: Devices) -> tuple[MissingLibraries, ...]:
+def without_libraries(active: Effective | None, devices: Devices) -> tuple[NoSpecification, ...]:
     """Return by vendor why devices of the configuration in effect would come without the driver's libraries, and which
-    these are (gates.libraries)."""
+    these are (gates.no_specification)."""
     return tuple(
-        MissingLibraries(
+        NoSpecification(
             why=why,
             devices=frozenset(
                 device.fact.id
@@ -163,11 +163,11 @@ def without_libraries(active: Effective | None, devices: Devices) -> tuple[Missi
     )
 
 
-def without_name(active: Effective | None, devices: Devices) -> tuple[MissingLibraries, ...]:
+def without_name(active: Effective | None, devices: Devices) -> tuple[NoSpecification, ...]:
     """Return the devices of the configuration in effect that no CDI specification names as a whole, by vendor."""
     parts = frozenset(part.id for device in devices.inventory.devices for part in device.fact.partitions)
     return tuple(
-        MissingLibraries(why=need.unnamed_because, devices=need.unnamed, elsewhere=parts)
+        NoSpecification(why=need.unnamed_because, devices=need.unnamed, elsewhere=parts)
         for need in _needs(active, devices).values()
         if need.unnamed
     )

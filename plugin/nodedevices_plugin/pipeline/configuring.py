@@ -122,7 +122,7 @@ def configure(assessed: Assessment) -> Configured:
         named = {daemon.resource for daemon in running_on}
         daemons = (*running_on, *(daemon for daemon in daemons if daemon.resource not in named))
     others: tuple[HeldId, ...] = ()
-    libraries: tuple[gates.MissingLibraries, ...] = ()
+    libraries: tuple[gates.NoSpecification, ...] = ()
     plan = None
     if shape is not None:
         libraries = access.without_libraries(after.effective, assessed.devices) if after.applied_once else ()
@@ -132,7 +132,7 @@ def configure(assessed: Assessment) -> Configured:
             held_otherwise=others,
             change=_waiting_change(problem),
             staying=running_on,
-            libraries=(*libraries, *access.without_name(after.effective, assessed.devices)),
+            no_specification=(*libraries, *access.without_name(after.effective, assessed.devices)),
         )
         plan = gates.apply(shape, facts, ours=_ours_of_kubelet(after.effective, assessed))
     if problem is not None:
@@ -358,7 +358,7 @@ def _awaited(plan: Plan, assessed: Assessment) -> Awaited:
     return awaited(plan, assessed.inventory, assessed.inputs.holdings, assessed.inputs.mps, assessed.not_ours)
 
 
-def _with_cdi(configured: Configured, assessed: Assessment, libraries: Sequence[gates.MissingLibraries]) -> Configured:
+def _with_cdi(configured: Configured, assessed: Assessment, libraries: Sequence[gates.NoSpecification]) -> Configured:
     """Add what is wrong with CDI: devices that containers would get without the driver's libraries are not offered, and
     a broken source of these is named while the last good one is used."""
     status = configured.status

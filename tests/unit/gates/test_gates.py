@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from nodedevices_api import withheld as reasons
-from nodedevices_plugin.gates import GateFacts, MissingLibraries, WaitingChange, apply
+from nodedevices_plugin.gates import GateFacts, NoSpecification, WaitingChange, apply
 from nodedevices_plugin.gates.apply import GATES
 from nodedevices_plugin.gates.reasons import counts_containers, unfit
 from nodedevices_plugin.model import (
@@ -197,12 +197,15 @@ def test_a_device_with_all_the_clients_that_its_daemon_takes_gives_no_more_share
 
 
 def test_devices_without_the_drivers_libraries_are_not_registered_at_first() -> None:
-    missing = MissingLibraries(why="no CDI specification", devices=frozenset({gpu_id(0), gpu_id(1)}))
-    assert why(gated(whole(0, 1), BOTH, WELL, libraries=(missing,))) == {}
-    shown = gated(whole(0, 1), BOTH, WELL, libraries=(missing,), shown=frozenset({GPU}))
+    missing = NoSpecification(why="no CDI specification", devices=frozenset({gpu_id(0), gpu_id(1)}))
+    assert why(gated(whole(0, 1), BOTH, WELL, no_specification=(missing,))) == {}
+    shown = gated(whole(0, 1), BOTH, WELL, no_specification=(missing,), shown=frozenset({GPU}))
     assert set(why(shown).values()) == {reasons.NO_CDI_SPECIFICATION}
     one = replace(missing, elsewhere=frozenset({gpu_id(0)}))
-    assert list(why(gated(whole(0, 1), BOTH, WELL, libraries=(one,))).values()) == ["", reasons.NO_CDI_SPECIFICATION]
+    assert list(why(gated(whole(0, 1), BOTH, WELL, no_specification=(one,))).values()) == [
+        "",
+        reasons.NO_CDI_SPECIFICATION,
+    ]
 
 
 def test_shares_of_computing_power_wait_until_the_pods_are_known_but_for_those_that_are_held() -> None:
