@@ -1,7 +1,7 @@
 """The agent's facts about a node, read back from its NodeDevices: the devices, and who holds what.
 
-What a status does not have is absent: device nodes, ids of a holder beyond the
-eighth. So nothing is concluded from these facts before they have led to what the node shows (ids.py).
+What a status does not have is absent: device nodes, ids of a holder beyond the eighth. So nothing is concluded from
+these facts before they have led to what the node shows (ids.py).
 """
 
 from __future__ import annotations

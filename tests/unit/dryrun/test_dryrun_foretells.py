@@ -109,7 +109,10 @@ def test_a_change_that_the_agent_makes_wait_for_pods_is_foretold_with_them() -> 
 def test_what_the_agent_refuses_is_foretold_in_its_words() -> None:
     names = {"devices": [{"match": {"ids": [gpu_id(1)]}, "name": SHARED}]}
     then = {"resources": names, **shared(rename=SHARED)}
-    node = Node(*FOUR).now({})
+    refused_in_the_agents_words(Node(*FOUR).now({}), then)
+
+
+def refused_in_the_agents_words(node: Node, then: Config) -> None:
     found = foretold(node, {}, then)
     node.now(then)
     assert node.config == "ConfigInvalid"
@@ -187,12 +190,7 @@ def test_shares_of_claims_are_foretold_to_become_whole_devices() -> None:
 
 def test_injection_by_variables_is_foretold_to_be_refused_for_claims_but_where_a_nodes_own_flags_set_it() -> None:
     by_variables: Config = {"serving": {"api": "DRA"}}
-    node = with_cdi(*FOUR).now({})
-    found = foretold(node, {}, by_variables)
-    node.now(by_variables)
-    assert node.config == "ConfigInvalid"
-    assert found.refused
-    assert node.world.config.message.startswith(found.refused)
+    refused_in_the_agents_words(with_cdi(*FOUR).now({}), by_variables)
     node = with_cdi(*FOUR).now(BY_DRA)
     assert foretold(node, BY_DRA, by_variables).refused
     assert not foretold(node, BY_DRA, {**BY_DRA, "injection": {"deviceListStrategies": ["driver-directory"]}}).refused
