@@ -163,6 +163,8 @@ def files_of(module: str) -> list[Path]:
     package = module.partition(".")[0]
     place = ROOT / ROOTS.get(package, "plugin") / module.replace(".", "/")
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    if not all(file.is_file() for file in files):
+        raise SystemExit(f"MODULES={module}: there is no such module; give some such as nodedevices_plugin.claims")
     return [file for file in files if file.stat().st_size]
 
 
