@@ -103,11 +103,9 @@ def begin(stage: Stage, ending: ExitStack, *, desk_name: str | None, keep: bool)
 
 
 def shell(provider: ClusterProvider) -> str:
-    """The line with which a person's shell speaks to this cluster, and finds the plugin as the demo does. A user's own
-    cluster has kubectl in the PATH."""
-    folders = [Path(provider.kubectl.binary).parent] if provider.own_rig else []
-    path = ":".join(map(str, (*folders, Path(sys.executable).parent)))
-    return f"export KUBECONFIG={provider.kubectl.kubeconfig} PATH={path}:$PATH"
+    """The line with which a person's shell speaks to this cluster. A user's own cluster has kubectl in the PATH."""
+    line = f"export KUBECONFIG={provider.kubectl.kubeconfig}"
+    return f"{line} PATH={Path(provider.kubectl.binary).parent}:$PATH" if provider.own_rig else line
 
 
 def install(stage: Stage, provider: ClusterProvider) -> None:
