@@ -26,7 +26,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     CORDONED: "out of service by spec.unschedulable",
     PROBE_REMOVED: "its probe is no longer configured, or it may belong to such a probe",
     SAME_PLACE: "another device is or was at this place, and a pod may hold that device",
-    HELD_IN_ANOTHER_SHAPE: "pods hold the device under another resource or id",
+    HELD_IN_ANOTHER_SHAPE: "pods hold the device under another resource or id, or a claim may still be given it",
     CHANGE_WAITS: "a configuration change removes it and waits for pods",
     HELPER_IN_USE: "an MPS daemon on the device starts, ends or has clients",
     HELPER_NOT_READY: "its MPS daemon is not ready",

@@ -141,6 +141,7 @@ def place(shape: Plan, facts: GateFacts) -> Check | None:
 
 # --- what containers hold already ------------------------------------------------------------------------------------
 OTHERWISE = "held under another resource or id"
+ANNOUNCED = "a claim may still be given it: the node's ResourceSlices have it, or had it a moment ago"
 
 
 def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
@@ -155,7 +156,8 @@ def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
     def blocked(device_id: str, partition_id: str | None) -> Blocked | None:
         here = [held_id for held_id in by_device.get(device_id, ()) if collide(partition_id, held_id, parts)]
         pods = dict.fromkeys(held_id.holder for held_id in here if held_id.holder)
-        return Blocked(reason=HELD_IN_ANOTHER_SHAPE, message=OTHERWISE, waits_for=tuple(pods)) if here else None
+        why = ANNOUNCED if all(held_id.announced for held_id in here) else OTHERWISE
+        return Blocked(reason=HELD_IN_ANOTHER_SHAPE, message=why, waits_for=tuple(pods)) if here else None
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
         part = schedulable.partition_id or schedulable.device_id

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from nodedevices_api import withheld as reasons
 from nodedevices_plugin.gates import GateFacts, NoSpecification, WaitingChange, apply
 from nodedevices_plugin.gates.apply import GATES
-from nodedevices_plugin.gates.reasons import counts_containers, unfit
+from nodedevices_plugin.gates.reasons import ANNOUNCED, OTHERWISE, counts_containers, unfit
 from nodedevices_plugin.model import (
+    DRA_DRIVER,
     Api,
     Blocked,
     Cordon,
@@ -146,6 +147,14 @@ def test_shares_of_a_gpu_that_a_pod_holds_whole_wait_for_that_pod() -> None:
     unnamed = (replace(taken[0], holder=""),)
     plan = gated(shares(0), BOTH, WELL, held=unnamed, held_otherwise=unnamed)
     assert said(plan, f"{gpu_id(0)}::0").waits_for == ()
+
+
+@cases(("claim", "says"), ("", ANNOUNCED), ("ml/claim", OTHERWISE))
+def test_a_device_in_a_slice_is_not_said_to_be_held(claim: str, says: str) -> None:
+    announced = replace(held(gpu_id(0), 0), resource=None, driver=DRA_DRIVER, holder="", claim=claim, any_shape=True)
+    plan = gated(whole(0, 1), BOTH, WELL, held_otherwise=(announced,))
+    assert why(plan) == {gpu_id(0): reasons.HELD_IN_ANOTHER_SHAPE, gpu_id(1): ""}
+    assert said(plan, gpu_id(0)).message == says
 
 
 @cases(("shown", "listed"), (frozenset({GPU}), 4), (frozenset(), 0))
