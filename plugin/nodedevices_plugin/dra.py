@@ -170,13 +170,9 @@ class Dra:
     @property
     def records_problem(self) -> str:
         """Why a record of a prepared claim is not understood; empty: all are."""
-        newer = (
-            f"{record.uid}.json was written by a newer version ({record.not_understood}): what the claim has stays its "
-            "own, and it is not prepared again; install that version again"
-            for record in self.offer.records.values()
-            if record.not_understood
+        return "; ".join(
+            filter(None, (self._files.problem, *(record.problem for record in self.offer.records.values())))
         )
-        return "; ".join(filter(None, (self._files.problem, *newer)))
 
     @property
     def problem(self) -> str:

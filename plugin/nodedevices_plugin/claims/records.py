@@ -7,13 +7,15 @@ for each claim, so that a bad byte costs one claim and not the node.
 
 A newer version may write more than this one understands. After a downgrade such a record stays as it is, and what it
 names as held stays held, each device as a whole: so every version has `prepared`, with `part_id`, `resource` and
-`result` of each device.
+`result` of each device. So does what a damaged record still names.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -27,6 +29,7 @@ from nodedevices_plugin.model import ContainerEdits, Inventory, ids
 from nodedevices_plugin.model.resource_names import device_names
 
 VERSION = 1
+_ENTRY = re.compile(r'\{\s*"result"')  # where a device of a record begins
 UID = re.compile(r"[A-Za-z0-9-]{1,64}")  # it becomes a file's name
 
 
@@ -66,6 +69,11 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ""
 
     @property
+    def problem(self) -> str:
+        """Return what is wrong with the file; empty: nothing."""
+        return ""
+
+    @property
     def claim(self) -> str:
         return f"{self.namespace}/{self.name}"
 
@@ -99,6 +107,31 @@ class NewerRecord(Record, frozen=True, kw_only=True):
     @property
     def not_understood(self) -> str:
         return self.why
+
+    @property
+    def problem(self) -> str:
+        return (
+            f"{self.uid}.json was written by a newer version ({self.why}): what the claim has stays its own, and it is "
+            "not prepared again; install that version again"
+        )
+
+
+class DamagedRecord(Record, frozen=True, kw_only=True):
+    """What a damaged record still names. It is never written. Whose claim it is, is not known: it ends when the kubelet
+    unprepares the claim, or prepares it again."""
+
+    why: str
+
+    def is_of(self, claim: Claim) -> bool:
+        return False
+
+    @property
+    def problem(self) -> str:
+        parts = ", ".join(entry.part_id for entry in self.prepared)
+        return (
+            f"{self.uid}.json is damaged ({self.why}): {parts}, which it still names, goes to no other pod until the "
+            "claim's pod has ended"
+        )
 
 
 class DraFacts(Struct, frozen=True, kw_only=True):
@@ -148,13 +181,27 @@ def decode(content: bytes, *, uid: str) -> Record:
     try:
         raw = mapping(msgspec.json.decode(content))
         record = _newer(raw) or msgspec.convert(raw, type=Record)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise RecordError(str(error)) from error
     if record.uid != uid:
         raise RecordError("it is of another claim")
     if record.version < VERSION or not (record.prepared or record.not_understood):
         raise RecordError("it has no device" if record.version == VERSION else f"there is no version {record.version}")
     return record
+
+
+def salvaged(content: bytes, *, uid: str, why: str) -> DamagedRecord | None:
+    """Return what a file that is not a record still names; None: no device."""
+    text = content.decode(errors="replace")
+    found: dict[str, Prepared] = {}
+    for place in _ENTRY.finditer(text):
+        with suppress(ValueError, RecursionError):
+            entry = mapping(json.JSONDecoder().raw_decode(text, place.start())[0])
+            prepared = msgspec.convert(_known(entry), type=Prepared)
+            found.setdefault(prepared.part_id, prepared)
+    if not found:
+        return None
+    return DamagedRecord(uid=uid, namespace="", name="", prepared=tuple(found.values()), why=why)
 
 
 def _newer(raw: Raw) -> NewerRecord | None:

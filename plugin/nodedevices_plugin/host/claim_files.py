@@ -2,7 +2,8 @@
 
 A record is on the disk before the kubelet is told that the claim is prepared, and is removed after the CDI file. CDI
 files are in a folder that a reboot empties, so they are written again whenever the kubelet prepares a claim again. A
-record that cannot be read is set aside alone: it costs one claim, and not the node. A newer version's record stays.
+damaged record costs one claim, and not the node: it stays while it still names a device, and is set aside where it
+names none. A newer version's record stays.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace, unfinished
 
 from nodedevices_plugin.claims import cdi_file
-from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name
+from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name, salvaged
 from nodedevices_plugin.host import cdi_files
 from nodedevices_plugin.vendors.cdi import CdiSpec, Document
 
@@ -49,11 +50,16 @@ class ClaimFiles:
         except OSError as error:
             raise ClaimFilesError(f"{self._folder}: {error.strerror or error}") from error
         for path in paths:
+            content = _read(path)
             try:
-                found[path.stem] = _read(path)
+                found[path.stem] = decode(content, uid=path.stem)
             except RecordError as error:
-                problems.append(f"{path}: {error}; set aside as {path.name}{ASIDE}")
-                self._set_aside(path)
+                if record := salvaged(content, uid=path.stem, why=str(error)):
+                    found[path.stem] = record
+                    log.warning("record of a prepared claim damaged", path=str(path), error=record.problem)
+                else:
+                    problems.append(f"{path}: {error}; set aside as {path.name}{ASIDE}")
+                    self._set_aside(path)
         if problems:
             self.problem = "; ".join(problems)
             log.error("records of prepared claims unusable", error=self.problem)
@@ -89,15 +95,13 @@ class ClaimFiles:
             log.warning("record not set aside", path=str(path), error=error.strerror)
 
 
-def _read(path: Path) -> Record:
+def _read(path: Path) -> bytes:
+    """Return the file, of which what is longer than a record can be has no end."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES)
     except OSError as error:  # of the disk, and not of this record
         raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
-    if len(content) > MAX_BYTES:
-        raise RecordError(f"more than {MAX_BYTES} bytes")
-    return decode(content, uid=path.stem)
 
 
 def _has(path: Path, content: bytes) -> bool:

@@ -239,12 +239,37 @@ def test_an_agent_that_was_killed_at_any_moment_reads_what_it_had_written(node: 
     again = ClaimFiles(tmp_path / "claims", tmp_path / "cdi", driver=DRA_DRIVER)
     assert again.read() == node.offer.records
     assert not again.problem
+    named = whole.rindex(b"}]") + 1  # all of the device is there
     for at in range(len(whole)):
         path.write_bytes(whole[:at])
         cut = ClaimFiles(tmp_path / "claims", tmp_path / "cdi", driver=DRA_DRIVER)
-        assert cut.read() == {}
-        assert f"set aside as {path.name}.unreadable" in cut.problem
-        assert not path.exists()
+        found = cut.read()
+        assert path.exists() is (at >= named)
+        if at >= named:
+            assert [(record.uid, record.held) for record in found.values()] == [("uid-train", {"ACME-0"})]
+            assert not cut.problem
+        else:
+            assert found == {}
+            assert f"set aside as {path.name}.unreadable" in cut.problem
+
+
+def test_what_a_damaged_record_still_names_stays_its_claims_until_the_pod_has_ended(node: Node, tmp_path: Path) -> None:
+    node.prepare("train", "board-0")
+    [path] = (tmp_path / "claims").iterdir()
+    path.write_bytes(path.read_bytes().replace(b'"namespace"', b'"namesp\xffce"'))
+    node.offer.restore(node.files.read())
+    [record] = node.offer.records.values()
+    assert record.problem.startswith("uid-train.json is damaged ('utf-8' codec can't decode")
+    assert "ACME-0, which it still names, goes to no other pod" in record.problem
+    with pytest.raises(NotNowError, match="prepared for the claim"):
+        node.prepare("second", "board-0")
+    assert node.prepare("train", "board-0") == ["board-0"], "the kubelet prepares it again"
+    assert not node.files.read()["uid-train"].problem
+    path.write_bytes(b"{" + path.read_bytes())
+    node.offer.restore(node.files.read())
+    node.claims.unprepare("uid-train")
+    assert not path.exists()
+    assert node.prepare("second", "board-0") == ["board-0"]
 
 
 def test_a_full_disk_is_named_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
