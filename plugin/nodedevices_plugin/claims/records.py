@@ -23,8 +23,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from nodedevices_common.errors import RefusedError
 from nodedevices_common.raw import Raw, mapping, mappings
+from nodedevices_common.text import clip, listing, printable
 
-from nodedevices_plugin.claims.request import Claim, Result
+from nodedevices_plugin.claims.request import SHOWN, Claim, Result
 from nodedevices_plugin.model import ContainerEdits, Inventory, ids
 from nodedevices_plugin.model.resource_names import device_names
 
@@ -127,10 +128,10 @@ class DamagedRecord(Record, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        parts = ", ".join(entry.part_id for entry in self.prepared)
+        parts = listing(clip(printable(entry.part_id), SHOWN) for entry in self.prepared)
         return (
-            f"{self.uid}.json is damaged ({self.why}): {parts}, which it still names, goes to no other pod until the "
-            "claim's pod has ended"
+            f"{self.uid}.json is damaged ({clip(printable(self.why), 2 * SHOWN)}): {parts}, which it still names, goes "
+            "to no other pod until the claim's pod has ended"
         )
 
 
@@ -214,7 +215,7 @@ def _newer(raw: Raw) -> NewerRecord | None:
     if isinstance(version, int) and version > VERSION:
         why = f"version {version}, and {VERSION} is known here"
     elif unknown is not None:
-        why = f"the key {unknown[:64]} is not known here"
+        why = f"the key {printable(unknown[:64])} is not known here"
     else:
         return None
     known = {"version": version, **{key: raw.get(key, "") for key in ("uid", "namespace", "name")}, "prepared": []}

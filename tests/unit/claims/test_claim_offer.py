@@ -246,7 +246,7 @@ def test_an_agent_that_was_killed_at_any_moment_reads_what_it_had_written(node: 
         found = cut.read()
         assert path.exists() is (at >= named)
         if at >= named:
-            assert [(record.uid, record.held) for record in found.values()] == [("uid-train", {"ACME-0"})]
+            assert [(record.uid, record.held) for record in found.values()] == [("uid-train", frozenset({"ACME-0"}))]
             assert not cut.problem
         else:
             assert found == {}

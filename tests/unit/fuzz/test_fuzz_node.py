@@ -11,12 +11,14 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from nodedevices_plugin.claims.records import RecordError
+from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.inputs.cluster import node_pod
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointError, parse
 from nodedevices_plugin.kubelet.holders import listed, offers
-from nodedevices_plugin.model import AllocationError, Holder, NodePods
+from nodedevices_plugin.model import DRA_DRIVER, AllocationError, Holder, NodePods
 from nodedevices_plugin.pipeline.state import StateError, StateFile
 from nodedevices_probe.loop import encode
 from support.corpus import changed, changed_json, recorded, sentence
@@ -25,6 +27,7 @@ from support.fuzzing import scaled
 from support.odd_json import with_odd_value
 from support.stepped_node import Node, Steps, report_of
 
+RECORDED = "2f6c0f5e-4f2b-4b2a-9f56-0d7b2f7f3a10"  # the claim of the corpus
 SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 IDS = (gpu_id(0), f"{gpu_id(0)}::1", "::1", f"{gpu_id(1)}::99999999999999999999", "a" * 300, "\x00\u202e")
 TEXTS = st.sampled_from(["", "nvidia.com/gpu", *IDS]) | st.text(
@@ -93,6 +96,32 @@ def test_a_recorded_state_is_read_or_put_aside(path: Path) -> None:
 @given(changed_json("state") | changed("state"))
 def test_an_agent_starts_with_any_state_file_and_saves_what_it_knows(raw: bytes) -> None:
     check_state(raw)
+
+
+# --- records of claims -----------------------------------------------------------------------------------------------
+def check_record(raw: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "claims", f"{RECORDED}.json")
+        path.parent.mkdir()
+        path.write_bytes(raw)
+        files = ClaimFiles(path.parent, Path(folder, "cdi"), driver=DRA_DRIVER)
+        found = files.read()
+    for problem in filter(None, (files.problem, *(record.problem for record in found.values()))):
+        sentence(RecordError(problem))
+    for record in found.values():
+        assert record.uid == RECORDED
+        assert record.prepared or record.not_understood, "it holds nothing, and is not set aside"
+    assert bool(found) is not bool(files.problem), "neither kept nor set aside"
+
+
+@recorded("claim-record")
+def test_a_recorded_claim_is_read_or_set_aside(path: Path) -> None:
+    check_record(path.read_bytes())
+
+
+@given(changed_json("claim-record") | changed("claim-record"))
+def test_a_changed_record_keeps_a_device_or_is_set_aside(raw: bytes) -> None:
+    check_record(raw)
 
 
 # --- a probe's lines -------------------------------------------------------------------------------------------------
