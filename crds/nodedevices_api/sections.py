@@ -549,13 +549,6 @@ class Faults(Strict):
         description="Condition nodedevices.io/DeviceHealthy on pods that hold a device. Always: also True on every "
         "holder, for readiness gates; the cost grows with the pods.",
     )
-    event: Flag = Field(
-        default=True,
-        description="Events DeviceFault and DeviceRecovered on pods and the NodeDevices, DeviceNotice on pods.",
-    )
-    node_condition: Flag = Field(
-        default=True, description="Conditions nodedevices.io/Ready and nodedevices.io/DevicesHealthy on the Node."
-    )
     xid_node_condition: Flag = Field(
         default=False,
         description="Condition XidCriticalError on the Node, as by Google's device plugin, if XID 48, 63, 64, 79, 119, "
@@ -569,7 +562,11 @@ class Faults(Strict):
         "Stops the actions of all policies in a mass fault; absent: more than half of the nodes within 300 s."
     )
 
-    gone: ClassVar[Mapping[str, str]] = {"taint": "it is now taintEffect, such as NoSchedule"}
+    gone: ClassVar[Mapping[str, str]] = {
+        "taint": "it is now taintEffect, such as NoSchedule",
+        "event": "Events are always written; leave it out",
+        "nodeCondition": "the Node always has the conditions; leave it out",
+    }
 
     cel_rules = (
         Rule(

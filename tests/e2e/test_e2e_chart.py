@@ -31,7 +31,7 @@ CAPACITY = {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "health
 # Everything that the operator may write to Nodes and pods.
 EVERYTHING = {
     **CAPACITY,
-    "faults": {"podCondition": "OnFault", "event": True, "nodeCondition": True, "xidNodeCondition": True},
+    "faults": {"podCondition": "OnFault", "xidNodeCondition": True},
 }
 OF_RELEASE = {
     "apiVersion": "nodedevices.io/v1alpha1",

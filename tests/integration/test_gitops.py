@@ -29,7 +29,7 @@ POLICY: dict[str, Any] = {
         "capacity": fleet.memory_capacity(),
         "health": {"holdDownSeconds": 5},
         "labels": {"featureDiscovery": True},
-        "faults": {"podCondition": "OnFault", "event": True, "nodeCondition": True, "taintEffect": "NoSchedule"},
+        "faults": {"podCondition": "OnFault", "taintEffect": "NoSchedule"},
     },
 }
 # Lists whose elements a patch of the client merges by a key; of all others it replaces the whole list.

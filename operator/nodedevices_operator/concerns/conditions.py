@@ -92,8 +92,8 @@ class NodeConditionConcern(Concern):
         target = view.target()
         if target is None or view.staleness is None:
             return Outcome()
-        node, faults = target[0], target[1].faults
-        wanted = node_conditions(view.record, view.staleness, node, wanted=faults.node_condition, now=view.now)
+        node = target[0]
+        wanted = node_conditions(view.record, view.staleness, node, now=view.now)
         by_type = {condition["type"]: condition for condition in wanted}
         shown = {NODE_READY: node.ready_condition, NODE_DEVICES_HEALTHY: node.condition}
         ours = by_type.keys() | node.conditions_owned  # what another wrote and we do not say cannot be taken back

@@ -36,8 +36,8 @@ class DeviceEventsConcern(Remembering[Reported]):
         self._tools.events.forget(node)
 
     async def reconcile(self, view: View) -> Outcome:
-        name, sections, events = view.record.name, view.sections, self._tools.events
-        if not view.reported or sections is None or not sections.faults.event:
+        name, events = view.record.name, self._tools.events
+        if not view.reported:
             return Outcome()
         found, self._nodes[name], over = news(view.record, self._nodes.get(name), view.now)
         for event in found:
@@ -63,8 +63,8 @@ class NoticeEventsConcern(Remembering[NoticeMemory]):
     info = Info("notice-events", section="faults", informs=True)
 
     async def reconcile(self, view: View) -> Outcome:
-        sections, record = view.sections, view.record
-        if not view.reported or sections is None or not sections.faults.event:
+        record = view.record
+        if not view.reported or view.sections is None:  # without sections the scope is too narrow
             return Outcome()
         wanted = {it.key: it for it in noticed(record)}
         memory = self._nodes.get(record.name)

@@ -264,8 +264,7 @@ class EvictionsConcern(Remembering[dict[EvictionKey, Subject]]):
 
     def _event(self, view: View, due: Due, subject: Subject, blocked: str) -> None:
         """Write an Event on the pod: before the first try, and when one is blocked for the first time."""
-        sections = view.sections
-        if sections is None or not sections.faults.event or subject.tries > (1 if blocked else 0):
+        if subject.tries > (1 if blocked else 0):
             return
         holding = due.holding
         about = About.holder(holding.holder, subject.uid)

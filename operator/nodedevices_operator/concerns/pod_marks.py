@@ -330,7 +330,7 @@ class PodMarksConcern(Remembering[_Memory]):
         )
 
     def _fault_event(self, seen: _Marking, uid: str, holding: Holding) -> None:
-        if not seen.faults.event or not (holding.health.state == "Unhealthy" or holding.application):
+        if not (holding.health.state == "Unhealthy" or holding.application):
             return
         what = EventIdentity(seen.record.name, holding.device, holding.health.reason, holding.health.since)
         kind = EventKind.NOTICED if holding.application else EventKind.FAULT
@@ -375,10 +375,9 @@ class PodMarksConcern(Remembering[_Memory]):
         return True
 
     def _recovered_event(self, seen: _Marking, entry: Affected, message: str) -> None:
-        if seen.faults.event:
-            about = About("Pod", entry.name, entry.uid, entry.namespace)
-            what = EventIdentity(seen.record.name, entry.device, entry.reason, entry.since)
-            self._tools.events.write(Event(EventKind.RECOVERED, about, what, message))
+        about = About("Pod", entry.name, entry.uid, entry.namespace)
+        what = EventIdentity(seen.record.name, entry.device, entry.reason, entry.since)
+        self._tools.events.write(Event(EventKind.RECOVERED, about, what, message))
 
     @staticmethod
     def _failed(seen: _Marking, uid: str, holding: Holding, error: KubeError) -> None:

@@ -111,10 +111,10 @@ class RejectionEventsConcern(Remembering[RejectionMemory]):
     info = Info("rejection-events", section="faults", informs=True)
 
     async def reconcile(self, view: View) -> Outcome:
-        sections, node, clock = view.sections, view.record.name, self._tools.clock
+        node, clock = view.record.name, self._tools.clock
         watched = self._tools.rejected
         there = watched.on_node(node) if watched is not None and view.reported else ()
-        if not there or sections is None or not sections.faults.event:
+        if not there:
             return Outcome()
         memory = self._nodes.get(node)
         if memory is None:

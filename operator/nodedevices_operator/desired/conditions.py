@@ -172,11 +172,9 @@ _RESTARTING = frozenset({names.AGENT_STOPPED, names.STARTING})
 
 
 def node_conditions(
-    record: NodeDevicesRecord, stale: Staleness, node: NodeRecord, *, wanted: bool, now: str
+    record: NodeDevicesRecord, stale: Staleness, node: NodeRecord, *, now: str
 ) -> tuple[dict[str, Any], ...]:
-    """The desired conditions of the Node; none where the policy says so, and none of which the agent says nothing."""
-    if not wanted:
-        return ()
+    """The desired conditions of the Node; none of which the agent says nothing."""
     said = {
         names.NODE_READY: (_ready(record, stale, node.ready_condition), node.ready_condition),
         names.NODE_DEVICES_HEALTHY: (record.condition(names.DEVICES_HEALTHY), node.condition),

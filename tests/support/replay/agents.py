@@ -108,7 +108,7 @@ def condition_of(
     record: NodeDevicesRecord, staleness: Staleness, previous: ConditionRecord | None, now: str
 ) -> ConditionRecord:
     node = NodeRecord(name=record.name, uid="", condition=previous)
-    made = node_conditions(record, staleness, node, wanted=True, now=now)
+    made = node_conditions(record, staleness, node, now=now)
     return read_condition(next(each for each in made if each["type"] == NODE_DEVICES_HEALTHY))
 
 

@@ -206,7 +206,7 @@ def test_defaults_are_not_filled_into_a_section_and_are_documented_for_people() 
     health = schemas()["devicepolicies"]["properties"]["spec"]["properties"]["health"]["properties"]
     faults = schemas()["devicepolicies"]["properties"]["spec"]["properties"]["faults"]["properties"]
     assert health["holdDownSeconds"]["description"].endswith(" Built-in default: 300.")
-    assert faults["event"]["description"].endswith(" Built-in default: true.")
+    assert faults["xidNodeCondition"]["description"].endswith(" Built-in default: false.")
     assert "default" not in health["rules"]["description"], "empty goes without saying"
 
 

@@ -36,7 +36,7 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
         'spec.partitions.strategy: "both" is not allowed; choose none, single or mixed',
     ),
     ({"health": {"holdDownSeconds": "5m"}}, 'spec.health.holdDownSeconds: "5m" is not allowed; give a whole number'),
-    ({"faults": {"event": 1}}, "spec.faults.event: 1 is not allowed; give true or false"),
+    ({"labels": {"featureDiscovery": 1}}, "spec.labels.featureDiscovery: 1 is not allowed; give true or false"),
     ({"labels": {"extra": {"a": 1}}}, "spec.labels.extra.a: 1 is not allowed; give text, in quotes"),
     ({"labels": {"extra": {"a b": "c"}}}, 'spec.labels.extra.a b: "a b" is not allowed; write a label key'),
     (
@@ -48,6 +48,8 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
         "spec.faults: NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
     ),
     ({"faults": {"taint": {}}}, "spec.faults.taint: unknown key; it is now taintEffect, such as NoSchedule"),
+    ({"faults": {"event": False}}, "spec.faults.event: unknown key; Events are always written; leave it out"),
+    ({"faults": {"nodeCondition": False}}, "spec.faults.nodeCondition: unknown key; the Node always has the conditio"),
     ({"faults": {"rules": [{"evict": {}}]}}, "spec.faults.rules[0].evict: unknown key; it is now evictMode, such as"),
     (
         {"capacity": [{"name": "a.b/c", "perDevice": 1, "match": {"near": "nic"}}]},

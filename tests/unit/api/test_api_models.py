@@ -132,7 +132,7 @@ def test_sections_are_all_of_a_policy_but_its_strength_and_selector_which_it_mus
 
 
 def test_a_field_left_out_equals_its_default_and_a_plain_number_is_a_quantity() -> None:
-    assert parse(Sections, {"faults": {"event": True}}) == parse(Sections, {"faults": {}})
+    assert parse(Sections, {"faults": {"podCondition": "OnFault"}}) == parse(Sections, {"faults": {}})
     assert parse(SharedResource, {"name": "nvidia.com/gpu", "memoryUnit": 1024}).memory_unit == "1024"
 
 
@@ -166,8 +166,6 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
         "health": {"rules": [], "degraded": [], "holdDownSeconds": 300, "probe": {"withdrawAfterSeconds": 300}},
         "faults": {
             "podCondition": "OnFault",
-            "event": True,
-            "nodeCondition": True,
             "xidNodeCondition": False,
             "taintEffect": "None",
             "evict": {"mode": "Never", "excludeNamespaces": []},

@@ -37,7 +37,7 @@ def test_of_equal_priority_the_older_wins_then_the_name_and_a_difference_is_a_co
     assert found.outcomes["z"].conflicts == ()
     found = resolve({}, [policy("b", sharing=sharing(4)), policy("a", sharing=sharing(2))], NONE)
     assert found.config == {"sharing": sharing(2)}
-    spelled = {"podCondition": "OnFault", "event": True, "nodeCondition": True}
+    spelled = {"podCondition": "OnFault", "taintEffect": "None"}
     assert resolve({}, [policy("a", faults={}), policy("b", faults=spelled)], NONE).reason == "Resolved"
     assert resolve({}, [policy("a", 1, sharing=sharing(2)), policy("b", sharing=sharing(4))], NONE).reason == "Resolved"
 
@@ -96,7 +96,7 @@ SECTIONS = st.fixed_dictionaries(
     optional={
         "sharing": st.sampled_from([{}, sharing(2), sharing(4), INVALID_SHARING]),
         "health": st.builds(lambda n: {"holdDownSeconds": n}, st.integers(0, 2)),
-        "faults": st.sampled_from([{}, {"event": False}, {"podCondition": "Never"}]),
+        "faults": st.sampled_from([{}, {"taintEffect": "NoSchedule"}, {"podCondition": "Never"}]),
         "capacity": st.sampled_from([[], [{"name": "example.com/x", "perNode": 1}]]),
     },
 ).filter(bool)
@@ -150,9 +150,9 @@ def had(**sections: Any) -> Previous:
 
 
 def test_a_node_that_has_a_paused_policy_keeps_it_and_no_other_gets_it() -> None:
-    now = policy("p", generation=3, paused=True, sharing=sharing(4), faults={"event": True})
-    found = resolve({}, [now], had(sharing=sharing(2), faults={"event": False}))
-    assert found.config == {"sharing": sharing(2), "faults": {"event": False}}
+    now = policy("p", generation=3, paused=True, sharing=sharing(4), faults={"podCondition": "Always"})
+    found = resolve({}, [now], had(sharing=sharing(2), faults={"podCondition": "Never"}))
+    assert found.config == {"sharing": sharing(2), "faults": {"podCondition": "Never"}}
     assert [(ref.generation, ref.sections) for ref in found.policies] == [(1, ("sharing", "faults"))]
     found = resolve({}, [policy("p", paused=True, sharing=sharing(4))], NONE)
     assert (found.config, found.policies) == ({}, ())

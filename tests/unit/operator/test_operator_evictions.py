@@ -405,12 +405,6 @@ async def test_nobody_is_evicted_while_the_report_is_stale_or_holders_are_not_kn
     assert (one.tries, one.gate.proposed[EVICT]) == (0, ())
 
 
-async def test_without_events_none_is_written() -> None:
-    one = One(EvictionsConcern, event=False, **IMMEDIATE)
-    await one.run()
-    assert (one.evicted, one.events) == (True, [])
-
-
 async def test_a_policy_that_evicts_no_longer_takes_its_condition_and_proposals_back(one: One) -> None:
     one.gate.says = None
     await one.run()

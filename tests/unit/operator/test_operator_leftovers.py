@@ -110,9 +110,11 @@ async def test_the_mark_of_an_idle_pod_goes_too_where_no_object_comes_back(clock
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_the_mark_of_a_pod_goes_where_its_node_shows_nothing_of_ours(clock: Clock, restarts: bool) -> None:
+    """An agent that says nothing of its devices' health: the Node has no condition of ours."""
     kube = one_node(FAULTY)
+    conditions = kube.objects[ITEM]["status"]["conditions"]
+    conditions[:] = [it for it in conditions if it["type"] == "HoldersKnown"]
     kube.put(POD, raw_pod())
-    kube.put(f"{names.POLICIES}/all", raw_policy("all", faults={"nodeCondition": False}))
     manager = await started(kube, clock=clock)
     assert left(kube) == ["pod False Xid79"]
     end(manager, kube, ITEM)
@@ -159,14 +161,6 @@ async def test_a_pod_whose_readiness_needs_the_condition_stays_ready(kube: FakeK
     manager = await started(kube, clock=clock)
     await gone_for_good(manager, kube, clock)
     assert left(kube) == ["pod True NotMonitored"]
-
-
-async def test_pods_are_released_where_the_node_itself_shows_nothing(kube: FakeKube, clock: Clock) -> None:
-    kube.put(f"{names.POLICIES}/all", raw_policy("all", faults={"nodeCondition": False}, generation=2))
-    manager = await started(kube, clock=clock)
-    assert left(kube) == ["pod False Xid79"]
-    await gone_for_good(manager, kube, clock)
-    assert left(kube) == []
 
 
 async def test_a_pod_that_may_not_be_written_does_not_keep_the_node(kube: FakeKube, clock: Clock) -> None:

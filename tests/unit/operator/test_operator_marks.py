@@ -211,18 +211,13 @@ async def test_a_pod_that_came_after_it_and_one_of_another_partition_get_nothing
     assert [uid for uid, _ in notices(cluster)] == ["uid-before"]
 
 
-async def test_a_namesake_and_a_pod_of_another_node_get_nothing_and_nobody_where_events_are_off() -> None:
+async def test_a_namesake_and_a_pod_of_another_node_get_nothing() -> None:
     cluster = Cluster()
     cluster.pod("elsewhere", "n2")
     cluster.pod("train", "n1")
     await cluster.start(n1=[well(0)], n2=[well(1)])
     await cluster.report("n1", struck(0, "elsewhere", "gone"))
     assert notices(cluster) == []
-    quiet = Cluster()
-    quiet.policy(faults={"event": False})
-    quiet.pod("train", "n1")
-    await quiet.start(n1=[struck(0, "train")])
-    assert notices(quiet) == []
 
 
 @cases("error", KubeError("no", status=503), KubeError("no", status=403), KubeError("no answer"))
@@ -560,14 +555,14 @@ RESERVED = {"node-role.kubernetes.io/control-plane": "", "nodedevices.io/agent":
 
 async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_only_and_says_so() -> None:
     """Stored before the API server refused it."""
-    sections = {"faults": {"event": False}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
+    sections = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
     cluster = Cluster()
     cluster.policy(**sections)
     await cluster.start(a=[well(0)])
     await cluster.manager.reconcile_policy("p")
     assert cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"] == {"example.com/pool": "a"}
     config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]
-    assert config == {"faults": {"event": False}, "labels": {"extra": {"example.com/pool": "a"}}}
+    assert config == {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a"}}}
     assert verdict(cluster.kube, POLICY, "Accepted")[0] == "True"
     assert verdict(cluster.kube, POLICY, "Applied") == ("False", "Failed")
     for key in RESERVED:

@@ -32,7 +32,7 @@ def built(
     before = node()
     if shown is not None:
         before = replace(before, ready_condition=ConditionRecord(READY, *shown, since=SINCE))
-    return {each["type"]: each for each in node_conditions(said, stale, before, wanted=True, now=NOW)}
+    return {each["type"]: each for each in node_conditions(said, stale, before, now=NOW)}
 
 
 def healthy(devices: tuple[str, str], expected: tuple[str, str] | None, stale: Staleness = FRESH) -> tuple[str, str]:
@@ -68,10 +68,9 @@ def test_on_a_stale_node_what_is_wrong_stays_shown_and_well_is_not_known_any_mor
     assert ready(("False", "DriverNotLoaded"), LOST) == ("False", "DriverNotLoaded")
 
 
-def test_no_condition_where_nobody_wants_one_and_a_node_with_a_failed_gpu_is_ready_and_not_healthy() -> None:
+def test_no_condition_of_what_the_agent_does_not_say_and_a_node_with_a_failed_gpu_is_ready_and_not_healthy() -> None:
     told = record(device(0), conditions={"Ready": RUNNING, "DevicesHealthy": WELL, "ExpectedDevices": FEW})
     untold = replace(told, conditions=tuple(each for each in told.conditions if each.type == "ExpectedDevices"))
-    assert node_conditions(told, FRESH, node(), wanted=False, now=NOW) == ()
     assert built(untold) == {}
     lost = device(0, "Unhealthy", "Xid79")
     made = built(record(lost, device(1), conditions={"Ready": RUNNING, "DevicesHealthy": FAULT}))

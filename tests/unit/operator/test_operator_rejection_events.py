@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_api.sections import Faults, Sections
 from nodedevices_operator.concerns.rejected_pods import EVENTS_AT_ONCE, SECONDS_PER_EVENT, RejectionEventsConcern
 from nodedevices_operator.desired.rejected import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
 from nodedevices_operator.kube.port import KubeError
@@ -140,14 +139,10 @@ async def test_a_restarted_operator_writes_no_second_one_and_the_agent_is_given_
     assert len(one.kube.events) == 1
 
 
-async def test_about_a_pod_of_long_ago_or_without_events_in_the_policy_nothing_is_said() -> None:
+async def test_about_a_pod_of_long_ago_nothing_is_said() -> None:
     one = bench(seconds=NEWS_SECONDS)
     one.put(pod())
     await one.run()
-    assert one.kube.writes == []
-    one = bench()
-    one.put(pod())
-    await one.run(sections=Sections(faults=Faults(event=False)))
     assert one.kube.writes == []
 
 

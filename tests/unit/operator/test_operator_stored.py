@@ -77,9 +77,13 @@ async def kube() -> FakeKube:
 
 
 def of_a_newer_version(kube: FakeKube, section: str) -> None:
+    with_key(kube, section, "later", 7)
+
+
+def with_key(kube: FakeKube, section: str, key: str, value: object) -> None:
     for path, config in ((POLICY, kube.objects[POLICY]["spec"]), (ITEM, kube.objects[ITEM]["spec"]["config"])):
         there = copy.deepcopy(config[section])
-        (there[0] if isinstance(there, list) else there)["later"] = 7
+        (there[0] if isinstance(there, list) else there)[key] = value
         config[section] = there
         kube.put(path, kube.objects[path])
 
@@ -94,6 +98,25 @@ async def test_after_a_downgrade_a_field_that_is_not_known_takes_nothing_from_th
     assert on_node(kube) == before
     assert verdict(kube, ITEM, "PolicyResolved") == ("False", "PolicyInvalid")
     assert "later: unknown key" in condition(kube, ITEM, "PolicyResolved")["message"]
+
+
+@cases(
+    ("section", "key", "value", "instead"),
+    ("faults", "event", False, "Events are always written"),
+    ("faults", "nodeCondition", False, "the Node always has the conditions"),
+)
+async def test_a_key_of_before_takes_nothing_from_the_node_and_is_named_with_what_replaces_it(
+    kube: FakeKube, section: str, key: str, value: object, instead: str
+) -> None:
+    """Until the new CRDs are there, which drop the key."""
+    before = on_node(kube)
+    with_key(kube, section, key, value)
+    manager = await started(kube)
+    await manager.reconcile_policy("all")
+    assert on_node(kube) == before
+    for path, kind in ((ITEM, "PolicyResolved"), (POLICY, "Accepted")):
+        assert verdict(kube, path, kind)[0] == "False"
+        assert f"{section}.{key}: unknown key; {instead}" in condition(kube, path, kind)["message"]
 
 
 async def test_beside_a_field_that_is_not_known_a_fault_that_is_over_frees_the_node(kube: FakeKube) -> None:

@@ -100,7 +100,7 @@ def cluster(*devices: dict[str, Any], wanted: bool = True) -> FakeKube:
     node["status"]["nodeInfo"] = {"bootID": "boot-1"}
     kube.put(NODE, node)
     kube.put(ITEM, node_devices(*devices, agent={"heartbeatTime": SINCE, "bootID": "boot-1"}))
-    kube.put(POLICY, raw_policy("p", faults={"xidNodeCondition": wanted, "podCondition": "Never", "event": False}))
+    kube.put(POLICY, raw_policy("p", faults={"xidNodeCondition": wanted, "podCondition": "Never"}))
     return kube
 
 
