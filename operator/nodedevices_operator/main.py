@@ -18,7 +18,6 @@ What it uses of the API (the whole of its RBAC; `cleanup` and the chart's `kubec
                                                                     those that have Failed
     core            pods/status              patch                  conditions .../DeviceHealthy, .../DeviceIdle
     core            pods/eviction            create                 where a policy evicts
-    core            pods                     delete                 only with --delete-rejected-pods
     core            events                   create                 on pods and NodeDevices
     core            configmaps               create get patch watch nodedevices-actions, in its own namespace
     about           clusterproperties        get list create patch  only with --cluster-properties
@@ -149,7 +148,6 @@ class Replica:
             relist_seconds=settings.relist_seconds,
             retired_seconds=settings.retired_seconds,
             rejected=RejectedPods(kube),
-            delete_rejected=settings.delete_rejected_pods,
             cluster_properties=settings.cluster_properties,
             events=kube,
             standby=election is not None,

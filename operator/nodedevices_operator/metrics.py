@@ -61,11 +61,6 @@ class OperatorMetrics(Exposition):
         "circuit breaker, `blocked` by a PodDisruptionBudget, or `done`.",
         "kind result",
     )
-    deleted_rejected_pods = counter(
-        "nodedevices_operator_deleted_rejected_pods_total",
-        "Total pods in `UnexpectedAdmissionError` deleted by "
-        "[`--delete-rejected-pods`](operations.md#pods-that-a-node-rejected).",
-    )
     breaker_open = gauge(
         "nodedevices_operator_breaker_open",
         "Whether all actions on faults are stopped, by the circuit breaker or because their record cannot be written.",

@@ -113,11 +113,6 @@ class OperatorSettings(Common):
         metavar="NAME",
         read=_namespace,
     )
-    delete_rejected_pods: bool = setting(
-        "delete Failed pods (UnexpectedAdmissionError) with a controller if no device of the node had enough free "
-        "shares of memory; needs the [component delete-rejected-pods](operations.md#pods-that-a-node-rejected)",
-        default=False,
-    )
     cluster_properties: bool = setting(
         "keep a ClusterProperty (about.k8s.io) per product, at most 20; needs the [component "
         "cluster-properties](operations.md#several-clusters)",

@@ -130,9 +130,7 @@ TEMPLATES: tuple[Template, ...] = (
         "operator-rbac.yaml",
         namespace=OPERATORS,
         changes={
-            _BIND: "{{- if .Values.components.deleteRejectedPods.enabled }}\n"
-            + _POD_RULE % "delete"
-            + "{{- end }}\n{{- if .Values.components.clusterProperties.enabled }}\n"
+            _BIND: "{{- if .Values.components.clusterProperties.enabled }}\n"
             + _PROPERTIES_RULE
             + "{{- end }}\n{{- if .Values.components.dra.enabled }}\n"
             + _CLASS_RULE
@@ -151,12 +149,6 @@ TEMPLATES: tuple[Template, ...] = (
         "operator-disruptionbudget.yaml",
         ".Values.operator.podDisruptionBudget.enabled",
         OPERATORS,
-    ),
-    Template(
-        f"{COMPONENTS}/delete-rejected-pods/own-deletions.yaml",
-        "admission-operator-own-deletions.yaml",
-        _component("deleteRejectedPods"),
-        changes=_OPERATOR,
     ),
     Template(
         f"{COMPONENTS}/cluster-properties/own-properties.yaml",

@@ -44,7 +44,7 @@ OF_THE_CHART = frozenset(
         *("kubeconfig", "standalone", "http-address", "node-name", "probe-server", "namespace"),
         *("kubelet-dir", "kubelet-socket"),
         *("cdi-spec-dirs", "mps-root", "driver-root-ctr-path"),
-        *("serving-mode", "config-dir", "delete-rejected-pods", "cluster-properties"),
+        *("serving-mode", "config-dir", "cluster-properties"),
         "driver-directory",
         "devices-dir",
     }
@@ -67,6 +67,7 @@ REMOVED: Mapping[str, str] = {
     },
     "grafana": "give components.prometheus, with its dashboardLabels and dashboardAnnotations",
     "metricsServices": "give components.prometheus, with operator: false where the Prometheus Operator is not",
+    "deleteRejectedPods": "leave it out, and see docs/operations.md#pods-that-a-node-rejected",
     "oneContainer": "leave it out, since the pod always has two containers",
 }
 _DOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"  # one word is enough

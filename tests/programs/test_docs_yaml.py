@@ -21,6 +21,7 @@ from nodedevices_api.conditions import POD_DEVICE_HEALTHY
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
+from nodedevices_operator.records.pods import REASON
 from nodedevices_plugin.model import DRA_DRIVER
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
@@ -136,6 +137,8 @@ def check(document: Any, text: str) -> None:
         critical_pods_quota(document)
     elif kind == "ClusterConfiguration":
         kubeadm(document)
+    elif kind == "DeschedulerPolicy":
+        descheduler(document)
     elif kind in {"DeviceClass", "ResourceClaim"}:  # tests/e2e/test_e2e_dra.py has both on a real scheduler
         assert document["apiVersion"] == "resource.k8s.io/v1"
         assert DRA_DRIVER in text
@@ -279,6 +282,16 @@ def kubeadm(document: dict[str, Any]) -> None:
     assert flag["value"] == f"{volume['mountPath']}/scheduler-config.yaml"
     assert volume["hostPath"] == volume["mountPath"]
     assert (volume["readOnly"], volume["pathType"]) == (True, "Directory")
+
+
+def descheduler(document: dict[str, Any]) -> None:
+    """Of all pods it deletes those that the operator announces as rejected, and what it does is enabled."""
+    [profile] = document["profiles"]
+    [plugin] = profile["pluginConfig"]
+    assert document["apiVersion"] == "descheduler/v1alpha2"
+    assert profile["plugins"] == {"deschedule": {"enabled": [plugin["name"]]}}
+    assert (plugin["name"], plugin["args"]["reasons"]) == ("RemoveFailedPods", [REASON])
+    assert plugin["args"].keys() == {"reasons", "minPodLifetimeSeconds"}
 
 
 def critical_pods_quota(document: dict[str, Any]) -> None:

@@ -389,11 +389,9 @@ def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tm
 def test_the_page_on_security_has_the_patch_for_exact_names(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "security.md").read_text()
     [block] = re.findall(r"^    patches:\n(?:    .*\n)+", page, re.MULTILINE)
-    document = yaml.safe_load(textwrap.dedent(block)) | installation(
-        ("delete-rejected-pods", "cluster-properties"), tmp_path
-    )
+    document = yaml.safe_load(textwrap.dedent(block)) | installation(("cluster-properties",), tmp_path)
     policies = of_kind(render_from({**document, "namePrefix": "my-"}, tmp_path), "ValidatingAdmissionPolicy")
-    assert len(policies) == 6
+    assert len(policies) == 5
     for name, policy in policies.items():
         account = "agent" if name.endswith("own-node-only") else "operator"
         [condition] = policy["spec"]["matchConditions"]
@@ -522,37 +520,19 @@ def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somew
 
 
 @needs_kubectl
-@pytest.mark.parametrize(
-    ("component", "setting", "rule", "admission"),
-    [
-        (
-            "delete-rejected-pods",
-            "delete_rejected_pods",
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
-            "nodedevices-operator-own-deletions",
-        ),
-        (
-            "cluster-properties",
-            "cluster_properties",
-            {
-                "apiGroups": ["about.k8s.io"],
-                "resources": ["clusterproperties"],
-                "verbs": ["get", "list", "create", "patch", "delete"],
-            },
-            "nodedevices-operator-own-properties",
-        ),
-    ],
-)
-def test_a_component_of_the_operators_gives_the_switch_and_its_rights_and_nothing_else(
-    component: str, setting: str, rule: dict[str, Any], admission: str
-) -> None:
-    changed = with_components(component)
+def test_the_component_cluster_properties_gives_the_switch_and_its_rights_and_nothing_else() -> None:
+    changed = with_components("cluster-properties")
     rules = of_kind(changed, "ClusterRole")["nodedevices-operator"]["rules"]
-    assert rules.pop() == rule
+    assert rules.pop() == {
+        "apiGroups": ["about.k8s.io"],
+        "resources": ["clusterproperties"],
+        "verbs": ["get", "list", "create", "patch", "delete"],
+    }
     operator = pod(of_kind(changed, "Deployment")["nodedevices-operator"])["containers"][0]
-    variable = f"NODEDEVICES_{setting.upper()}"
+    variable = "NODEDEVICES_CLUSTER_PROPERTIES"
     assert operator.pop("env") == [{"name": variable, "value": "true"}]
-    assert getattr(operator_settings.read([], {variable: "true"}), setting)
+    assert operator_settings.read([], {variable: "true"}).cluster_properties
+    admission = "nodedevices-operator-own-properties"
     policy = of_kind(changed, "ValidatingAdmissionPolicy")[admission]
     binding = of_kind(changed, "ValidatingAdmissionPolicyBinding")[admission]
     own_keys = of_kind(changed, "ValidatingAdmissionPolicy")["nodedevices-operator-own-keys"]["spec"]

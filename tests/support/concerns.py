@@ -14,6 +14,7 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.concerns.port import ActionGate, Concern, Shown, Tools, View
+from nodedevices_operator.concerns.rejected_pods import RejectionEventsConcern
 from nodedevices_operator.desired.configuration import Understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.kube.apply import Writer, utc_now
@@ -104,26 +105,13 @@ async def run_seen(concern: Concern, seen: View) -> Result:
 
 
 class RejectionBench:
-    """A concern of node n1 about rejected pods, its API server in memory, so many seconds after the pods' start."""
+    """The concern about rejected pods of node n1, its API server in memory, so many seconds after the pods' start."""
 
-    def __init__(
-        self,
-        make: Callable[[Tools], Concern],
-        shown: NodeDevicesRecord,
-        *,
-        seconds: float,
-        kube: FakeKube | None = None,
-    ) -> None:
-        self.make, self.shown, self.seconds = make, shown, seconds
+    def __init__(self, shown: NodeDevicesRecord, *, seconds: float, kube: FakeKube | None = None) -> None:
+        self.shown, self.seconds = shown, seconds
         self.kube, self.metrics = kube or FakeKube(), OperatorMetrics()
-        self.found: list[str] = []  # nodes of which pods have come or gone
-        self.begin()
-
-    def begin(self, *, delete: bool = True) -> None:
-        """A new concern, which remembers nothing."""
         self.pods = RejectedPods(self.kube)
-        self.pods.changed = self.found.append
-        self.concern = self.make(
+        self.concern = RejectionEventsConcern(
             tools(
                 self.kube,
                 lambda: self.seconds,
@@ -131,16 +119,12 @@ class RejectionBench:
                 now=lambda: SINCE,
                 wall=lambda: datetime.fromisoformat(SINCE).timestamp() + self.seconds,
                 rejected=self.pods,
-                delete_rejected=delete,
             )
         )
 
     def put(self, raw: dict[str, Any]) -> None:
         self.kube.put(pod_path("ml", raw["metadata"]["name"]), raw)
 
-    async def run(
-        self, shown: NodeDevicesRecord | None = None, sections: Sections | None = None, *, watched: bool = True
-    ) -> Result:
-        if watched:
-            await self.pods.once()
+    async def run(self, shown: NodeDevicesRecord | None = None, sections: Sections | None = None) -> Result:
+        await self.pods.once()
         return await run(self.concern, shown or self.shown, node({}), sections)

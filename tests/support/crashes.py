@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterable
 from typing import Any
 
-from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.kube.port import JsonObject, Kube
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
@@ -86,11 +85,9 @@ class CrashingKube:
         self._count(f"delete {path}", write=True)
 
 
-async def live(kube: Kube, *, rejected: RejectedPods | None = None, delete_rejected: bool = False) -> Manager:
+async def live(kube: Kube) -> Manager:
     """One life: LIST, then reconcile every key until none is left. Raises what ends it."""
-    manager = Manager(kube, OperatorMetrics(), rejected=rejected, delete_rejected=delete_rejected)
-    if rejected is not None:
-        await rejected.once()
+    manager = Manager(kube, OperatorMetrics())
     await manager.relister.once()
     count = 0
     while True:
@@ -117,11 +114,11 @@ def at_most(written: Iterable[Hashable], unbroken: Iterable[Hashable]) -> bool:
     return Counter(written) <= Counter(unbroken)
 
 
-async def lives(kube: Kube, dies_at: int, **settings: Any) -> int:
+async def lives(kube: Kube, dies_at: int) -> int:
     """Lives until one ends by itself; the first dies at that call, if it gets so far. Returns its number of calls."""
     first = CrashingKube(kube, dies_at)
     with contextlib.suppress(Killed):
-        await live(first, **settings)
+        await live(first)
     if first.dead:
-        await live(kube, **settings)
+        await live(kube)
     return len(first.calls)

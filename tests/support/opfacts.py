@@ -125,18 +125,10 @@ def raw_pod(name: str = "trainer", **status: Any) -> dict[str, Any]:
     }
 
 
-REJECTED = (
-    "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: "
-    "code = FailedPrecondition desc = nodedevices.io/gpu-memory: no device of this node has 12 free shares of 1Gi; "
-    "free are GPU-1: 10, GPU-2: 10; delete the pod, so that it is scheduled again., which is unexpected"
-)
-
-
-def rejected_pod(name: str = "web-1", *, message: str = REJECTED, **metadata: Any) -> dict[str, Any]:
+def rejected_pod(name: str = "web-1", **metadata: Any) -> dict[str, Any]:
     """A pod of a ReplicaSet in namespace ml that the kubelet of n1 rejected."""
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
-    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
-    made = raw_pod(name, **status)
+    made = raw_pod(name, phase="Failed", reason="UnexpectedAdmissionError")
     return made | {"metadata": made["metadata"] | {"ownerReferences": [owner]} | metadata}
 
 

@@ -343,7 +343,6 @@
   "variables": {
    "KUBECONFIG": "kubeconfig",
    "NODEDEVICES_CLUSTER_PROPERTIES": "cluster-properties",
-   "NODEDEVICES_DELETE_REJECTED_PODS": "delete-rejected-pods",
    "NODEDEVICES_HEALTH_ADDRESS": "health-address",
    "NODEDEVICES_HTTP_ADDRESS": "http-address",
    "NODEDEVICES_KUBECONFIG": "kubeconfig",
@@ -361,6 +360,7 @@
   "allDevices": "give components.allHardware",
   "allGpus": "give components.allHardware",
   "amdExporter": "give components.allHardware",
+  "deleteRejectedPods": "leave it out, and see docs/operations.md#pods-that-a-node-rejected",
   "deviceInfo": "give components.allHardware",
   "fpgaNames": "give components.allHardware, and components.deviceFiles with files: {NameCustomize.json: ...}",
   "generic": "give components.allHardware, and components.deviceFiles with files: {generic.yaml: ...}",

@@ -44,11 +44,6 @@ class RejectedPods:
         """Return the rejected pods of this node, the oldest first."""
         return tuple(sorted(self._nodes.get(node, {}).values(), key=lambda pod: (pod.since, pod.uid)))
 
-    def drop(self, pod: RejectedPod) -> None:
-        """It was deleted, or is not what it was; a newer state of it stays."""
-        if self._nodes.get(pod.node, {}).get(pod.uid) == pod:
-            self._remove(pod.node, pod.uid)
-
     async def run(self) -> None:
         """Watch until cancelled."""
         await again_and_again(self.once, "failed to watch rejected pods, retrying", self._backoff)
@@ -56,8 +51,7 @@ class RejectedPods:
     async def once(self) -> None:
         """One watch, until it ends. KubeError: it ended otherwise than it should; what it has shown stays."""
         self._nodes, self._count = {}, 0
-        # resourceVersion 0: first come all there are, from the API server's memory. What is decided by it is checked
-        # again when the pod is deleted.
+        # resourceVersion 0: first come all there are, from the API server's memory.
         seconds = random.randint(*WATCH_SECONDS)
         query = {
             "fieldSelector": SELECTOR,

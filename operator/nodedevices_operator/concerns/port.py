@@ -140,7 +140,6 @@ class Tools:
     wall: Callable[[], float] = time.time
     retired_seconds: float = SETTLED_SECONDS
     rejected: RejectedPods | None = None  # None: not watched
-    delete_rejected: bool = False  # --delete-rejected-pods
     events: NodeEvents = field(init=False)
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from nodedevices_operator.concerns.idle_pods import IdlePodsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern, ObjectLabelsConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern, Tools
-from nodedevices_operator.concerns.rejected_pods import RejectedPodsConcern, RejectionEventsConcern
+from nodedevices_operator.concerns.rejected_pods import RejectionEventsConcern
 from nodedevices_operator.concerns.taint import TaintConcern
 
 Factory = Callable[[Tools], Concern]
@@ -45,7 +45,6 @@ CONCERNS: tuple[Factory, ...] = (
     PodMarksConcern,
     EvictionsConcern,
     RejectionEventsConcern,
-    RejectedPodsConcern,
     DeviceEventsConcern,
     NoticeEventsConcern,
     ObjectLabelsConcern,

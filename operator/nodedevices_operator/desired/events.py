@@ -36,7 +36,6 @@ class EventKind(Enum):
     BLOCKED = names.EVENT_BLOCKED, "Warning"  # a PodDisruptionBudget does not allow it now
     REFUSED = names.EVENT_REFUSED, "Warning"  # the budget does not allow what a policy would do about the node's fault
     UNAVAILABLE = names.EVENT_UNAVAILABLE, "Warning"  # the pod, which its node has rejected, found no devices there
-    DELETING = names.EVENT_REJECTED, "Normal"  # the pod, which its node has rejected, is about to be deleted
     STOPPED = names.ACTIONS_STOPPED, "Warning"  # the breaker is open: what the policy would do about faults is not done
     RESUMED = names.EVENT_RESUMED, "Normal"  # it is closed
     RESUME_REFUSED = names.EVENT_RESUME_REFUSED, "Warning"  # a person's annotation does not close it

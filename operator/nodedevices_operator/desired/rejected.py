@@ -1,9 +1,4 @@
-"""Pods that the node's kubelet rejected: which of them to delete, and when; and why the node had no devices for one, as
-its NodeDevices shows it.
-
-A pod without devices of ours is left alone: the kubelet's message has to name, in full, a resource that the node's
-NodeDevices offers as shares by memory. Thirty seconds are for clients that read the pod's status, and for its
-controller, which counts it (a Job's backoffLimit).
+"""Pods that the node's kubelet rejected: why the node had no devices for one, as its NodeDevices shows it.
 
 Where the kubelet finds no free id it never asks the agent, so the pod's status has the kubelet's words alone. What is
 said here is made of the fields of NodeDevices, never of that message.
@@ -11,8 +6,7 @@ said here is made of the fields of NodeDevices, never of that message.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from nodedevices_api import conditions as names
 from nodedevices_common.text import clip, some
@@ -20,31 +14,6 @@ from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.records.objects import NodeDevicesRecord, ResourceRecord, WithheldRecord
 from nodedevices_operator.records.pods import RejectedPod
-
-BY_MEMORY = "memory"  # status.resources[].sharing
-GRACE_SECONDS = 30.0
-
-
-def shares_by_memory(record: NodeDevicesRecord) -> tuple[str, ...]:
-    """The resources that the node offers as shares by memory."""
-    return tuple(resource.name for resource in record.resources if resource.sharing == BY_MEMORY)
-
-
-def named(message: str, resources: Sequence[str]) -> str | None:
-    """The first of the resources whose full name is in the message: example.com/gpu is not in example.com/gpu-mem."""
-    return next((resource for resource in resources if _whole(resource).search(message)), None)
-
-
-def remaining(pod: RejectedPod, now: float) -> float:
-    """Seconds until it may be deleted; 0: now. A time that cannot be read is long ago."""
-    seconds = age(pod, now)
-    return 0.0 if seconds is None else max(0.0, GRACE_SECONDS - seconds)
-
-
-def _whole(name: str) -> re.Pattern[str]:
-    """The name where neither end goes on; the full stop of a sentence may follow."""
-    return re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)")
-
 
 SETTLE_SECONDS = 5.0  # the agent's report of who holds what comes within these
 NEWS_SECONDS = 600.0  # after which the status says nothing about that moment; an Event lives longer than this

@@ -40,7 +40,6 @@ from nodedevices_operator.records.objects import (
     PolicyRecord,
     TaintRecord,
 )
-from nodedevices_operator.records.pods import RejectedPod
 
 MOST = 4096  # Events that wait; a fault of 500 nodes with 8 pods each
 SENDERS = 2  # calls at once, of the client's 32
@@ -199,16 +198,6 @@ class Writer:
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
         await self._counted("eviction", lambda: self.kube.create(names.eviction_path(namespace, name), body))
-
-    async def delete_rejected(self, pod: RejectedPod) -> None:
-        """Delete the pod if it is still what it was when it was found rejected; else 409, or 404."""
-        path = names.pod_path(pod.namespace, pod.name)
-
-        async def delete() -> JsonObject:
-            await self.kube.delete(path, uid=pod.uid, resource_version=pod.resource_version)
-            return {}
-
-        await self._counted("rejected-pod", delete)
 
     async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> JsonObject:
         """Write DevicePolicy.status, which is all ours."""

@@ -12,12 +12,10 @@ from typing import Annotated
 
 from nodedevices_common.pod_requests import INIT, extended_resources, raw_containers
 from nodedevices_common.raw import At, Raw, mapping, mappings, reader, text
-from nodedevices_common.text import clip
 
 FAILED = "Failed"  # status.phase
 REASON = "UnexpectedAdmissionError"  # status.reason
 MAX_REQUESTS = 16  # resources of one pod that are kept
-MAX_MESSAGE = 4096  # characters that are kept; the agent's own text is shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +23,13 @@ class RejectedPod:
     namespace: Annotated[str, At("metadata", "namespace")]
     name: Annotated[str, At("metadata", "name")]
     uid: Annotated[str, At("metadata", "uid")]
-    resource_version: Annotated[str, At("metadata", "resourceVersion")]
     node: Annotated[str, At("spec", "nodeName")]
     owner: str  # its controller, for people: ReplicaSet web-5d4f; "": no controller makes another one
-    message: str  # the kubelet's
     since: str  # when the kubelet took it up, RFC 3339
     requests: tuple[tuple[str, int], ...] = ()  # extended resources, and how many of each
 
-    @property
-    def shown(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
-
-_read = reader(RejectedPod, given="owner message since requests")
+_read = reader(RejectedPod, given="owner since requests")
 
 
 def rejected_pod(raw: Raw) -> RejectedPod | None:
@@ -51,7 +43,6 @@ def rejected_pod(raw: Raw) -> RejectedPod | None:
     return _read(
         raw,
         owner="" if owner is None else f"{owner.get('kind', '')} {owner.get('name', '')}",
-        message=clip(text(status.get("message")), MAX_MESSAGE),
         since=text(status.get("startTime")) or text(metadata.get("creationTimestamp")),
         requests=tuple(sorted(pod_requests(spec).items()))[:MAX_REQUESTS],
     )

@@ -532,7 +532,7 @@ def test_the_clean_up_may_do_nothing_that_the_operator_may_not(components: dict[
 @needs_helm
 @pytest.mark.parametrize("moved", [False, True], ids=["together", "operator apart"])
 def test_the_admission_policies_are_about_the_accounts_of_this_release_and_no_other(moved: bool) -> None:
-    wanted = ("deleteRejectedPods", "clusterProperties", *(("operatorNamespace",) if moved else ()))
+    wanted = ("clusterProperties", *(("operatorNamespace",) if moved else ()))
     done = helm.template({"components": {each: {"enabled": True} for each in wanted}}, "--no-hooks")
     objects = [one for one in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if one]
     accounts = {
@@ -541,7 +541,7 @@ def test_the_admission_policies_are_about_the_accounts_of_this_release_and_no_ot
         if one["kind"] == "ServiceAccount"
     }
     policies = {one["metadata"]["name"]: one for one in objects if one["kind"] == "ValidatingAdmissionPolicy"}
-    assert len(policies) == 6
+    assert len(policies) == 5
     for name, policy in policies.items():
         [condition] = policy["spec"]["matchConditions"]
         account = accounts["nodedevices-agent" if name == "nodedevices-own-node-only" else "nodedevices-operator"]

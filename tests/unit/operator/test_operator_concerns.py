@@ -40,14 +40,12 @@ from support.opfacts import (
     raw_pod,
     raw_policy,
     rejected_pod,
-    resource,
 )
 
 ITEM = f"{names.NODE_DEVICES}/n1"
 NODE = f"{names.NODES}/n1"
 POD = "/api/v1/namespaces/ml/pods/trainer"
 REJECTED = "/api/v1/namespaces/ml/pods/web-1"
-ALONE = "/api/v1/namespaces/ml/pods/alone"
 RECORD = names.config_map_path("nodedevices-system", NAME)
 
 
@@ -89,15 +87,11 @@ def own_rig() -> FakeKube:
 
 
 def acting_rig() -> FakeKube:
-    """The same, with a policy that taints the Node and evicts the pod as well, and two pods that the node rejected: one
-    is deleted, and one has nobody who would replace it."""
+    """The same, with a policy that taints the Node and evicts the pod as well, and a pod that the node rejected."""
     made = own_rig()
-    shares = resource(22, 22, "nodedevices.io/gpu-memory", sharing="memory")
-    made.objects[ITEM]["status"]["resources"].append(shares)
-    made.put(REJECTED, rejected_pod())
-    alone = rejected_pod("alone", ownerReferences=[])
+    pod = rejected_pod()
     a_minute_ago = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
-    made.put(ALONE, alone | {"status": alone["status"] | {"startTime": a_minute_ago}})
+    made.put(REJECTED, pod | {"status": pod["status"] | {"startTime": a_minute_ago}})
     acts = {
         "xidNodeCondition": True,
         "taintEffect": "NoSchedule",
@@ -117,7 +111,7 @@ def kube() -> FakeKube:
 
 async def synced(kube: FakeKube, *concerns: Factory) -> Manager:
     rejected = RejectedPods(kube)
-    manager = Manager(kube, OperatorMetrics(), rejected=rejected, delete_rejected=True, concerns=concerns or CONCERNS)
+    manager = Manager(kube, OperatorMetrics(), rejected=rejected, concerns=concerns or CONCERNS)
     await rejected.once()
     await manager.relister.once()
     return manager
@@ -138,9 +132,8 @@ def done(kube: FakeKube) -> dict[str, bool]:
         "node-condition": condition(kube, NODE, "nodedevices.io/DevicesHealthy")[0] != "",
         "xid-condition": condition(kube, NODE, "XidCriticalError") == ("True", '{"79":true}'),
         "pod-marks": condition(kube, POD, "nodedevices.io/DeviceHealthy") == ("False", "Xid79"),
-        "rejected-pods": REJECTED not in kube.objects,
         "rejection-events": "DevicesUnavailable" in [each["reason"] for each in kube.events]
-        or ALONE not in kube.objects,
+        or REJECTED not in kube.objects,
     }
 
 
@@ -235,7 +228,6 @@ async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: A
     kube = acting_rig()
     await settle(await synced(kube))  # what the broken one would have to decide first stands on the objects
     kube.put(POD, raw_pod())
-    kube.put(REJECTED, rejected_pod())
     kube.objects[NODE]["spec"]["taints"].pop()
     kube.objects[NODE]["status"]["conditions"] = raw_node()["status"]["conditions"]
     kube.objects[NODE]["metadata"]["labels"] = {}

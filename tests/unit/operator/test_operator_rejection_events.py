@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_operator.concerns.rejected_pods import EVENTS_AT_ONCE, SECONDS_PER_EVENT, RejectionEventsConcern
+from nodedevices_operator.concerns.rejected_pods import EVENTS_AT_ONCE, SECONDS_PER_EVENT
 from nodedevices_operator.desired.rejected import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records import pods as records
@@ -16,15 +16,13 @@ from support.fakekube import FakeKube
 from support.opfacts import GPU, SINCE, device, record, rejected_pod, resource
 from support.there import there
 
-KUBELET = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
-
 
 def gpus(capacity: int, healthy: int, allocated: int, free: int | None = None) -> dict[str, Any]:
     return resource(capacity, healthy) | {"allocated": allocated} | ({} if free is None else {"free": free})
 
 
 def pod(limits: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
-    raw = rejected_pod(message=KUBELET, **metadata)
+    raw = rejected_pod(**metadata)
     container = {"name": "main", "resources": {"limits": limits or {GPU: "2"}}}
     return raw | {"spec": {"nodeName": "n1", "containers": [container]}}
 
@@ -108,7 +106,7 @@ SHOWN = record(device(0), resources=[gpus(1, 1, 1, 0)])
 
 
 def bench(kube: FakeKube | None = None, *, seconds: float = 10.0) -> RejectionBench:
-    return RejectionBench(RejectionEventsConcern, SHOWN, seconds=seconds, kube=kube)
+    return RejectionBench(SHOWN, seconds=seconds, kube=kube)
 
 
 async def test_a_rejected_pod_has_one_event_which_says_why_also_without_a_controller() -> None:
