@@ -109,7 +109,7 @@ class Serving(Strict):
     )
 
 
-_FOR_OFFERS = "only resources.devices and sharing.resources have it; choose vendor, productName, type or ids"
+_FOR_OFFERS = "only resources.devices has it; choose vendor, productName, type or ids"
 
 
 class DeviceMatch(Strict):
@@ -173,9 +173,6 @@ class SharedResource(Strict):
         "Only these devices: ids, globs over ids, or indices (0; 0:1 for a MIG device)."
     )
     replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = optional("Shares of each device.")
-    match: OfferMatch | None = optional(
-        "Only these devices; the others stay whole under their usual name. With devices, both must match."
-    )
     memory_unit: QuantityInput | None = optional(
         "Memory of each share, such as 1Gi. Can be absent if rename is "
         f"{' or '.join(f'{name} ({unit})' for name, unit in MEMORY_UNITS.items())}."
@@ -208,6 +205,10 @@ class SharedResource(Strict):
     container: Annotated[ContainerTemplate, Atomic()] | None = optional(
         "With memoryUnit: variables and files for containers with shares, such as a limiter library."
     )
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "match": "give these devices a name of their own in resources.devices, and share that name"
+    }
 
     cel_rules = (
         Rule(

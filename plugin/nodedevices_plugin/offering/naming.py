@@ -149,14 +149,6 @@ def _matches(
         return False
     if match.profile is None and part is not None and not partitions_as_devices:
         return False
-    return matches_unit(match, unit, near, any_case=any_case)
-
-
-def matches_unit(match: OfferMatch, unit: Unit, near: Near, *, any_case: bool = False) -> bool:
-    """True when the match selects a unit that has a name already; without a profile a partition counts as its
-    device."""
-    fact, part = unit.device.fact, unit.partition
-
     if match.profile is not None and (
         part is None
         or not any(

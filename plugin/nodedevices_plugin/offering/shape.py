@@ -100,9 +100,7 @@ def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
         settings.sharing_modes.by_strategy(name).check(traits)
     named = named_units(inventory, settings)
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
-    shares = share(
-        named, settings.sharing, own, near=near(inventory), modes=settings.sharing_modes, vendors=settings.vendors.known
-    )
+    shares = share(named, settings.sharing, own, modes=settings.sharing_modes, vendors=settings.vendors.known)
     anywhere = _without_topology(named, settings)
     resources = (_offered(shared, anywhere) for shared in shares)
     return Plan(

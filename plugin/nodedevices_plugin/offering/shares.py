@@ -13,7 +13,6 @@ from msgspec import Struct
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
 from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, resource_names
-from nodedevices_plugin.offering.naming import NOTHING_NEAR, Near, matches_unit
 from nodedevices_plugin.sharing.base import SharingMode, SplitRequest
 from nodedevices_plugin.sharing.registry import MODES, ByNature, SharingModes
 from nodedevices_plugin.vendors.base import VendorShares
@@ -59,11 +58,10 @@ def share(
     sharing: Sharing,
     own: Mapping[str, VendorShares] | None = None,
     *,
-    near: Near = NOTHING_NEAR,
     modes: SharingModes = MODES,
     vendors: Vendors = VENDORS,
 ) -> tuple[Share, ...]:
-    """Every resource after sharing. `own`: see own_shares; `near`: as in naming.by_name. Raises PlanError."""
+    """Every resource after sharing. `own`: see own_shares. Raises PlanError."""
     shared = modes.by_strategy(sharing.strategy).name != NOT_SHARED.name
     rules = {rule.name: rule for rule in sharing.resources} if shared else {}
     offered: dict[str, Share] = {}
@@ -71,7 +69,7 @@ def share(
         rule = rules.get(name)
         if rule is not None:
             mode = modes.by_strategy(sharing.strategy_of(rule))
-            parts = _shared(rule, all_units, units_of_rule(all_units, rule, near, vendors), sharing, mode)
+            parts = _shared(rule, all_units, chosen_units(all_units, rule.devices, vendors), sharing, mode)
         else:
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
         for part in parts:
@@ -138,12 +136,6 @@ def _shared(
 
 def _cores(name: str, whole: Sequence[Unit], shared: tuple[str, ...]) -> Share:
     return Share(name=name, units=tuple((unit, None) for unit in whole), cores_of=shared)
-
-
-def units_of_rule(units: Sequence[Unit], rule: SharedResource, near: Near, vendors: Vendors = VENDORS) -> list[Unit]:
-    """Return the resource's units that a rule selects: by both `devices` and `match`, where it has both."""
-    chosen = chosen_units(units, rule.devices, vendors)
-    return chosen if rule.match is None else [unit for unit in chosen if matches_unit(rule.match, unit, near)]
 
 
 def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None, vendors: Vendors = VENDORS) -> list[Unit]:

@@ -21,9 +21,9 @@ from nodedevices_probe.protocol import DeviceFact
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.inventory import selects
 from nodedevices_plugin.model.resource_names import device_names
-from nodedevices_plugin.offering.naming import Near, by_name, matches_unit, near, units_matching
+from nodedevices_plugin.offering.naming import Near, by_name, near, units_matching
 from nodedevices_plugin.offering.shape import PlanSettings, fitting, units
-from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
+from nodedevices_plugin.offering.shares import chosen_units
 from nodedevices_plugin.sharing.memory import NAME as BY_MEMORY
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
@@ -55,7 +55,7 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     notes = _rules(found, settings, places, around) + _excludes(inventory, exclude, known)
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
-        notes += _shares(named, settings.sharing, f"{kind}resources", around, known)
+        notes += _shares(named, settings.sharing, f"{kind}resources", known)
     return (*notes, *_files(inventory, named, settings))
 
 
@@ -80,9 +80,7 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
     return notes
 
 
-def _shares(
-    named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, around: Near, vendors: Vendors
-) -> list[Unmatched]:
+def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, vendors: Vendors) -> list[Unmatched]:
     notes = []
     for number, rule in enumerate(sharing.resources):
         entry, units = f"{place}[{number}]", named.get(rule.name, ())
@@ -98,19 +96,10 @@ def _shares(
             near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), pattern) for pattern in lower))
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
-        elif rule.match is not None and not units_of_rule(units, rule, around, vendors):
-            left, match = chosen_units(units, rule.devices, vendors), rule.match
-            here = listing(sorted({_kind(unit, match, around) for unit in left}))
-            near = _near(
-                _kind(unit, match, around) for unit in left if matches_unit(match, unit, around, any_case=True)
-            )
-            message = f"{rule.name} has no such device on this node; there are: {here}{near}"
-            wanted = _cut(_shown(match))
-            notes.append(Unmatched(section="sharing", entry=f"{entry}.match {wanted}".rstrip(), message=message))
         else:
             notes += _some_lacking(units, rule, entry, vendors)
             if sharing.strategy_of(rule) == BY_MEMORY:
-                notes += _without_memory(units_of_rule(units, rule, around, vendors), rule, entry)
+                notes += _without_memory(chosen_units(units, rule.devices, vendors), rule, entry)
     return notes
 
 

@@ -7,7 +7,7 @@ entries have every field of sharing.resources in a policy but replicas.
 
     resources: {gpus: [{pattern: "*H100*", name: h100}], mig: [{pattern: 1g.10gb, name: small}]}
     sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, devices: [0, "1:0", GPU-...]}]}}
-    sharing: {memory: {resources: [{name: gpu, memoryUnit: 1Gi, match: {productName: NVIDIA L4}}]}}
+    sharing: {memory: {resources: [{name: gpu, memoryUnit: 1Gi, packing: spread}]}}
 """
 
 from __future__ import annotations
@@ -183,6 +183,8 @@ def _mapping(value: object, where: str, known: tuple[str, ...], problems: list[s
 
 
 def _hint(where: str, key: str, known: tuple[str, ...]) -> str:
+    if where.startswith("sharing.") and key in SharedResource.gone:
+        return "; give these GPUs a name of their own in resources.gpus or resources.mig, and share that name"
     if where == "sharing" and key in SHARING_KEYS:
         return f"; it belongs at sharing.timeSlicing.{key}"
     if where.startswith(("sharing.timeSlicing.", "sharing.mps.")) and key in MEMORY_KEYS:

@@ -52,8 +52,12 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
     ({"faults": {"nodeCondition": False}}, "spec.faults.nodeCondition: unknown key; the Node always has the conditio"),
     ({"faults": {"rules": [{"evict": {}}]}}, "spec.faults.rules[0].evict: unknown key; it is now evictMode, such as"),
     (
+        {"sharing": {"strategy": "timeSlicing", "resources": [RESOURCE | {"match": {"productName": "NVIDIA L4"}}]}},
+        "spec.sharing.resources[0].match: unknown key; give these devices a name of their own in resources.devices",
+    ),
+    (
         {"capacity": [{"name": "a.b/c", "perDevice": 1, "match": {"near": "nic"}}]},
-        "spec.capacity[0].match.near: unknown key; only resources.devices and sharing.resources have it",
+        "spec.capacity[0].match.near: unknown key; only resources.devices has it; choose vendor, ",
     ),
     ({"nodeSelector": None, "partitions": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
     ({"idle": None, "health": {}}, "spec.idle: null is not allowed; give it a value, or leave it out"),

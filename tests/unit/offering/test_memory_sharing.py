@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import parse
-from nodedevices_api.sections import Injection, Sections, SharedResource, Sharing
+from nodedevices_api.sections import Injection, OfferMatch, ResourceRule, Resources, Sections, SharedResource, Sharing
 from nodedevices_common.errors import InputError
 from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.ledger import Room, Wanted
@@ -26,7 +26,7 @@ from support.cases import cases
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
 
-GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
+GPU, MEMORY, L4S = "nvidia.com/gpu", "nodedevices.io/gpu-memory", "nvidia.com/gpu-l4"
 L4 = 24 * GIB - 512 * (1 << 20)  # what a driver says of a card of 24 GB is less
 
 
@@ -35,9 +35,15 @@ def cards(*sizes: int) -> tuple[DeviceFact, ...]:
     return tuple(gpu(number, memory_bytes=size * GIB) for number, size in enumerate(sizes))
 
 
-def plan(*gpus: DeviceFact, unit: str | None = "1Gi", broken: frozenset[str] = frozenset(), **rule: Any) -> Any:
-    shared = SharedResource(name=GPU, memory_unit=unit, **rule)
-    settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(shared,)))
+def plan(
+    *gpus: DeviceFact,
+    unit: str | None = "1Gi",
+    broken: frozenset[str] = frozenset(),
+    named: tuple[ResourceRule, ...] = (),
+    **rule: Any,
+) -> Any:
+    sharing = Sharing(strategy="memory", resources=(SharedResource(**{"name": GPU, "memory_unit": unit, **rule}),))
+    settings = PlanSettings(sharing=sharing, resources=Resources(devices=named))
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings, broken)
 
 
@@ -91,29 +97,28 @@ def test_each_device_is_divided_by_its_own_memory_without_what_is_reserved_or_fi
     assert {each.numa_node for each in offered(gpu(0, memory_bytes=4 * GIB, numa_node=1), numa=True).ids} == {1}
 
 
-def test_one_entry_shares_the_l4s_of_a_mixed_node_under_a_name_that_is_not_that_of_whole_devices() -> None:
+@cases(
+    ("match", "shared"),
+    (OfferMatch(product_name="NVIDIA L4"), {gpu_id(1): 80, gpu_id(2): 23}),
+    (OfferMatch(min_memory="40Gi", product_name="NVIDIA L*"), {gpu_id(1): 80}),
+    (OfferMatch(vendor="nvidia", ids=(gpu_id(2),)), {gpu_id(2): 23}),
+    (OfferMatch(near="nic"), {}),
+)
+def test_the_l4s_of_a_mixed_node_are_named_and_shared_and_the_others_stay_whole(
+    match: OfferMatch, shared: dict[str, int]
+) -> None:
     mixed = (gpu(0, product_name="NVIDIA H100 NVL", memory_bytes=94 * GIB), gpu(1, product_name="NVIDIA L4"))
-    found = plan(*mixed, gpu(2, product_name="NVIDIA L4", memory_bytes=L4), match={"productName": "NVIDIA L4"})
+    named = (ResourceRule(match=match, name=L4S),)
+    found = plan(*mixed, gpu(2, product_name="NVIDIA L4", memory_bytes=L4), named=named, name=L4S)
     by_name = {each.name: counts(each) for each in found.resources}
-    assert by_name == {GPU: {gpu_id(0): 1}, MEMORY: {gpu_id(1): 80, gpu_id(2): 23}}
+    whole = {gpu_id(number): 1 for number in range(3) if gpu_id(number) not in shared}
+    assert by_name == {GPU: whole} | ({MEMORY: shared} if shared else {})
+
+
+def test_shares_have_a_name_that_is_not_that_of_whole_devices() -> None:
     assert offered(*cards(4), rename="aliyun.com/gpu-mem").name == "aliyun.com/gpu-mem"
     with pytest.raises(PlanError, match=r"rename: nvidia\.com/gpu: memory has shares of a name of their own"):
         offered(*cards(4), rename=GPU)
-
-
-@cases(
-    ("given", "shared"),
-    ({"match": {"min_memory": "40Gi"}}, {1, 2}),
-    ({"match": {"min_memory": "40Gi"}, "devices": ("0", "1")}, {1}),
-    ({"match": {"ids": (gpu_id(2),)}}, {2}),
-    ({"match": {"near": "nic"}}, set()),
-    ({"match": {}}, {0, 1, 2}),
-)
-def test_devices_and_match_select_what_both_mean(given: dict[str, Any], shared: set[int]) -> None:
-    found = plan(*cards(24, 40, 80), **given)
-    by_name = {each.name: set(counts(each)) for each in found.resources}
-    assert by_name.get(MEMORY, set()) == {gpu_id(number) for number in shared}
-    assert by_name.get(GPU, set()) == {gpu_id(number) for number in {0, 1, 2} - shared}
 
 
 @cases(("name", "unit"), ("aliyun.com/gpu-mem", "1Gi"), ("tencent.com/vcuda-memory", "256Mi"))

@@ -117,7 +117,6 @@ def test_sharing_by_memory_is_read_with_every_field_of_a_policy() -> None:
             packing: spread
             numa: true
             devices: [0, "0:1", GPU-0*]
-            match: {productName: NVIDIA L4, minMemory: 20Gi}
           - {name: nvidia.com/h100, rename: aliyun.com/gpu-mem, devices: 2}
         """
     )
@@ -132,7 +131,6 @@ def test_sharing_by_memory_is_read_with_every_field_of_a_policy() -> None:
                 packing="spread",
                 numa=True,
                 devices=("0", "0:1", "GPU-0*"),
-                match=OfferMatch(product_name="NVIDIA L4", min_memory="20Gi"),
             ),
             SharedResource(name="nvidia.com/h100", rename="aliyun.com/gpu-mem", devices=("first:2",)),
         ),
@@ -220,8 +218,8 @@ LONG = "g" * 64
         'sharing.memory.resources[0].memoryUnit: "lots" is not allowed; write an amount of memory',
     ),
     (
-        "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, match: {model: x}}]}}",
-        "sharing.memory.resources[0].match.model: unknown key; known are ",
+        "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, match: {productName: NVIDIA L4}}]}}",
+        "sharing.memory.resources[0].match: unknown key; give these GPUs a name of their own in resources.gpus or ",
     ),
     (
         "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, devices: [-1]}]}}",

@@ -63,11 +63,11 @@ def test_the_place_in_nvidias_file(kind: str) -> None:
     ]
 
 
-@cases("match", None, {"productName": "NVIDIA *"})
-def test_a_gpu_without_memory_of_its_own_that_is_to_be_shared_by_memory(match: dict[str, Any] | None) -> None:
+@cases("devices", {}, {"devices": ["*"]})
+def test_a_gpu_without_memory_of_its_own_that_is_to_be_shared_by_memory(devices: dict[str, Any]) -> None:
     """kubernetes-sigs/dra-driver-nvidia-gpu#1115: a GB10 uses the machine's memory, and NVML has none of it."""
     gb10 = gpu(0, product_name="NVIDIA GB10", memory_bytes=0)
-    rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi", **({} if match is None else {"match": match})}
+    rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi", **devices}
     by_memory = {"strategy": "memory", "resources": [rule]}
     note = (
         f"sharing.resources[0].name nvidia.com/gpu: the driver reports no memory for 0 ({gpu_id(0)}), so no shares of "
@@ -81,17 +81,6 @@ def test_a_gpu_without_memory_of_its_own_that_is_to_be_shared_by_memory(match: d
 def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(0),)) -> list[str]:
     sections = Sections.model_validate({"capacity": list(entries)})
     return [each.text for each in unmatched_capacity(inventory_of(*devices), sections.capacity or ())]
-
-
-@cases(
-    ("match", "near"),
-    ({"productName": "NVIDIA L4"}, ""),
-    ({"productName": "nvidia h100*"}, f"; case matters: {H100} differs only in case"),
-)
-def test_a_shared_model_that_this_node_does_not_have(match: dict[str, Any], near: str) -> None:
-    found = notes(sharing=shared({"name": "nvidia.com/gpu", "replicas": 2, "match": match}))
-    entry = f"sharing.resources[0].match productName {match['productName']}"
-    assert found == [f"{entry}: nvidia.com/gpu has no such device on this node; there are: {H100}{near}"]
 
 
 def test_a_capacity_that_counts_no_device_of_the_node() -> None:
