@@ -41,7 +41,7 @@ ROUNDS = 7
 SECTION = {
     "taintEffect": "NoSchedule",
     "budget": {"perHour": 10, "maxUnavailable": "10%"},
-    "breaker": {"percent": 100, "windowSeconds": 300},
+    "breakerPercent": 100,
 }
 A_LOOK = "one look at every node"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -516,23 +516,6 @@ class Budget(Strict):
     )
 
 
-class Breaker(Strict):
-    """When so many nodes fail at once that acting would make it worse, actions stop and reports go on.
-
-    The actions of every policy stop. A user resumes them: kubectl nodedevices confirm actions resumed.
-    """
-
-    percent: Annotated[Whole, Field(ge=0, le=100)] = Field(
-        description="Opens if more than this percentage of the policy's nodes, and at least two of them, fail."
-    )
-    window_seconds: Annotated[Whole, Field(ge=1, le=DAY_SECONDS)] = Field(
-        description="Seconds within which the nodes fail."
-    )
-    reset_after_seconds: Annotated[Whole, Field(ge=1, le=INT32_MAX)] | None = optional(
-        "Seconds after which actions resume; absent: only a user resumes them."
-    )
-
-
 def _acts(effect: str | None, mode: str | None) -> bool:
     return effect == "NoExecute" or mode not in {None, "Never"}
 
@@ -559,12 +542,15 @@ class Faults(Strict):
     evict: Evict = Field(default=Evict(), description="Eviction of pods that hold a faulty device.")
     rules: AtomicList[FaultRule] = listed(32, "Different actions for some faults; the first matching rule applies.")
     budget: Budget | None = optional("Limits of the actions. NoExecute and evictions need a budget.")
-    breaker: Breaker | None = optional(
-        "Stops the actions of all policies in a mass fault; absent: more than half of the nodes within 300 s."
+    breaker_percent: Annotated[Whole, Field(ge=0, le=100)] = Field(
+        default=50,
+        description="The actions of all policies stop if more than this percentage of the policy's nodes, and at least "
+        "two of them, fail within 300 s. A user resumes them: kubectl nodedevices confirm actions resumed.",
     )
 
     gone: ClassVar[Mapping[str, str]] = {
         "taint": "it is now taintEffect, such as NoSchedule",
+        "breaker": "it is now breakerPercent, such as 50, of the nodes within 300 s; only a user resumes actions",
         "event": "Events are always written; leave it out",
         "nodeCondition": "the Node always has the conditions; leave it out",
     }

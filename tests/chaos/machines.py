@@ -91,7 +91,7 @@ ACTIONS: Mapping[str, Mapping[str, Any]] = {
     "evict": {
         "evict": {"mode": "Immediate"},
         "budget": BUDGET,
-        "breaker": {"percent": 100, "windowSeconds": 60, "resetAfterSeconds": 5},
+        "breakerPercent": 100,
     },
     "marks": {"podCondition": "Always"},
 }

@@ -6,8 +6,7 @@ read counts as an open breaker, because it is not known what was done already.
 
 Two things limit actions. The budget of a policy: so many actions in an hour, and so many of its nodes out of service at
 one time. And the breaker: when more than a share of a policy's nodes fail within a few minutes, something else is wrong
-than these devices, so all actions of the fleet stop until a person resumes them, or until a time that the policy gives.
-Reports never stop.
+than these devices, so all actions of the fleet stop until a person resumes them. Reports never stop.
 
 A mass fault is seen in the faults themselves, whatever is proposed for them and whenever: those whose arrivals lie
 close together by the operator's monotonic clock, or whose times lie close together by the nodes' own. Neither compares
@@ -39,6 +38,7 @@ OPEN, CLOSED = "Open", "Closed"
 TAINT, EVICT = "Taint", "Evict"  # kinds of an Action
 HOUR = timedelta(hours=1)
 CLOCKS_DIFFER = timedelta(minutes=1)  # how far ahead of ours the clock of a person who resumes may be
+WINDOW_SECONDS = 300  # in which nodes fail together
 MASS = 2  # nodes that fail together at least; one alone is no mass fault, however small the fleet
 MAX_NAMES = 5  # of nodes, in a reason
 HOW = "kubectl nodedevices confirm actions resumed"  # a person closes the breaker
@@ -71,8 +71,6 @@ class PolicyLimits(Struct, frozen=True):
     per_hour: int | None = None  # actions; None: as many as the record holds
     max_unavailable: int | None = None  # nodes; None: any number
     percent: int = 50  # of its nodes; more failing within the window are a mass fault
-    window_seconds: int = 300
-    reset_seconds: int | None = None  # the breaker closes after so many; None: a person closes it
 
 
 class Pool(Struct, frozen=True):
@@ -118,7 +116,6 @@ class Fleet(Struct, frozen=True):
     breaker: str = CLOSED
     reason: str = ""  # why it is open, for people
     opened: str = ""  # when, RFC 3339
-    until: str = ""  # when it closes by itself; "": when a person says so
     cause: str = ""  # the condition's reason
     closed: str = ""  # when it closed last
     resumed: str = ""  # the entry of the annotation that closed it last
@@ -168,8 +165,7 @@ def arrivals(before: Arrivals | None, faults: FaultsByNode, at: float) -> Arriva
 def decide(fleet: Fleet, proposals: Sequence[Action], now: datetime, survey: Survey, seen: Arrivals) -> Decision:
     """Grant or refuse each, the oldest fault first. What the record has already is granted again, and not counted;
     while the breaker is open nothing is."""
-    fleet = _still_there(_timed_out(fleet, survey.faults, now), survey)
-    fleet = judged(fleet, survey, seen, now)
+    fleet = judged(_still_there(fleet, survey), survey, seen, now)
     if not proposals:
         return Decision(fleet)
     wanted = sorted(set(proposals), key=_ORDER)
@@ -221,8 +217,7 @@ def rehearsed(
 def why_stopped(fleet: Fleet, refusal: str = "") -> str:
     """Return why nothing is granted while the breaker is open, and how a person resumes actions. `refusal`: why the
     annotation does not."""
-    end = f"until {fleet.until}, or until a person resumes them" if fleet.until else "until a person resumes them"
-    text = f"actions are stopped since {fleet.opened}: {fleet.reason}; {end}: {HOW}"
+    text = f"actions are stopped since {fleet.opened}: {fleet.reason}; until a person resumes them: {HOW}"
     return f"{text}; {refusal}" if refusal else text
 
 
@@ -330,12 +325,12 @@ def judged(fleet: Fleet, survey: Survey, seen: Arrivals, now: datetime) -> Fleet
         return fleet
     for pool in survey.pools:
         if why := _mass_fault(pool, fleet, survey.faults, seen):
-            fleet = stopped(fleet, names.MASS_FAULT, why, now, reset_seconds=pool.limits.reset_seconds)
+            return stopped(fleet, names.MASS_FAULT, why, now)
     return fleet
 
 
 def _mass_fault(pool: Pool, fleet: Fleet, faults: FaultsByNode, seen: Arrivals) -> str:
-    limits, nodes = pool.limits, pool.all
+    percent, nodes = pool.limits.percent, pool.all
     arrived: list[tuple[float, str]] = []
     began: list[tuple[float, str]] = []
     for node in nodes:
@@ -350,12 +345,12 @@ def _mass_fault(pool: Pool, fleet: Fleet, faults: FaultsByNode, seen: Arrivals) 
                 began.append((time.timestamp(), node))
             if at is not None:
                 arrived.append((at, node))
-    failing = max(_most_at_once(times, limits.window_seconds) for times in (arrived, began))
-    if failing < MASS or failing * 100 <= limits.percent * len(nodes):
+    failing = max(_most_at_once(times, WINDOW_SECONDS) for times in (arrived, began))
+    if failing < MASS or failing * 100 <= percent * len(nodes):
         return ""
     return (
-        f"{failing} of the {len(nodes)} nodes of policy {pool.policy} failed within {limits.window_seconds} s, "
-        f"which is more than {limits.percent} %"
+        f"{failing} of the {len(nodes)} nodes of policy {pool.policy} failed within {WINDOW_SECONDS} s, "
+        f"which is more than {percent} %"
     )
 
 
@@ -376,12 +371,11 @@ def _most_at_once(times: Iterable[tuple[float, str]], window: float) -> int:
     return most
 
 
-def stopped(fleet: Fleet, cause: str, reason: str, now: datetime, *, reset_seconds: int | None = None) -> Fleet:
+def stopped(fleet: Fleet, cause: str, reason: str, now: datetime) -> Fleet:
     """With an open breaker; one that is open stays as it is."""
     if fleet.breaker == OPEN:
         return fleet
-    until = "" if reset_seconds is None else rfc3339(now + timedelta(seconds=reset_seconds))
-    return replace(fleet, breaker=OPEN, cause=cause, reason=reason, opened=rfc3339(now), until=until)
+    return replace(fleet, breaker=OPEN, cause=cause, reason=reason, opened=rfc3339(now))
 
 
 def checked(fleet: Fleet, claims: Claims, where: str, now: datetime, *, lost: bool) -> Fleet:
@@ -394,7 +388,7 @@ def checked(fleet: Fleet, claims: Claims, where: str, now: datetime, *, lost: bo
             f"status.actionsRecord), not in {where}; copy that record there before the operator starts, or continue "
             "without it"
         )
-        return replace(stopped(fleet, names.RECORD_MISSING, why, now), until="")
+        return stopped(fleet, names.RECORD_MISSING, why, now)
     if lost and claims.stopped:
         why = f"ConfigMap {where} is gone, and the policies say that actions were stopped"
         return stopped(fleet, names.RECORD_MISSING, why, now)
@@ -402,9 +396,14 @@ def checked(fleet: Fleet, claims: Claims, where: str, now: datetime, *, lost: bo
 
 
 def resumed(fleet: Fleet, annotation: str, now: datetime, faults: FaultsByNode) -> Fleet:
-    """After a person's annotation: an entry with a time since the breaker opened. Each entry closes it once."""
+    """After a person's annotation: an entry with a time since the breaker opened. Each entry closes it once, and what
+    is at fault now is answered for."""
     entry = next((entry for entry in _new(fleet, annotation)[0] if not _untimely(fleet, entry, now)), None)
-    return fleet if entry is None else replace(_closed(fleet, faults, now), resumed=str(entry))
+    if entry is None:
+        return fleet
+    answered = _newest({node: " ".join(sorted(set(its.values()))) for node, its in faults.items() if its})
+    closed = replace(fleet, breaker=CLOSED, cause="", reason="", opened="", closed=rfc3339(now))
+    return replace(closed, resumed=str(entry), answered=answered)
 
 
 def refusal(fleet: Fleet, annotation: str, now: datetime) -> str:
@@ -435,20 +434,6 @@ def _untimely(fleet: Fleet, entry: Entry, now: datetime) -> str:
     return ""
 
 
-def _timed_out(fleet: Fleet, faults: FaultsByNode, now: datetime) -> Fleet:
-    """Closed, when it was opened until a time that has come."""
-    until = zoned_time(fleet.until)
-    return _closed(fleet, faults, now) if fleet.breaker == OPEN and until is not None and until <= now else fleet
-
-
-def _closed(fleet: Fleet, faults: FaultsByNode, now: datetime) -> Fleet:
-    """Closed, and what is at fault now is answered for."""
-    answered = {node: " ".join(sorted(set(its.values()))) for node, its in faults.items() if its}
-    return replace(
-        fleet, breaker=CLOSED, cause="", reason="", opened="", until="", closed=rfc3339(now), answered=_newest(answered)
-    )
-
-
 def to_data(fleet: Fleet) -> dict[str, str]:
     """Return the ConfigMap's data."""
     actions = [asdict(action) | {"at": at} for action, at in fleet.actions]
@@ -472,7 +457,7 @@ def from_data(data: Mapping[str, Any]) -> Fleet | None:
     return Fleet(**texts, actions=actions[-MAX_ACTIONS:], answered=answered, unavailable=unavailable)
 
 
-_TEXTS = ("breaker", "cause", "reason", "opened", "until", "closed", "resumed", "place")
+_TEXTS = ("breaker", "cause", "reason", "opened", "closed", "resumed", "place")
 _ACTION = Action.__struct_fields__
 _ORDER = attrgetter(*_ACTION)  # as actions are compared, at a fraction of the cost
 

@@ -206,14 +206,12 @@ def limits(section: object, nodes: int) -> PolicyLimits:
     faults = read_faults(section)
     if faults is None:
         return PolicyLimits(per_hour=0, max_unavailable=0)
-    usual, budget, breaker = PolicyLimits(), faults.budget, faults.breaker
+    budget = faults.budget
     most = None if budget is None else budget.max_unavailable
     if isinstance(most, str):
         most = int(most.rstrip("%")) * nodes // 100
     return PolicyLimits(
         per_hour=None if budget is None else budget.per_hour,
         max_unavailable=most,
-        percent=usual.percent if breaker is None else breaker.percent,
-        window_seconds=usual.window_seconds if breaker is None else breaker.window_seconds,
-        reset_seconds=None if breaker is None else breaker.reset_after_seconds,
+        percent=faults.breaker_percent,
     )

@@ -254,9 +254,9 @@ class FleetGate:
 
     def _log(self, before: Fleet, now: Fleet) -> None:
         if now.breaker == OPEN and before.breaker != OPEN:
-            log.warning("actions stopped", reason=now.reason, until=now.until or "a person resumes them")
+            log.warning("actions stopped", reason=now.reason)
         elif now.breaker != OPEN and before.breaker == OPEN:
-            log.warning("actions resumed", by=now.resumed or "time")
+            log.warning("actions resumed", by=now.resumed)
         self._metrics.breaker_open.set(now.breaker == OPEN)
 
     async def _write(self, record: JsonObject | None, fleet: Fleet) -> None:

@@ -170,6 +170,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
             "taintEffect": "None",
             "evict": {"mode": "Never", "excludeNamespaces": []},
             "rules": [],
+            "breakerPercent": 50,
         },
         "capacity": [],
         "labels": {"featureDiscovery": False, "extra": {}},

@@ -474,7 +474,7 @@ def test_a_share_of_the_nodes_is_rounded_down(given: object, nodes: int, most: i
 
 def test_a_section_without_limits_has_the_usual_ones_and_one_that_cannot_be_read_allows_nothing() -> None:
     found = limits({}, 10)
-    assert (found.percent, found.window_seconds, found.reset_seconds) == (50, 300, None)
+    assert (found.percent, limits({"breakerPercent": 0}, 10).percent) == (50, 0)
     found = limits({"budget": "of a newer version"}, 10)
     assert (found.per_hour, found.max_unavailable) == (0, 0)
 

@@ -421,7 +421,7 @@ async def test_the_record_is_watched_while_the_breaker_is_open(kube: FakeKube) -
     task.cancel()
 
 
-EMPTY = dict.fromkeys(("reason", "opened", "until", "closed", "resumed"), "") | {"breaker": "Closed", "actions": "[]"}
+EMPTY = dict.fromkeys(("reason", "opened", "closed", "resumed"), "") | {"breaker": "Closed", "actions": "[]"}
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,6 @@ def test_what_was_written_is_read_again_and_anything_else_is_no_record() -> None
         breaker=OPEN,
         reason="r",
         opened="o",
-        until="u",
         cause="c",
         closed="cl",
         resumed="re",
@@ -266,7 +265,7 @@ def test_more_than_its_share_of_a_policys_nodes_and_two_at_least_are_a_mass_faul
         found.breaker
     ), "whichever nodes they are"
     if opens:
-        assert (found.cause, found.opened, found.until) == (names.MASS_FAULT, "2026-11-21T12:00:00Z", "")
+        assert (found.cause, found.opened) == (names.MASS_FAULT, "2026-11-21T12:00:00Z")
         assert found.reason == (
             f"{failing} of the {total} nodes of policy p failed within 300 s, which is more than {limits.percent} %"
         )
@@ -335,9 +334,9 @@ def test_a_fault_that_is_there_still_keeps_its_time_of_arrival_and_a_new_one_has
 
 def test_one_policy_with_a_mass_fault_stops_the_actions_of_all_if_any_acts() -> None:
     its = faults("n00", "n01")
-    quiet, busy = pool(PolicyLimits(percent=10, reset_seconds=60), acts=False), pool(nodes=("m1",))
+    quiet, busy = pool(PolicyLimits(percent=10), acts=False), pool(nodes=("m1",))
     both = judged(Fleet(), Survey([quiet, busy], its), arrivals(None, its, 0.0), NOW)
-    assert (both.breaker, both.until) == (OPEN, "2026-11-21T12:01:00Z")
+    assert both.breaker == OPEN
     assert judged(Fleet(), Survey([quiet], its), arrivals(None, its, 0.0), NOW).breaker == CLOSED
     earlier = stopped(Fleet(), "Other", "why", NOW - timedelta(hours=1))
     assert judged(earlier, Survey([busy, quiet], its), arrivals(None, its, 0.0), NOW) == earlier
@@ -354,17 +353,13 @@ def test_a_breaker_opens_before_what_is_proposed_with_it_and_each_answer_says_so
         f"actions are stopped since 2026-11-21T12:00:00Z: {found.fleet.reason}; until a person resumes them: "
         "kubectl nodedevices confirm actions resumed"
     )
-    timed = replace(found.fleet, until="2026-11-21T12:30:00Z")
-    assert "; until 2026-11-21T12:30:00Z, or until a person resumes them: kubectl" in why_stopped(timed)
-    assert why_stopped(timed, "it is late").endswith("; it is late")
+    assert why_stopped(found.fleet, "it is late").endswith("; it is late")
 
 
-@cases(("minutes", "closed"), (-1, False), (0, True), (1, True))
-def test_a_breaker_with_a_time_closes_at_that_time(minutes: int, closed: bool) -> None:
-    fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW, reset_seconds=600)
-    found = decided(fleet, [], Survey([pool()]), now=NOW + timedelta(minutes=10 + minutes)).fleet
-    assert (found.breaker == CLOSED) is closed
-    assert decided(replace(fleet, until=""), [], Survey([pool()]), now=NOW + timedelta(days=9)).fleet.breaker == OPEN
+def test_no_time_closes_a_breaker_nor_one_that_an_earlier_version_gave() -> None:
+    fleet = from_data(to_data(stopped(Fleet(), names.MASS_FAULT, "why", NOW)) | {"until": "2026-11-21T12:10:00Z"})
+    assert fleet is not None
+    assert decided(fleet, [], Survey([pool()]), now=NOW + timedelta(days=9)).fleet.breaker == OPEN
 
 
 def test_who_resumes_answers_for_every_fault_of_every_node() -> None:
@@ -441,8 +436,6 @@ def test_a_record_that_cannot_be_all_that_was_done_stops_actions(claims: Claims,
     assert checked(*goes_on, "ours/actions", NOW, lost=False).place == "theirs/actions"
     if claims.elsewhere.startswith("theirs"):
         assert "recorded in ConfigMap actions of namespace theirs (the policies' status.actionsRecord)" in found.reason
-        timed = stopped(fleet, "c", "w", NOW, reset_seconds=60)
-        assert checked(timed, claims, "ours/actions", NOW, lost=False).until == "", "it does not close by itself"
 
 
 # --- what would be ----------------------------------------------------------------------------------------------------
