@@ -430,24 +430,6 @@ class Health(Strict):
     )
 
 
-class Evict(Strict):
-    """Whether pods that hold a faulty device are evicted, by the Eviction API: PodDisruptionBudgets are honoured.
-
-    Never evicted are pods of DaemonSets, static pods, and pods with the annotation nodedevices.io/evict: "false".
-    """
-
-    mode: EvictMode = Field(
-        default="Never", description="When pods that hold a faulty device are evicted. AfterGrace: after graceSeconds."
-    )
-    grace_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = optional(
-        "With AfterGrace, here or in a rule: seconds from the pod's condition False (without a condition, "
-        "from the fault) to the eviction; absent: 60."
-    )
-    exclude_namespaces: SetList[Glob] = listed(
-        64, "Namespaces (globs) whose pods are never evicted, whatever a rule says."
-    )
-
-
 class FaultRule(Strict):
     """Different actions for some faults; the first matching rule applies."""
 
@@ -459,11 +441,11 @@ class FaultRule(Strict):
     ) = optional("Recovery actions, such as RebootNode; absent: any.")
     match: DeviceMatch | None = optional("Only faults of these devices and their partitions; absent: all.")
     taint_effect: TaintEffect | None = optional("Overrides faults.taintEffect for these faults.")
-    evict_mode: EvictMode | None = optional("Overrides faults.evict.mode for these faults.")
+    evict_mode: EvictMode | None = optional("Overrides faults.evictMode for these faults.")
 
     gone: ClassVar[Mapping[str, str]] = {
         "taint": "it is now taintEffect, such as NoSchedule",
-        "evict": "it is now evictMode, such as AfterGrace; faults.evict has graceSeconds and excludeNamespaces",
+        "evict": "it is now evictMode, such as AfterGrace; evictGraceSeconds and evictExcludeNamespaces are of faults",
     }
 
 
@@ -521,7 +503,7 @@ def _acts(effect: str | None, mode: str | None) -> bool:
 
 
 _CEL_TAINTS = "has({0}.taintEffect) && {0}.taintEffect == 'NoExecute'"
-_CEL_EVICTS = "has(self.evict) && has(self.evict.mode) && self.evict.mode != 'Never'"
+_CEL_EVICTS = "has(self.evictMode) && self.evictMode != 'Never'"
 _CEL_RULE_ACTS = f"{_CEL_TAINTS.format('r')} || has(r.evictMode) && r.evictMode != 'Never'"
 
 
@@ -539,7 +521,20 @@ class Faults(Strict):
         "120, 123 or 140 made a device faulty since boot.",
     )
     taint_effect: TaintEffect = "None"
-    evict: Evict = Field(default=Evict(), description="Eviction of pods that hold a faulty device.")
+    evict_mode: EvictMode = Field(
+        default="Never",
+        description="When pods that hold a faulty device are evicted, by the Eviction API: PodDisruptionBudgets are "
+        "honoured. AfterGrace: after evictGraceSeconds. Never evicted are pods of DaemonSets, static pods, and pods "
+        'with the annotation nodedevices.io/evict: "false".',
+    )
+    evict_grace_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
+        default=60,
+        description="With AfterGrace, here or in a rule: seconds from the pod's condition False (without a condition, "
+        "from the fault) to the eviction.",
+    )
+    evict_exclude_namespaces: SetList[Glob] = listed(
+        64, "Namespaces (globs) whose pods are never evicted, whatever a rule says."
+    )
     rules: AtomicList[FaultRule] = listed(32, "Different actions for some faults; the first matching rule applies.")
     budget: Budget | None = optional("Limits of the actions. NoExecute and evictions need a budget.")
     breaker_percent: Annotated[Whole, Field(ge=0, le=100)] = Field(
@@ -550,6 +545,7 @@ class Faults(Strict):
 
     gone: ClassVar[Mapping[str, str]] = {
         "taint": "it is now taintEffect, such as NoSchedule",
+        "evict": "it is now evictMode, evictGraceSeconds and evictExcludeNamespaces",
         "breaker": "it is now breakerPercent, such as 50, of the nodes within 300 s; only a user resumes actions",
         "event": "Events are always written; leave it out",
         "nodeCondition": "the Node always has the conditions; leave it out",
@@ -561,14 +557,10 @@ class Faults(Strict):
             f"has(self.rules) && self.rules.exists(r, {_CEL_RULE_ACTS}))",
             "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
             lambda it: (
-                it.budget is not None
-                or not (
-                    _acts(it.taint_effect, it.evict.mode)
-                    or any(_acts(rule.taint_effect, rule.evict_mode) for rule in it.rules)
-                )
+                it.budget is not None or not any(_acts(part.taint_effect, part.evict_mode) for part in (it, *it.rules))
             ),
             found=f"({_CEL_TAINTS.format('self')} ? 'taintEffect is NoExecute' : {_CEL_EVICTS} ? "
-            "'evict.mode is ' + self.evict.mode : 'an entry of rules has one of both') + ', and there is no budget'",
+            "'evictMode is ' + self.evictMode : 'an entry of rules has one of both') + ', and there is no budget'",
         ),
     )
 

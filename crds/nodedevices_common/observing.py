@@ -13,8 +13,8 @@ from nodedevices_common.raw import Raw, mapping, mappings
 OBSERVE = "Observe"
 SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
 NO_TAINT = (
-    "faults.evict evicts no pod whose device another plugin goes on offering while serving.mode is Observe, since the "
-    "next pod would get it; set faults.taintEffect"
+    "faults.evictMode evicts no pod whose device another plugin goes on offering while serving.mode is Observe, since "
+    "the next pod would get it; set faults.taintEffect"
 )
 
 
@@ -38,7 +38,7 @@ def without_effect(config: Raw) -> Iterator[tuple[str, str]]:
             yield section, f"{section}.* has no effect while serving.mode is Observe"
     faults = mapping(config.get("faults"))
     rules = mappings(faults.get("rules"))
-    modes = (mapping(faults.get("evict")).get("mode", "Never"), *(rule.get("evictMode", "Never") for rule in rules))
+    modes = (rule.get("evictMode", "Never") for rule in (faults, *rules))
     effects = (rule.get("taintEffect", "None") for rule in (faults, *rules))
     if any(mode != "Never" for mode in modes) and all(effect == "None" for effect in effects):
         yield "faults", NO_TAINT

@@ -89,7 +89,7 @@ PARTITIONS: Mapping[str, Mapping[str, Any]] = {"mixed": {"strategy": "mixed"}, "
 ACTIONS: Mapping[str, Mapping[str, Any]] = {
     "taint": {"taintEffect": "NoSchedule", "budget": BUDGET},
     "evict": {
-        "evict": {"mode": "Immediate"},
+        "evictMode": "Immediate",
         "budget": BUDGET,
         "breakerPercent": 100,
     },

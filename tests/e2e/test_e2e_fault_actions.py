@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 KEY = "nodedevices.io/device-fault"
 RECORD = "nodedevices-actions"
-EVICT = {"mode": "AfterGrace", "graceSeconds": 1}
+EVICT = {"evictMode": "AfterGrace", "evictGraceSeconds": 1}
 LABELS = {"app": "web"}
 RULE = {"action": "Ignore", "onPodConditions": [{"type": HEALTHY, "status": "False"}]}
 
@@ -78,7 +78,7 @@ def shown(cluster: Cluster) -> dict[str, Any]:
 
 
 def test_a_deployments_pod_leaves_its_bad_gpu_and_its_successor_is_ready_on_the_other_node(cluster: Cluster) -> None:
-    faults = {"podCondition": "Always", "taintEffect": "NoSchedule", "evict": EVICT}
+    faults = {"podCondition": "Always", "taintEffect": "NoSchedule", **EVICT}
     cluster.policy("act", {"faults": faults | {"budget": {"maxUnavailable": 1, "perHour": 100}}})
     cluster.until("the policy is active", lambda: shown(cluster).get("reason") == "InSync")
     first = deployment(cluster, readinessGates=[{"conditionType": HEALTHY}])
@@ -95,7 +95,7 @@ def test_a_deployments_pod_leaves_its_bad_gpu_and_its_successor_is_ready_on_the_
 
 @pytest.mark.long
 def test_a_jobs_pod_that_is_evicted_for_its_gpu_is_replaced_and_not_counted_as_a_failure(cluster: Cluster) -> None:
-    cluster.policy("act", {"faults": {"evict": EVICT, "taintEffect": "NoSchedule", "budget": {"perHour": 100}}})
+    cluster.policy("act", {"faults": {**EVICT, "taintEffect": "NoSchedule", "budget": {"perHour": 100}}})
     spec = {
         "backoffLimit": 0,
         "podFailurePolicy": {"rules": [RULE]},
@@ -112,7 +112,7 @@ def test_a_jobs_pod_that_is_evicted_for_its_gpu_is_replaced_and_not_counted_as_a
 
 
 def test_a_mass_fault_stops_all_actions_until_a_person_resumes_them(cluster: Cluster) -> None:
-    faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 8}, "budget": {"perHour": 100}}
+    faults = {"evictMode": "AfterGrace", "evictGraceSeconds": 8, "budget": {"perHour": 100}}
     cluster.policy("act", {"faults": faults})
     cluster.until("the policy is active", lambda: shown(cluster).get("reason") == "InSync")
     pod = deployment(cluster)

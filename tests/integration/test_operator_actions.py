@@ -18,7 +18,7 @@ from support.operatorprocess import OperatorProcess
 
 KEY = "nodedevices.io/device-fault"
 OTHER = {"key": "example.com/other", "effect": "NoSchedule"}
-EVICT = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 100}}
+EVICT = {"evictMode": "Immediate", "budget": {"perHour": 100}}
 
 
 @pytest.fixture(autouse=True)

@@ -106,7 +106,7 @@ async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state(
     assert well["events"] == [["DeviceFault", "DeviceRecovered"]] * 2
 
 
-ACTS = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"maxUnavailable": 1}}
+ACTS = {"taintEffect": "NoSchedule", "evictMode": "Immediate", "budget": {"maxUnavailable": 1}}
 
 
 async def acted(kube: KubeClient, node: str, uid: str) -> Observed:

@@ -44,7 +44,7 @@ def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: Opera
     node.fail(0)
     wait_until("resolved", lambda: config(node) == {})
     node.report(applied_hash=node.object["spec"]["configHash"])
-    faults = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
+    faults = {"taintEffect": "NoSchedule", "evictMode": "Immediate", "budget": {"perHour": 1}}
     kubectl.apply(policy("trial", mode="DryRun", sharing=TWO, faults=faults))
     wait_until("named", lambda: "ids of" in condition(kubectl.get("dp", "trial"), "Applied").get("message", ""))
     reported = condition(kubectl.get("dp", "trial"), "Applied")

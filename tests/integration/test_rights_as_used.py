@@ -118,7 +118,7 @@ def test_the_operators_role_holds_what_the_operator_uses_and_nothing_else(
         node.hold(index, name)
     node.report()
     labels = {"extra": {"example.com/tier": "gold"}}
-    faults = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 100}}
+    faults = {"taintEffect": "NoSchedule", "evictMode": "Immediate", "budget": {"perHour": 100}}
     with OperatorProcess(tmp_path, files[OPERATOR], relist_seconds=3, leader_elect=True):
         kubectl.apply(policy("everything", capacity=memory_capacity(), labels=labels, faults=faults))
         wait_until("capacity", lambda: MEMORY in node.capacity)

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 from nodedevices_api.errors import parse
-from nodedevices_api.sections import Evict, EvictMode, Faults
+from nodedevices_api.sections import EvictMode, Faults
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.errors import InputError
 from nodedevices_common.times import zoned_time
@@ -35,7 +35,6 @@ from nodedevices_operator.records.objects import (
 )
 from nodedevices_operator.records.shared import shared
 
-GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
 ON_OFFER = "another plugin still offers the device (serving.mode Observe), and no taint keeps new pods from it"
 KEEP = "nodedevices.io/evict"  # annotation of a pod; "false": it is never evicted by us
 MIRROR = "kubernetes.io/config.mirror"  # annotation of a static pod's mirror
@@ -83,8 +82,8 @@ def consequences(section: Faults, health: HealthRecord, device: DeviceRecord) ->
             continue
         if rule.match is not None and not selects(rule.match, device):
             continue
-        return rule.taint_effect or section.taint_effect, rule.evict_mode or section.evict.mode
-    return section.taint_effect, section.evict.mode
+        return rule.taint_effect or section.taint_effect, rule.evict_mode or section.evict_mode
+    return section.taint_effect, section.evict_mode
 
 
 def taints(section: Faults) -> bool:
@@ -95,7 +94,7 @@ def taints(section: Faults) -> bool:
 
 def evicts(section: Faults) -> bool:
     """True when the policy evicts pods for any fault."""
-    modes = (section.evict.mode, *(rule.evict_mode for rule in section.rules))
+    modes = (section.evict_mode, *(rule.evict_mode for rule in section.rules))
     return any(mode not in {None, "Never"} for mode in modes)
 
 
@@ -212,9 +211,9 @@ def evictions(
             continue
         if not holder.claim and "/" not in holder.resource:
             continue  # every pod has cpu: that it holds a device, only a device's resource says
-        if any(fnmatchcase(holder.namespace, pattern) for pattern in section.evict.exclude_namespaces):
+        if any(fnmatchcase(holder.namespace, pattern) for pattern in section.evict_exclude_namespaces):
             continue
-        due = Due(holding, _grace(mode, section.evict))
+        due = Due(holding, timedelta(seconds=0 if mode == "Immediate" else section.evict_grace_seconds))
         at = (zoned_time(holding.health.since) or LONG_AGO) + due.grace
         key = (holder.namespace, holder.pod)
         if key not in found or at < found[key][0]:
@@ -239,12 +238,6 @@ def given_after(holding: Holding, pod: Mapping[str, Any]) -> datetime | None:
     given = min(filter(None, map(zoned_time, times)), default=None)
     since = zoned_time(holding.health.since)
     return given if given is not None and since is not None and given > since else None
-
-
-def _grace(mode: EvictMode, evict: Evict) -> timedelta:
-    if mode == "Immediate":
-        return timedelta()
-    return timedelta(seconds=GRACE_SECONDS if evict.grace_seconds is None else evict.grace_seconds)
 
 
 def held_faults(record: NodeDevicesRecord) -> set[HeldFault]:

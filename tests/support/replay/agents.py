@@ -53,7 +53,8 @@ SECTIONS: Mapping[str, Any] = {
     "resources": {"devices": [{"match": {"type": "nic"}, "name": RDMA}]},  # an unused port without a link is no fault
     "faults": {
         "taintEffect": "NoSchedule",
-        "evict": {"mode": "AfterGrace", "graceSeconds": 120},
+        "evictMode": "AfterGrace",
+        "evictGraceSeconds": 120,
         "budget": {"maxUnavailable": "5%"},
     },
 }

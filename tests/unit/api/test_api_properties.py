@@ -92,7 +92,7 @@ configurations = some(
     partitions=some(strategy=st.sampled_from(["none", "single", "mixed"])),
     sharing=some(renameByDefault=st.booleans()) | shares,
     health=some(rules=st.lists(health_rules, max_size=4), holdDownSeconds=durations),
-    faults=some(xidNodeCondition=st.booleans(), evict=some(graceSeconds=durations), taintEffect=st.just("NoSchedule")),
+    faults=some(xidNodeCondition=st.booleans(), evictGraceSeconds=durations, taintEffect=st.just("NoSchedule")),
     labels=some(featureDiscovery=st.booleans()),
     discovery=some(probes=st.lists(st.sampled_from(["auto", "nvml", "nics"]), min_size=1, unique=True)),
     expect=st.lists(

@@ -182,7 +182,7 @@ def test_of_a_node_that_is_behind_no_number_is_given(fleet: RecordedApi, kubectl
     assert found(kubectl)["n1"]["resources"] == []
 
 
-FAULTS = {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"perHour": 5}}
+FAULTS = {"taintEffect": "NoSchedule", "evictMode": "Immediate", "budget": {"perHour": 5}}
 
 
 def test_taints_and_evictions_are_shown_within_limits(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
@@ -396,7 +396,7 @@ def test_evictions_in_a_circle_are_not_foretold(observing: RecordedApi, kubectl:
     there = node("n1", gpu(0, "ml/train-0", **failed()))
     there["status"]["configuration"] = {"serving": "Observe"}
     observing.objects[NODE_DEVICES][0] = there
-    faults = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 9}}
+    faults = {"evictMode": "Immediate", "budget": {"perHour": 9}}
     assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, faults=faults)), "-o", "json") == 4
     said = found(kubectl)["n1"]
     assert (said["effect"], said["unmatched"]) == ("Changes", [NO_TAINT])

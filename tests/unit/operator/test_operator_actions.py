@@ -79,7 +79,7 @@ def test_of_several_that_are_not_in_sync_the_first_gives_the_reason_and_all_are_
 EVERYTHING: dict[str, Any] = {
     "capacity": [{"name": MEMORY, "perNode": 7}],
     "labels": {"extra": {"example.com/tier": "gold"}},
-    "faults": {"taintEffect": "NoSchedule", "evict": {"mode": "Immediate"}, "budget": {"maxUnavailable": 1}},
+    "faults": {"taintEffect": "NoSchedule", "evictMode": "Immediate", "budget": {"maxUnavailable": 1}},
     "idle": {"afterSeconds": 1800, "podCondition": True},
 }
 

@@ -23,7 +23,7 @@ from support.whole_operator import arrive
 NODES = tuple(f"n{index}" for index in range(10))
 RECORD = config_map_path(NAMESPACE, NAME)
 POLICY = f"{names.POLICIES}/faults"
-PATIENT = {"evict": {"mode": "AfterGrace", "graceSeconds": 1800}, "budget": {"perHour": 200}}
+PATIENT = {"evictMode": "AfterGrace", "evictGraceSeconds": 1800, "budget": {"perHour": 200}}
 RESUME = "kubectl nodedevices confirm actions resumed"
 
 
@@ -141,7 +141,7 @@ async def test_an_open_breaker_is_shown_and_closed_again_while_events_cannot_be_
 
 async def test_an_operator_that_was_away_finds_the_mass_fault_when_it_comes_back() -> None:
     """By its own clock the faults are long ago."""
-    cluster = Cluster({"evict": {"mode": "Immediate"}, "budget": {"perHour": 200}})
+    cluster = Cluster({"evictMode": "Immediate", "budget": {"perHour": 200}})
     for name in NODES:
         cluster.report(name, "Unhealthy", "Xid79")
     await cluster.start()
@@ -150,7 +150,7 @@ async def test_an_operator_that_was_away_finds_the_mass_fault_when_it_comes_back
 
 
 # --- the record moves with the operator, or nothing is done ----------------------------------------------------------
-ONE_AN_HOUR = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
+ONE_AN_HOUR = {"evictMode": "Immediate", "budget": {"perHour": 1}}
 MOVED = config_map_path("elsewhere", NAME)
 
 
@@ -230,12 +230,12 @@ async def test_a_breaker_stays_open_when_its_record_is_deleted_while_no_operator
     ids=["allowed", "nodes out of service", "an hour", "the breaker"],
 )
 async def test_a_dry_run_says_what_enforce_would_do_now(limits: dict[str, Any], failing: int, said: str) -> None:
-    cluster = Cluster({"evict": {"mode": "Immediate"}} | limits, mode="DryRun")
+    cluster = Cluster({"evictMode": "Immediate"} | limits, mode="DryRun")
     await cluster.start()
     await cluster.fail(*NODES[:failing])
     assert said in (cluster.shown(POLICY, "Applied") or ("", "", ""))[2]
     assert (cluster.evicted, RECORD in cluster.kube.objects) == (0, False)
-    enforced = Cluster({"evict": {"mode": "Immediate"}} | limits)
+    enforced = Cluster({"evictMode": "Immediate"} | limits)
     await enforced.start()
     await enforced.fail(*NODES[:failing])
     assert enforced.evicted == (1 if "would evict" in said or "an hour" in said else 0)

@@ -95,7 +95,7 @@ def acting_rig() -> FakeKube:
     acts = {
         "xidNodeCondition": True,
         "taintEffect": "NoSchedule",
-        "evict": {"mode": "Immediate"},
+        "evictMode": "Immediate",
         "budget": {"maxUnavailable": 1},
     }
     spec = made.objects[f"{names.POLICIES}/p"]["spec"]

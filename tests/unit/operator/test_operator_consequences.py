@@ -43,7 +43,7 @@ from support.opfacts import (
 
 LATER = "2026-11-21T11:59:30Z"
 NO_SCHEDULE = {"taintEffect": "NoSchedule"}
-IMMEDIATE = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
+IMMEDIATE = {"evictMode": "Immediate", "budget": {"perHour": 1}}
 
 
 def section(**fields: Any) -> Faults:
@@ -106,7 +106,7 @@ def nic(index: int, reason: str = "LinkDown", **more: Any) -> dict[str, Any]:
 
 NOT_NICS: dict[str, Any] = {
     "taintEffect": "NoSchedule",
-    "evict": {"mode": "Immediate"},
+    "evictMode": "Immediate",
     "rules": [{"match": {"type": "nic"}, "taintEffect": "None", "evictMode": "Never"}],
     "budget": {"perHour": 9},
 }
@@ -262,7 +262,7 @@ def test_a_node_with_the_taint_is_not_written(before: list[dict[str, Any]], wish
 # --- evictions -------------------------------------------------------------------------------------------------------
 def test_pods_of_excluded_namespaces_are_not_evicted_not_even_by_a_rule() -> None:
     faults = section(
-        evict={"mode": "Never", "excludeNamespaces": ["m?", "kube-*"]},
+        evictExcludeNamespaces=["m?", "kube-*"],
         rules=[{"reasons": ["Xid79"], "evictMode": "Immediate"}],
         budget={"perHour": 1},
     )
@@ -278,7 +278,7 @@ def test_an_agents_claim_evicts_no_pod_that_requested_no_device(resource: str) -
 
 def test_a_pod_of_several_bad_devices_is_evicted_once_and_for_what_is_due_first() -> None:
     faults = section(
-        evict={"mode": "AfterGrace"},
+        evictMode="AfterGrace",
         rules=[{"reasons": ["Xid95"], "evictMode": "Immediate"}],
         budget={"perHour": 1},
     )
@@ -295,7 +295,7 @@ def test_a_pod_of_several_bad_devices_is_evicted_once_and_for_what_is_due_first(
     ids=["not marked", "marked", "not yet"],
 )
 def test_the_grace_begins_with_the_mark(conditions: list[dict[str, Any]], at: str) -> None:
-    faults = section(evict={"mode": "AfterGrace"}, budget={"perHour": 1})
+    faults = section(evictMode="AfterGrace", budget={"perHour": 1})
     [due] = consequences.evictions(record(lost(0)), faults)
     shown = [{"type": "nodedevices.io/DeviceHealthy", "reason": "Xid79"} | it for it in conditions]
     now = datetime(2026, 11, 21, 13, tzinfo=UTC)
@@ -491,8 +491,8 @@ def test_a_dry_run_names_the_taint_and_so_many_pods_and_the_grace() -> None:
     assert preview(Trial(("faults",), faults=faults), record(device(0)), ()) == Preview()
     found = preview(Trial(("faults",), faults=IMMEDIATE), record(*map(lost, range(7))), ())
     assert found.text({}).endswith("ml/pod-4 and 2 more")
-    faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 600}, "budget": {"perHour": 1}}
-    found = preview(Trial(("faults",), faults=faults), record(lost(0)), ())
+    late: dict[str, Any] = {"evictMode": "AfterGrace", "evictGraceSeconds": 600, "budget": {"perHour": 1}}
+    found = preview(Trial(("faults",), faults=late), record(lost(0)), ())
     assert found.text({}) == "would evict ml/pod-0 when 600 s after it was marked"
 
 

@@ -29,8 +29,8 @@ from support.whole_operator import NODE, POD
 
 START = datetime.fromisoformat(SINCE)
 SAID = "The disruption budget web needs 2 healthy pods and has 2 currently"
-IMMEDIATE = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 9}}
-GRACE = {"evict": {"mode": "AfterGrace", "graceSeconds": 100}, "budget": {"perHour": 9}}
+IMMEDIATE = {"evictMode": "Immediate", "budget": {"perHour": 9}}
+GRACE = {"evictMode": "AfterGrace", "evictGraceSeconds": 100, "budget": {"perHour": 9}}
 MARK = {"type": "nodedevices.io/DeviceHealthy", "status": "False", "reason": "Xid79", "lastTransitionTime": SINCE}
 LATER = health("Unhealthy", "Xid79", since="2026-11-21T13:59:00Z")
 LOST = record(device(0, "Unhealthy", "Xid79", holders=[holder()]))
@@ -205,8 +205,7 @@ async def test_where_the_policy_writes_no_condition_none_is_waited_for() -> None
 
 async def test_a_grace_counts_from_this_fault_and_not_from_the_mark_of_an_earlier_one() -> None:
     rules = [{"reasons": ["Xid79"], "evictMode": "AfterGrace"}]
-    evict = {"mode": "Never", "graceSeconds": 600}
-    one = One(EvictionsConcern, evict=evict, rules=rules, budget={"perHour": 9})
+    one = One(EvictionsConcern, evictGraceSeconds=600, rules=rules, budget={"perHour": 9})
     before = device(0, "Unhealthy", "Xid48", holders=[holder()])
     await one.run(record(before))
     for faults in (
@@ -244,7 +243,7 @@ async def test_a_grace_that_is_edited_counts_at_once_and_a_device_well_in_time_e
     one = One(EvictionsConcern, **GRACE)
     one.seconds = 50.0
     await one.run()
-    one.sections = parse(Sections, {"faults": GRACE | {"evict": {"mode": "AfterGrace", "graceSeconds": 40}}})
+    one.sections = parse(Sections, {"faults": GRACE | {"evictGraceSeconds": 40}})
     await one.run()
     assert one.evicted
     one = One(EvictionsConcern, **GRACE)

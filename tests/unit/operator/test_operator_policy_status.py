@@ -336,9 +336,9 @@ def test_a_node_that_observes_by_its_own_flag_or_waits_for_its_turn_says_so() ->
 
 @cases(
     ("faults", "said"),
-    ({"evict": {"mode": "Immediate"}}, NO_TAINT),
+    ({"evictMode": "Immediate"}, NO_TAINT),
     ({"rules": [{"reasons": ["Xid79"], "evictMode": "AfterGrace"}]}, NO_TAINT),
-    ({"evict": {"mode": "Immediate"}, "taintEffect": "NoSchedule"}, ""),
+    ({"evictMode": "Immediate", "taintEffect": "NoSchedule"}, ""),
     ({"taintEffect": "NoSchedule"}, ""),
 )
 def test_a_policy_that_evicts_without_a_taint_says_what_it_does_not_do_there(faults: dict[str, Any], said: str) -> None:

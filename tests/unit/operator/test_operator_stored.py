@@ -103,6 +103,7 @@ async def test_after_a_downgrade_a_field_that_is_not_known_takes_nothing_from_th
 @cases(
     ("section", "key", "value", "instead"),
     ("faults", "event", False, "Events are always written"),
+    ("faults", "evict", {"mode": "Immediate"}, "it is now evictMode, evictGraceSeconds and evictExcludeNamespaces"),
     ("faults", "breaker", {"percent": 30, "windowSeconds": 300}, "it is now breakerPercent"),
     ("faults", "nodeCondition", False, "the Node always has the conditions"),
 )
