@@ -12,7 +12,6 @@ import hmac
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -23,42 +22,16 @@ CHECK_SECONDS = 10.0
 TLS_DIR, TOKEN = "metrics-tls-dir", "metrics-token-file"
 FORMERLY = ("metrics-cert-file", "metrics-key-file")
 ONLY_WITH: Mapping[str, str] = {TOKEN: TLS_DIR}  # flags; a token is sent by TLS alone
-CERT, KEY, CLIENT_CA = "tls.crt", "tls.key", "ca.crt"  # in a folder, as a Secret of type kubernetes.io/tls is mounted
-RELOADED = "reloaded within ten seconds of a change; an invalid new pair is ignored"
-TLS_HELP = f"directory with `{CERT}` and `{KEY}` (PEM), to serve `--http-address` by TLS; {RELOADED}"
+CERT, KEY = "tls.crt", "tls.key"  # in a folder, as a Secret of type kubernetes.io/tls is mounted
+TLS_HELP = (
+    f"directory with `{CERT}` and `{KEY}` (PEM), to serve `--http-address` by TLS; reloaded within ten seconds of a "
+    "change; an invalid new pair is ignored"
+)
 # Not a file of that directory: one that is missing there would have to mean that no token is wanted.
 TOKEN_HELP = (
     "file of the token that /metrics requires (`Authorization: Bearer`), "  # noqa: S105  no token
     "with TLS only; reloaded as well"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """The server's, and the authority whose clients alone are let in; None: all."""
-
-    file: Path
-    key: Path
-    client_ca: Path | None = None
-
-    @classmethod
-    def of_folder(cls, folder: Path, *, client_ca: bool = False) -> Certificate:
-        return cls(folder / CERT, folder / KEY, folder / CLIENT_CA if client_ca else None)
-
-    def files(self) -> list[Path]:
-        return [path for path in (self.file, self.key, self.client_ca) if path is not None]
-
-    def load(self, context: ssl.SSLContext) -> None:
-        """OSError (ssl.SSLError is one) when they cannot be used."""
-        context.load_cert_chain(self.file, self.key)
-        if self.client_ca is not None:
-            context.load_verify_locations(self.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-
-    def context(self) -> ssl.SSLContext:
-        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.load(made)
-        return made
 
 
 Stamp = list[tuple[int, int, int]]
@@ -77,13 +50,11 @@ def stamp(files: list[Path]) -> Stamp:
 class Guard:
     """Whom /metrics is served to."""
 
-    def __init__(
-        self, certificate: Certificate, token: Path | None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._certificate = certificate
+    def __init__(self, folder: Path, token: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._certificate, self._key = folder / CERT, folder / KEY
         self._token_file = token
         self._clock = clock
-        self._files = [*certificate.files(), *([token] if token is not None else [])]
+        self._files = [self._certificate, self._key, *([token] if token is not None else [])]
         self._stamp: Stamp = []
         self._looked = 0.0
         self._context: ssl.SSLContext | None = None
@@ -96,7 +67,7 @@ class Guard:
         """Return the guard with the certificate in this folder; None where no folder is given."""
         if not folder:
             return None
-        return cls(Certificate.of_folder(Path(folder)), Path(token) if token else None, clock=clock)
+        return cls(Path(folder), Path(token) if token else None, clock=clock)
 
     def load(self) -> None:
         """Read the files. OSError where they cannot be used."""
@@ -104,7 +75,9 @@ class Guard:
             if not file.is_file():
                 raise OSError(f"{file} is not there")
         self._stamp, self._looked = stamp(self._files), self._clock()
-        context, token = self._certificate.context(), self._read_token()
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self._certificate, self._key)
+        token = self._read_token()
         self._context, self._token = context, token
 
     def context(self) -> ssl.SSLContext:

@@ -1,8 +1,7 @@
 """The real kube-scheduler, without the extender and with it: a pod that fits on a node in sum and on no single GPU.
 
 The second scheduler is the component extender-scheduler's: its configuration, its account, its roles; scheduler and
-extender run as processes beside the cluster's own control plane. Between them is what the component extender has: TLS,
-and a certificate of the scheduler's, without which the extender serves nobody.
+extender run as processes beside the cluster's own control plane.
 """
 
 from __future__ import annotations

@@ -79,11 +79,6 @@ _CLASS_RULE = """- apiGroups: [resource.k8s.io]
   verbs: [list, create, patch, delete]
 """
 _BIND = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\n"
-_TLS = "secretName: nodedevices-extender-tls"
-_WORKLOADS: Mapping[str, Mapping[str, str]] = {
-    "daemonset": OPERATORS_IMAGE,
-    "deployment": OPERATORS_IMAGE | {_TLS: "secretName: {{ .Values.components.extender.tlsSecretName | quote }}"},
-}
 _MONITOR = "    {{- with .Values.components.prometheus.labels }}\n    {{- toYaml . | nindent 4 }}\n    {{- end }}\n"
 
 
@@ -201,10 +196,9 @@ TEMPLATES: tuple[Template, ...] = (
             f"{COMPONENTS}/{folder}/{file}.yaml",
             f"{folder}-{file}.yaml",
             _component(value),
-            changes=_WORKLOADS.get(file, {}),
+            changes=OPERATORS_IMAGE if file == "daemonset" else {},
         )
         for folder, value, files in (
-            ("extender", "extender", ("rbac", "service", "networkpolicy", "disruptionbudget", "deployment")),
             ("extender-host", "extenderHost", ("rbac", "daemonset")),
             ("extender-scheduler", "extenderScheduler", ("rbac", "networkpolicy", "disruptionbudget")),
         )

@@ -68,6 +68,7 @@ REMOVED: Mapping[str, str] = {
     "grafana": "give components.prometheus, with its dashboardLabels and dashboardAnnotations",
     "metricsServices": "give components.prometheus, with operator: false where the Prometheus Operator is not",
     "deleteRejectedPods": "leave it out, and see docs/operations.md#pods-that-a-node-rejected",
+    "extender": "give components.extenderScheduler, or extenderHost where you can edit the scheduler's files",
     "oneContainer": "leave it out, since the pod always has two containers",
 }
 _DOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"  # one word is enough

@@ -39,7 +39,6 @@ COMPONENTS = (
     "allHardware",
     "cdi",
     "deviceFiles",
-    "extender",
     "extenderHost",
     "mps",
 )

@@ -48,13 +48,10 @@ def refusal(admin: Kubectl, file: str, level: str) -> str:
     "file",
     [
         "operator/deployment.yaml",
-        "../components/extender/deployment.yaml",
         "../components/extender-scheduler/deployment.yaml",
     ],
 )
-def test_the_pods_of_operator_extender_and_second_scheduler_pass_every_level(
-    admin: Kubectl, level: str, file: str
-) -> None:
+def test_the_pods_of_operator_and_second_scheduler_pass_every_level(admin: Kubectl, level: str, file: str) -> None:
     assert refusal(admin, file, level) == ""
 
 

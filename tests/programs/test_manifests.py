@@ -691,7 +691,7 @@ def test_what_prometheus_scrapes_are_the_ports_of_our_pods() -> None:
 
 
 # --- the scheduler extender ------------------------------------------------------------------------------------------
-EXTENDERS = ("extender", "extender-host", "extender-scheduler")
+EXTENDERS = ("extender-host", "extender-scheduler")
 SHARED = ["nodedevices.io/gpu-memory", "aliyun.com/gpu-mem", "tencent.com/vcuda-memory"]  # names that presets give
 READS_NODE_DEVICES = {"apiGroups": ["nodedevices.io"], "resources": ["nodedevices"], "verbs": ["list", "watch"]}
 READS_PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
@@ -740,20 +740,12 @@ def test_the_extender_is_on_every_node_of_the_control_plane_whatever_its_label_h
 
 @needs_kubectl
 @pytest.mark.parametrize("name", EXTENDERS)
-def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str, tmp_path: Path) -> None:
+def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str) -> None:
     [workload] = workloads(added_by(name))
     extender = container(pod(workload), "extender")
     assert extender["command"] == ["nodedevices-operator", "extender"]
-    mounted = {each["mountPath"] for each in extender["volumeMounts"]}
-    (tmp_path / "tls").mkdir()
-    for file in ("tls.crt", "tls.key", "ca.crt"):
-        (tmp_path / "tls" / file).touch()
-    arguments = [each.replace("=/tls", f"={tmp_path}/tls") for each in extender["args"]]
-    found = extender_settings.read(arguments, {each["name"]: each["value"] for each in extender.get("env", ())})
-    assert found.certificate is None or "/tls" in mounted
-    assert found.address.port == 9739
-    assert (found.certificate is not None) == (name == "extender"), "what is not on loopback has TLS"
-    assert found.certificate is None or found.certificate.client_ca is not None, "and serves the scheduler alone"
+    found = extender_settings.read(extender["args"], {each["name"]: each["value"] for each in extender.get("env", ())})
+    assert found.address == extender_settings.read([], {}).address
     ports = {each["name"]: each["containerPort"] for each in extender["ports"]}
     assert (ports["http"], ports["health"]) == (found.http_address.port, found.health_address.port)
     for kind in ("livenessProbe", "readinessProbe"):
@@ -804,11 +796,7 @@ def test_a_scheduler_goes_on_without_the_extender_and_sends_names_only(name: str
     scheme, _, rest = extender["urlPrefix"].partition("://")
     host, _, path = rest.partition("/")
     assert path == "scheduler"
-    if name == "extender":
-        assert (scheme, host, extender["enableHTTPS"]) == ("https", "CLUSTER-IP:9739", True)
-        assert {"caFile", "certFile", "keyFile"} <= set(extender["tlsConfig"])
-    else:
-        assert (scheme, host) == ("http", str(extender_settings.read([], {}).address))
+    assert (scheme, host) == ("http", str(extender_settings.read([], {}).address))
 
 
 @needs_kubectl

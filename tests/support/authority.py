@@ -23,30 +23,22 @@ class TestAuthority:
 
     def server(self) -> Path:
         """Certificate and key of a server at 127.0.0.1, in one file."""
-        made, key = self.signed("server", "subjectAltName=IP:127.0.0.1")
+        made = self._folder / f"{self._name}-server.pem"
+        key = made.with_suffix(".key")
+        _openssl(
+            *("req", "-x509", *KEY, "-keyout", str(key), "-out", str(made), "-subj", "/CN=server"),
+            *("-CA", str(self.certificate), "-CAkey", f"{self._folder / self._name}.key"),
+            *("-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName=IP:127.0.0.1"),
+        )
         made.write_text(made.read_text() + key.read_text())
         return made
 
-    def signed(self, name: str, *more: str) -> tuple[Path, Path]:
-        """A certificate of that name, and its key. `more`: further extensions."""
-        made = self._folder / f"{self._name}-{name}.pem"
-        key = made.with_suffix(".key")
-        extensions = ("basicConstraints=critical,CA:FALSE", *more)
-        _openssl(
-            *("req", "-x509", *KEY, "-keyout", str(key), "-out", str(made), "-subj", f"/CN={name}"),
-            *("-CA", str(self.certificate), "-CAkey", f"{self._folder / self._name}.key"),
-            *(word for each in extensions for word in ("-addext", each)),
-        )
-        return made, key
 
-
-def self_signed(folder: Path, name: str, *, stem: str = "") -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1 that whoever trusts it has as its authority, and its key; their files are of `stem`,
-    or of the name."""
-    made, key = folder / f"{stem or name}.crt", folder / f"{stem or name}.key"
+def self_signed(folder: Path, name: str) -> None:
+    """A certificate of 127.0.0.1 that whoever trusts it has as its authority, and its key: tls.crt and tls.key."""
+    made, key = folder / "tls.crt", folder / "tls.key"
     extension = ("-addext", "subjectAltName=IP:127.0.0.1")
     _openssl("req", "-x509", *KEY, "-keyout", str(key), "-out", str(made), "-subj", f"/CN={name}", *extension)
-    return made, key
 
 
 def _openssl(*args: str) -> None:

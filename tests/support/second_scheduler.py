@@ -1,11 +1,9 @@
 """A second kube-scheduler on our rig, and the extender that it calls, as the component extender-scheduler has them: its
-configuration, its account, its roles; between the two TLS, and a certificate of the scheduler's, without which the
-extender serves nobody. Both run as processes beside the cluster's own control plane.
+configuration, its account, its roles. Both run as processes beside the cluster's own control plane.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 import yaml
 from support import installing
 from support.access import kubeconfig
-from support.authority import TestAuthority
 from support.cluster import SYSTEM
 from support.operatorprocess import ExtenderProcess
 from support.rig_cluster import RigCluster
@@ -31,20 +28,11 @@ def extended(rig: RigCluster, folder: Path) -> Iterator[ExtenderProcess]:
     rig.kubectl.apply(*(each for each in yaml.safe_load_all((component / "rbac.yaml").read_text()) if each))
     token = rig.kubectl.token(SCHEDULER, SYSTEM, seconds=TOKEN_SECONDS)
     account = kubeconfig(rig.rig.kubeconfig, folder / "kubeconfig", token)
-    authority = TestAuthority(folder, "authority")
-    name, key = authority.signed("extender", "subjectAltName=DNS:nodedevices-extender")
-    own, own_key = authority.signed("kube-scheduler")
-    (tls := folder / "tls").mkdir()
-    for own_name, source in (("tls.crt", name), ("tls.key", key), ("ca.crt", authority.certificate)):
-        shutil.copy(source, tls / own_name)
-    with ExtenderProcess(folder, account, f"--tls-dir={tls}") as extender:
+    with ExtenderProcess(folder, account) as extender:
         config: dict[str, Any] = yaml.safe_load((component / "scheduler-config.yaml").read_text())
         config["clientConnection"] = {"kubeconfig": str(account)}
-        extenders = yaml.safe_load((COMPONENTS / "extender" / "scheduler-config.yaml").read_text())["extenders"]
-        extenders[0]["urlPrefix"] = f"https://{extender.address}/scheduler"
-        files = {"caFile": str(authority.certificate), "certFile": str(own), "keyFile": str(own_key)}
-        extenders[0]["tlsConfig"] |= files
+        config["extenders"][0]["urlPrefix"] = f"http://{extender.address}/scheduler"
         file = folder / "scheduler-config.yaml"
-        file.write_text(yaml.safe_dump(config | {"extenders": extenders}))
+        file.write_text(yaml.safe_dump(config))
         with rig.rig.second_scheduler(file, f"--leader-elect-resource-namespace={SYSTEM}"):
             yield extender

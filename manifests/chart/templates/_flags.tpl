@@ -362,6 +362,7 @@
   "amdExporter": "give components.allHardware",
   "deleteRejectedPods": "leave it out, and see docs/operations.md#pods-that-a-node-rejected",
   "deviceInfo": "give components.allHardware",
+  "extender": "give components.extenderScheduler, or extenderHost where you can edit the scheduler's files",
   "fpgaNames": "give components.allHardware, and components.deviceFiles with files: {NameCustomize.json: ...}",
   "generic": "give components.allHardware, and components.deviceFiles with files: {generic.yaml: ...}",
   "grafana": "give components.prometheus, with its dashboardLabels and dashboardAnnotations",

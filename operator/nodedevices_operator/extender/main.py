@@ -5,7 +5,7 @@ What it uses of the API (the whole of its RBAC; it writes nothing):
     nodedevices.io  nodedevices    list watch     which devices are shared by memory, what is free, who holds it
     core            pods           list watch     of all namespaces: bound to a node, not among its holders yet
 
-HTTP for the scheduler on --address (127.0.0.1:9739; with TLS any): server.py. For Prometheus and the kubelet as the
+HTTP for the scheduler on --address (127.0.0.1:9739): server.py. For Prometheus and the kubelet as the
 operator has it: /metrics, /healthz and /readyz on :9736, the latter two on :9738 as well. Missing CRDs, missing
 permissions and an absent API server are logged once and waited for, and every node passes meanwhile. SIGTERM ends it
 cleanly, answers that are being made included; kill -9 loses nothing.
@@ -161,7 +161,7 @@ class Extender:
 
 
 async def run(settings: ExtenderSettings) -> None:
-    """Until SIGTERM or SIGINT. Raises when credentials, certificate or an address cannot be used."""
+    """Until SIGTERM or SIGINT. Raises when credentials or an address cannot be used."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -173,7 +173,6 @@ async def run(settings: ExtenderSettings) -> None:
         kube.requested = extender.metrics.requested
         server = Server(
             settings.address,
-            settings.certificate,
             verbs=extender.verbs,
             cache=extender.cache,
             metrics=extender.metrics,

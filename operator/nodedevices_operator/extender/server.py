@@ -7,7 +7,7 @@
 A client can cost only a bounded part of memory and time (ServerLimits): a body has a size and a time, and so
 many are read and so many answered at once; of those that are read the oldest makes room for a new one, so that slow
 clients delay no other. A connection that sends no complete request is closed. What cannot be read is a 400 that says
-what would be right. The certificate is read again when its files change; one that cannot be used leaves the one before.
+what would be right.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from msgspec import Struct
 from nodedevices_common import __version__
 from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
-from nodedevices_common.guard import Certificate, stamp
 from nodedevices_common.http import METRICS_TEXT
-from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.verbs import Verbs, inspect_node, inspected, read_arguments
@@ -40,7 +38,7 @@ log = structlog.get_logger()
 
 
 class ServerLimits(Struct, frozen=True):
-    """Bounds of what requests may cost; and how often the certificate's files are checked."""
+    """Bounds of what requests may cost."""
 
     body_bytes: int = 3 << 20  # a pod has 1.5 MiB at most (etcd), and 20,000 names of 70 characters the rest
     reading: int = 16  # bodies at once
@@ -49,7 +47,6 @@ class ServerLimits(Struct, frozen=True):
     )
     body_seconds: float = 10.0  # until a body is complete
     idle_seconds: float = 90.0  # until a request is complete up to its body
-    check_seconds: float = 10.0
 
 
 LIMITS = ServerLimits()
@@ -62,7 +59,6 @@ class Server:
     def __init__(
         self,
         address: Address,
-        certificate: Certificate | None,
         *,
         verbs: Verbs,
         cache: SharesCache,
@@ -73,7 +69,6 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
-        self._certificate = certificate
         self._verbs = verbs
         self._cache = cache
         self._metrics = metrics
@@ -87,9 +82,7 @@ class Server:
         self.port = 0  # the one that is listened on
 
     async def start(self) -> None:
-        """Listen. OSError when the address or the certificate cannot be had."""
-        self._context = self._certificate.context() if self._certificate is not None else None
-        self._stamp = stamp(self._certificate.files()) if self._certificate is not None else []
+        """Listen. OSError when the address cannot be had."""
         application = web.Application(client_max_size=self._limits.body_bytes)
         application.add_routes(
             [
@@ -114,30 +107,17 @@ class Server:
             shutdown_timeout=STOP_SECONDS,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._address.host or None, self._address.port, ssl_context=self._context)
+        site = web.TCPSite(self._runner, self._address.host, self._address.port)
         await site.start()
         self.port = int(self._runner.addresses[0][1])
-        log.info("serving the scheduler", port=self.port, tls=self._context is not None)
+        log.info("serving the scheduler", port=self.port)
 
     async def run(self) -> None:
         """Serve until cancelled."""
         try:
-            await Periodic(self._reload, seconds=self._limits.check_seconds).run()
+            await asyncio.Event().wait()
         finally:
             await self._runner.cleanup()
-
-    async def _reload(self) -> None:
-        certificate, context = self._certificate, self._context
-        if certificate is None or context is None or (now := stamp(certificate.files())) == self._stamp:
-            return
-        try:
-            certificate.context()  # a pair that does not match must not be half in use
-            certificate.load(context)
-        except OSError as error:
-            log.warning("failed to reload the certificate, keeping the previous one", error=str(error))
-        else:
-            log.info("certificate reloaded")
-        self._stamp = now
 
     # --- requests ----------------------------------------------------------------------------------------------------
     def _measured(

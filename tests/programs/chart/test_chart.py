@@ -344,7 +344,7 @@ TEXTS: dict[str, Any] = {
     "agent": {"priorityClassName": "on", "nodeSelector": {"kubernetes.io/os": "linux"}},
     "operator": {"priorityClassName": "on", "nodeSelector": {"kubernetes.io/os": "linux"}},
     "components": {
-        **{name: {"enabled": True} for name in ("extender", "openshift", "prometheus")},
+        **{name: {"enabled": True} for name in ("openshift", "prometheus")},
         "operatorNamespace": {"enabled": True, "name": NAMED},
         "mps": {"enabled": True, "root": "/mps #1", "nodeSelector": {"kubernetes.io/os": "linux"}},
         "driverRoot": {"enabled": True, "path": "/root #1"},

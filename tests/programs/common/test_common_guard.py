@@ -25,7 +25,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two certificates, each in a folder with its key."""
     found = {name: tmp_path_factory.mktemp(name) for name in ("old", "new")}
     for name, folder in found.items():
-        self_signed(folder, name, stem="tls")
+        self_signed(folder, name)
     return found
 
 

@@ -5,26 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
-import ssl
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from nodedevices_common.address import Address
-from nodedevices_common.guard import Certificate
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.server import Server, ServerLimits
 from nodedevices_operator.extender.verbs import MAX_NODES, Verbs
 from nodedevices_operator.metrics import ExtenderMetrics
-from support.authority import self_signed
 from support.nodeshares import cache, gpu, holder, node_devices, pod
 from support.patience import PATIENCE_SECONDS
 
-PAGE = Path(__file__).parents[3] / "docs" / "scheduler-extender.md"
 Client = Callable[..., Awaitable[tuple[int, Any]]]
 
 KNOWN = (
@@ -42,13 +35,11 @@ async def serving(
     known: SharesCache,
     *,
     problem: str = "",
-    certificate: Certificate | None = None,
     limits: ServerLimits = ServerLimits(),  # noqa: B008
 ) -> AsyncIterator[tuple[Server, ExtenderMetrics]]:
     metrics = ExtenderMetrics()
     made = Server(
         Address("127.0.0.1", 0),
-        certificate,
         verbs=Verbs(known, sees=lambda: not problem, clock=lambda: 1.0),
         cache=known,
         metrics=metrics,
@@ -235,94 +226,3 @@ def test_many_slow_clients_make_room_for_one_that_is_not() -> None:
     status, heads = asyncio.run(beside())
     assert status == 200
     assert all(b"408" in head for head in heads)
-
-
-# --- TLS -------------------------------------------------------------------------------------------------------------
-def signed(folder: Path, name: str) -> Certificate:
-    return Certificate(*self_signed(folder, name))
-
-
-def trusting(*certificates: Certificate, client: Certificate | None = None) -> ssl.SSLContext:
-    made = ssl.create_default_context()
-    for each in certificates:
-        made.load_verify_locations(each.file)
-    if client is not None:
-        made.load_cert_chain(client.file, client.key)
-    return made
-
-
-def test_a_new_certificate_is_served_without_a_restart_and_a_broken_one_is_not(tmp_path: Path) -> None:
-    first, second = signed(tmp_path, "first"), signed(tmp_path, "second")
-    served = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
-
-    def put(file: bytes, key: bytes) -> None:
-        for path, content in ((served.file, file), (served.key, key)):
-            path.with_suffix(".new").write_bytes(content)
-            path.with_suffix(".new").replace(path)
-
-    async def rotate() -> None:
-        put(first.file.read_bytes(), first.key.read_bytes())
-        async with serving(cache(*KNOWN), certificate=served, limits=ServerLimits(check_seconds=0.05)) as (made, _):
-            assert (await call(made.port, "GET", "/healthz", ssl=trusting(first)))[0] == 200
-            put(second.file.read_bytes(), b"no key")
-            await asyncio.sleep(0.3)
-            assert (await call(made.port, "GET", "/healthz", ssl=trusting(first)))[0] == 200
-            put(second.file.read_bytes(), second.key.read_bytes())
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while True:
-                    with contextlib.suppress(aiohttp.ClientError):
-                        assert (await call(made.port, "GET", "/healthz", ssl=trusting(second)))[0] == 200
-                        return
-                    await asyncio.sleep(0.05)
-
-    asyncio.run(rotate())
-
-
-def test_with_an_authority_for_clients_only_its_clients_are_served(tmp_path: Path) -> None:
-    own, client, stranger = (signed(tmp_path, name) for name in ("own", "client", "stranger"))
-    certificate = Certificate(own.file, own.key, client.file)
-
-    async def both() -> int:
-        async with serving(cache(*KNOWN), certificate=certificate) as (made, _):
-            for refused in (None, stranger):
-                with pytest.raises(aiohttp.ClientError):
-                    await call(made.port, "GET", "/healthz", ssl=trusting(own, client=refused))
-            return (await call(made.port, "GET", "/healthz", ssl=trusting(own, client=client)))[0]
-
-    assert asyncio.run(both()) == 200
-
-
-def test_with_the_pages_certificates_only_the_scheduler_is_served(tmp_path: Path) -> None:
-    """docs/scheduler-extender.md, "Behind a Service"; with the strict checks that Python does by default since 3.13."""
-    section = PAGE.read_text().partition("\n## Behind a Service\n")[2].partition("\n## ")[0]
-    [made] = [each for each in re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, re.MULTILINE) if "openssl" in each]
-    commands = re.sub(r"^    ", "", made, flags=re.MULTILINE).partition("kubectl")[0]
-    subprocess.run(["bash", "-eu", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
-    secret = dict(re.findall(r"--from-file=(tls\.\w+|ca\.crt)=?(\S*)", made))
-    files = [tmp_path / (secret[name] or name) for name in ("tls.crt", "tls.key", "ca.crt")]
-
-    def client(name: str = "") -> ssl.SSLContext:
-        found = ssl.create_default_context(cafile=tmp_path / "ca.crt")
-        found.verify_flags |= ssl.VERIFY_X509_STRICT
-        if name:
-            found.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
-        return found
-
-    async def both() -> int:
-        async with serving(cache(*KNOWN), certificate=StrictCertificate(*files)) as (made, _):
-            options = {"server_hostname": "nodedevices-extender"}  # as tlsConfig.serverName
-            with pytest.raises(aiohttp.ClientError):
-                await call(made.port, "GET", "/scheduler/inspect", ssl=client(), **options)
-            own = client("kube-scheduler")
-            return (await call(made.port, "GET", "/scheduler/inspect", ssl=own, **options))[0]
-
-    assert asyncio.run(both()) == 200
-
-
-class StrictCertificate(Certificate):
-    """As Python does by default since 3.13."""
-
-    def context(self) -> ssl.SSLContext:
-        made = super().context()
-        made.verify_flags |= ssl.VERIFY_X509_STRICT
-        return made
