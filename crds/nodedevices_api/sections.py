@@ -111,6 +111,8 @@ class Serving(Strict):
 
 _FOR_OFFERS = "only resources.devices has it; choose vendor, productName, type or ids"
 
+_NO_MATCH = "write productName and type in the entry itself"
+
 
 class DeviceMatch(Strict):
     """Selects devices: all that is given must match; empty matches every device."""
@@ -593,15 +595,21 @@ class CapacityEntry(Strict):
     """An extended resource on the Node that the operator owns."""
 
     name: ExtendedName = Field(description="Resource, such as nodedevices.io/gpu-memory-mib.")
-    match: DeviceMatch | None = optional("Devices that perDevice and sumOf count; absent: every GPU.")
-    per_node: Count | None = optional("Number on each selected node.")
-    per_device: Count | None = optional("Number for each device in scope.")
-    sum_of: Literal["memoryMiB"] | None = optional("Sum over the devices in scope. memoryMiB: their memory in MiB.")
-    scope: Literal["healthy", "all"] = Field(
-        default="healthy",
-        description="Devices that perDevice and sumOf count. healthy: those that new pods can get, so not Unhealthy, "
-        "excluded or out of service. all: every device that is not Missing.",
+    product_name: Glob | None = optional(
+        "Devices that perDevice and sumOf count: attributes.productName (glob), such as NVIDIA *. Without productName "
+        "and type, every GPU."
     )
+    type: Word | None = optional("Devices that perDevice and sumOf count: their type, such as nic.")
+    per_node: Count | None = optional("Number on each selected node.")
+    per_device: Count | None = optional(
+        "Number for each device that new pods can get: not Unhealthy, excluded or out of service."
+    )
+    sum_of: Literal["memoryMiB"] | None = optional("Sum over the same devices. memoryMiB: their memory in MiB.")
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "match": _NO_MATCH,
+        "scope": "perDevice and sumOf count devices that new pods can get; perNode is a number that no fault changes",
+    }
 
     cel_rules = (
         Rule(
@@ -612,13 +620,20 @@ class CapacityEntry(Strict):
             "'several' : 'none') + ' of them'",
         ),
         Rule(
-            "!has(self.match) || !has(self.perNode)",
-            "perNode counts no devices: leave out match, or choose perDevice or sumOf",
+            "!has(self.perNode) || !has(self.productName) && !has(self.type)",
+            "perNode counts no devices: leave out productName and type, or choose perDevice or sumOf",
             lambda it: it.match is None or it.per_node is None,
-            found="%s has match and perNode %s",
-            values="self.name, self.perNode",
+            found="%s has %s and perNode %s",
+            values="self.name, has(self.type) ? 'type' : 'productName', self.perNode",
         ),
     )
+
+    @property
+    def match(self) -> DeviceMatch | None:
+        """What it counts; None: every GPU."""
+        if self.product_name is None and self.type is None:
+            return None
+        return DeviceMatch(product_name=self.product_name, type=self.type)
 
 
 CapacityEntries = Annotated[
@@ -629,8 +644,19 @@ CapacityEntries = Annotated[
 class ExpectedDevices(Strict):
     """Devices that a node must have."""
 
-    match: DeviceMatch = Field(description="Devices that are counted; {} counts all.")
+    product_name: Glob | None = optional(
+        "Devices that are counted: attributes.productName (glob), such as NVIDIA H100*. Without productName and type, "
+        "all."
+    )
+    type: Word | None = optional("Devices that are counted: their type, such as gpu.")
     count: Annotated[Whole, Field(ge=1, le=MAX_EXPECTED)] = Field(description="Minimum number on the node.")
+
+    gone: ClassVar[Mapping[str, str]] = {"match": _NO_MATCH}
+
+    @property
+    def match(self) -> DeviceMatch:
+        """What it counts."""
+        return DeviceMatch(product_name=self.product_name, type=self.type)
 
 
 ExpectEntries = Annotated[tuple[Annotated[ExpectedDevices, Atomic()], ...], Field(max_length=16), ListType("atomic")]

@@ -37,7 +37,7 @@ def plain(markdown: str) -> str:
 
 
 def place_of(section: str, entry: str) -> str:
-    """The path of an entry of a section: `sharing.resources[0].name x`, and `capacity[0].match` where it is a list."""
+    """Path of an entry of a section: `sharing.resources[0].name x`, and `capacity[0] type nic` of a list."""
     return f"{section}{entry}" if entry.startswith("[") else f"{section}.{entry}"
 
 

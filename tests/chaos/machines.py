@@ -99,7 +99,7 @@ DISCOVERY: Mapping[str, Mapping[str, Any]] = {
     "without-extra": {"probes": ["simulated"]},
     "extra-first": {"probes": ["extra", "simulated"]},
 }
-CAPACITY: Mapping[str, Any] = {"memory": [{"name": MIB, "sumOf": "memoryMiB", "scope": "healthy"}]}
+CAPACITY: Mapping[str, Any] = {"memory": [{"name": MIB, "sumOf": "memoryMiB"}]}
 SERVING: Mapping[str, Mapping[str, Any]] = {"dra": {"api": "DRA"}}
 BESIDE: Mapping[str, Mapping[str, Any]] = {"serving": {"injection": {"deviceListStrategies": ["cdi-cri"]}}}
 SECTIONS: Mapping[str, Mapping[str, Any]] = {

@@ -69,7 +69,7 @@ def policy() -> dict[str, Any]:
         "spec": {
             "nodeSelector": {},
             "health": {"holdDownSeconds": HOLD_DOWN_SECONDS},
-            "capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}],
+            "capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}],
             "idle": {"afterSeconds": IDLE_SECONDS, "podCondition": True},
         },
     }

@@ -27,7 +27,7 @@ pytestmark = [
 HELM_SECONDS = 280  # two nodes' agents, one after the other, on a busy machine
 SIMULATED = {"name": "NODEDEVICES_SIMULATED", "value": "/var/lib/nodedevices/simulated.yaml"}
 PLACE = {"path": "/var/lib/nodedevices", "type": "DirectoryOrCreate"}
-CAPACITY = {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}]}
+CAPACITY = {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}]}
 # Everything that the operator may write to Nodes and pods.
 EVERYTHING = {
     **CAPACITY,

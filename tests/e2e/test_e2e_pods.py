@@ -61,7 +61,7 @@ def test_the_kubelet_knows_the_numa_node_of_each_device(cluster: Cluster) -> Non
 
 
 def test_one_pod_takes_two_resources_one_of_the_kubelets_and_one_of_the_operators(cluster: Cluster) -> None:
-    cluster.policy("memory", {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}]})
+    cluster.policy("memory", {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}]})
     total = 8 * simulated.H100_MIB
     cluster.until("the node has the capacity", lambda: cluster.node_count(cluster.a, MEMORY, "capacity") == total)
     cluster.until("the kubelet allows it", lambda: cluster.node_count(cluster.a, MEMORY) == total)

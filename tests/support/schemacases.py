@@ -45,13 +45,6 @@ _TIME = "2026-11-21T07:00:00Z"
 # The longest text that some patterns and conditions allow, where that is less than maxLength.
 _AMOUNT = f"{'1' * 19}.{'1' * 9}Ki"
 _LONGEST_OF_FIELD = {"maxUnavailable": "100%", "maxNodes": "100%"}
-# Bounds that no object reaches, since a rule refuses the field whatever it says.
-_NEVER_ALLOWED = (
-    "capacity[].match.profile",
-    "expect[].match.profile",
-    "faults.rules[].match.profile",
-    "health.rules[].match.profile",
-)
 _MATCHES = re.compile(r"^(?:type\(self\) == int \|\| string\(self\)|self)\.matches\(r'(.*)'\)$")
 
 
@@ -100,7 +93,7 @@ def bounds(crd: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every bound of spec and status, as (place, bound): what has to have a case."""
     found = []
     for place, node in nodes(_schema(crd)):
-        if place.partition(".")[0] not in {"spec", "status"} or place.endswith(_NEVER_ALLOWED):
+        if place.partition(".")[0] not in {"spec", "status"}:
             continue
         for bound in BOUNDS:
             if bound == "required":
@@ -282,11 +275,7 @@ def complete(crd: Mapping[str, Any], allowed: Callable[[Json], bool]) -> list[Js
     """Documents that together have every field of spec and status, as few as `allowed` lets be (as in `cases`)."""
     schema = _schema(crd)
     documents = [_kept(example, schema) for example in EXAMPLES[crd["spec"]["names"]["kind"]]]
-    wanted = {
-        place
-        for place, _ in nodes(schema)
-        if place.partition(".")[0] in {"spec", "status"} and not place.endswith(_NEVER_ALLOWED)
-    }
+    wanted = {place for place, _ in nodes(schema) if place.partition(".")[0] in {"spec", "status"}}
     for place in sorted(wanted):
         if any(place in _places(each, schema) for each in documents):
             continue

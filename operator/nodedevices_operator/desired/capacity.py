@@ -94,9 +94,8 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
     """Return how many of it the node has, whatever its pods request."""
     if entry.per_node is not None:
         return entry.per_node
-    there = [device for device in devices if not device.missing]
-    in_scope = there if entry.scope == "all" else offered(devices, resources)
-    counted = [device for device in in_scope if selects(entry.match or EVERY_GPU, device)]
+    match = entry.match or EVERY_GPU
+    counted = [device for device in offered(devices, resources) if selects(match, device)]
     if entry.per_device is not None:
         return entry.per_device * len(counted)
     return sum(device.memory_mib for device in counted)

@@ -17,11 +17,12 @@ from nodedevices_operator.records.objects import DeviceRecord
 def lacking(expect: Iterable[ExpectedDevices], devices: Sequence[DeviceRecord]) -> dict[int, str]:
     """Return the entries, by place, of which a node has fewer devices, a text each. `devices`: all of one node."""
     here = [device for device in devices if not device.missing]
-    counted = ((entry, sum(selects(entry.match, device) for device in here)) for entry in expect)
+    wanted = [(entry.match, entry.count) for entry in expect]
+    counted = ((match, count, sum(selects(match, device) for device in here)) for match, count in wanted)
     return {
-        index: f"{described(entry.match)}: {found} of {entry.count} found"
-        for index, (entry, found) in enumerate(counted)
-        if found < entry.count
+        index: f"{described(match)}: {found} of {count} found"
+        for index, (match, count, found) in enumerate(counted)
+        if found < count
     }
 
 

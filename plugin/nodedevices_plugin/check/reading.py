@@ -106,7 +106,7 @@ def _begin(local: Local, sources: Sources, expect: Mapping[str, int], *, now: da
     state = sources.state
     given = sources.policy if sources.policy is not None else state.spec.config if state.spec is not None else None
     if expect:
-        entries = [{"match": {"type": kind}, "count": count} for kind, count in expect.items()]
+        entries = [{"type": kind, "count": count} for kind, count in expect.items()]
         given = {**(given or {}), "expect": entries}
     if given is not None:
         state = dataclasses.replace(state, spec=dataclasses.replace(state.spec or SeenSpec(config={}), config=given))

@@ -173,7 +173,7 @@ def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) ->
 
 
 def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) -> tuple[Unmatched, ...]:
-    """A note for each entry of `capacity` whose match no device of this node has: the operator counts none for it. A
+    """A note for each entry of `capacity` that no device of this node matches: the operator counts none for it. A
     node without devices has none."""
     entries = [
         ("capacity", f"[{number}]", resource.match, f"{resource.name} counts")
@@ -186,7 +186,7 @@ def unmatched_rules(inventory: Inventory, sections: Resolved) -> tuple[Unmatched
     """A note for each rule of `health` and of `faults` whose match no device of this node has. A node without devices
     has none."""
     entries = [
-        (section, f"rules[{number}]", match, "the rule applies to")
+        (section, f"rules[{number}].match", match, "the rule applies to")
         for section, rules in (("health", sections.health.rules), ("faults", sections.faults.rules))
         for number, match in enumerate(rule.match for rule in rules)
     ]
@@ -209,7 +209,7 @@ def _unmatched_devices(
         there_are = listing(sorted({_what(fact, match) for fact in facts}))
         message = f"{does} no device on this node; there are: {there_are}{alike}"
         shown = _cut(_shown(match))
-        notes.append(Unmatched(section=section, entry=f"{path}.match {shown}".rstrip(), message=message))
+        notes.append(Unmatched(section=section, entry=f"{path} {shown}".rstrip(), message=message))
     return tuple(notes)
 
 

@@ -59,12 +59,12 @@ def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory]) ->
     lost = [device.fact for device in known if not device.present or device.fact.readings.lost]
     return tuple(
         Count(
-            what=described(entry.match),
-            expected=entry.count,
-            found=sum(selects(entry.match, fact) for fact in here),
-            lost=tuple(place(fact) for fact in lost if selects(entry.match, fact)),
+            what=described(match),
+            expected=expected,
+            found=sum(selects(match, fact) for fact in here),
+            lost=tuple(place(fact) for fact in lost if selects(match, fact)),
         )
-        for entry in entries
+        for match, expected in ((entry.match, entry.count) for entry in entries)
     )
 
 

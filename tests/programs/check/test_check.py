@@ -175,7 +175,7 @@ def test_a_type_that_no_device_has_is_critical_and_the_types_that_are_here_are_n
 
 
 def test_a_policy_says_what_should_be_there_too(machine: Simulated, policy: Path) -> None:
-    policy.write_text("expect: [{match: {productName: NVIDIA L4}, count: 2}]")
+    policy.write_text("expect: [{productName: NVIDIA L4, count: 2}]")
     done = machine.check(ONE_LEFT, "--policy", str(policy))
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - 1 of 2 (productName NVIDIA L4)")
 
@@ -315,7 +315,7 @@ def test_a_range_of_indices_is_about_gpus_as_slurm_writes_it(machine: Simulated)
 
 
 def test_that_a_policys_number_of_devices_is_not_counted_for_one_job_is_said(machine: Simulated, policy: Path) -> None:
-    policy.write_text("expect: [{match: {type: gpu}, count: 8}]")
+    policy.write_text("expect: [{type: gpu, count: 8}]")
     note = "note: expect: not counted with --device, which checks only some devices"
     done = machine.check(TWO, "--policy", str(policy), "--device", "0")
     assert (done.code, done.lines[-1]) == (OK, note)

@@ -22,7 +22,7 @@ from support.probed_node import BOTH, GPU, Node, nic, said
 from support.stepped_node import report_of
 from support.there import there
 
-EIGHT = {"expect": [{"match": {"type": "gpu"}, "count": 8}]}
+EIGHT = {"expect": [{"type": "gpu", "count": 8}]}
 GPUS = tuple(gpu(index) for index in range(8))
 
 
@@ -58,7 +58,7 @@ def test_the_nodes_object_follows_the_devices_and_the_section() -> None:
 
 
 def test_what_is_offered_is_the_same_whatever_is_expected() -> None:
-    without, wrong = expecting({}), expecting({"expect": [{"match": {"type": "nic"}, "count": 4096}]})
+    without, wrong = expecting({}), expecting({"expect": [{"type": "nic", "count": 4096}]})
     for node in (without, wrong):
         node.line("nvml", *GPUS[:7])
     assert says(wrong) == ("False", "Expected4096Found0")
@@ -83,13 +83,12 @@ def test_what_has_left_does_not_count_more_is_enough_and_an_entry_is_named_by_al
     off = replace(GPUS[7], readings=Readings(lost=True))
     assert found(node.line("nvml", *GPUS[:7], off)) == [7]
     assert found(node.line("nvml", *GPUS)) == [8]
-    ids = [each.id for each in GPUS[:2]]
-    entries = [({}, 8), ({"type": "gpu", "vendor": "nvidia"}, 9), ({"ids": ids}, 2)]
-    config = {"expect": [{"match": match, "count": count} for match, count in entries]}
+    entries = [({}, 8), ({"type": "gpu", "productName": "NVIDIA *"}, 9), ({"productName": "NVIDIA H1*"}, 2)]
+    config = {"expect": [{**match, "count": count} for match, count in entries]}
     node = expecting(config).line("nvml", *GPUS)
     said = node.world.expected or ()
-    assert [each.what for each in said] == ["any device", "vendor nvidia, type gpu", f"ids {ids[0]}, {ids[1]}"]
-    assert [(each.found, each.lacking, each.lost) for each in said] == [(8, 0, ()), (8, 1, ()), (2, 0, ())]
+    assert [each.what for each in said] == ["any device", "productName NVIDIA *, type gpu", "productName NVIDIA H1*"]
+    assert [(each.found, each.lacking, each.lost) for each in said] == [(8, 0, ()), (8, 1, ()), (8, 0, ())]
 
 
 def test_what_is_missing_is_in_the_tables_and_in_the_nodes_sentence() -> None:
@@ -107,7 +106,7 @@ def test_a_silent_probes_devices_count_as_listed_last_and_one_that_has_not_repor
     node = expecting().line("nvml", *GPUS)
     node.clock += 600
     assert found(node.step()) == [8]
-    config = {"expect": [{"match": {"type": "nic"}, "count": 1}]}
+    config = {"expect": [{"type": "nic", "count": 1}]}
     node = expecting(config, BOTH).line("nvml", *GPUS).line("nics", nic()).restart().line("nvml", *GPUS)
     assert found(node) is None
     node.clock += GRACE_SECONDS
@@ -118,12 +117,11 @@ def test_a_silent_probes_devices_count_as_listed_last_and_one_that_has_not_repor
 
 @cases(
     ("entry", "says"),
-    ({"match": {}, "count": 0}, "count"),
-    ({"match": {}, "count": 4097}, "count"),
-    ({"match": {}}, "count"),
-    ({"count": 8}, "match"),
-    ({"match": {}, "count": 8, "most": 9}, "most"),
-    ({"match": {"profile": "1g.*"}, "count": 8}, "only resources.devices"),
+    ({"count": 0}, "count"),
+    ({"count": 4097}, "count"),
+    ({"type": "gpu"}, "count"),
+    ({"count": 8, "most": 9}, "most"),
+    ({"match": {"type": "gpu"}, "count": 8}, r"\[0\]\.match: unknown key; write productName and type in the entry"),
 )
 def test_a_wrong_entry_is_refused_with_its_field(entry: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says) as raised:

@@ -130,7 +130,7 @@ def test_a_removal_that_a_person_confirmed_is_no_longer_expected_and_one_in_its_
 
 
 def test_a_policy_decides_what_is_expected_and_another_spelling_of_a_product_is_no_loss() -> None:
-    expects = {"expect": [{"match": {"type": "gpu"}, "count": 7}]}
+    expects = {"expect": [{"type": "gpu", "count": 7}]}
     assert says(forgotten(expects)) == ("True", "AllFound")
     renamed = [replace(each, product_name="NVIDIA H100 80GB") for each in GPUS]
     found = node(FORGETS).line("nvml", *GPUS).wait(70.0, nvml=tuple(renamed))

@@ -200,10 +200,10 @@ def test_what_is_refused_of_a_file_is_named_by_field_and_a_file_that_is_none_by_
 
 
 def test_a_capacity_that_counts_nothing_is_named_and_where_a_configuration_comes_from() -> None:
-    entry = {"name": "example.com/a100", "match": {"productName": "*A100*"}, "perDevice": 1}
+    entry = {"name": "example.com/a100", "productName": "*A100*", "perDevice": 1}
     node = Node(*TWO_GPUS).given(seen=seen({"capacity": [entry]})).line()
     [note] = node.world.config.unmatched
-    assert (note.section, note.entry) == ("capacity", "[0].match productName *A100*")
+    assert (note.section, note.entry) == ("capacity", "[0] productName *A100*")
     observing = Node(*TWO_GPUS).given(seen=seen({"serving": {"mode": "Observe"}, "capacity": [entry]})).line()
     assert observing.world.config.unmatched == (note,)
     local = parse_flags(["--standalone", "--mig-strategy=single"], {"PASS_DEVICE_SPECS": "true"})

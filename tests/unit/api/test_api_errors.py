@@ -56,8 +56,16 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
         "spec.sharing.resources[0].match: unknown key; give these devices a name of their own in resources.devices",
     ),
     (
-        {"capacity": [{"name": "a.b/c", "perDevice": 1, "match": {"near": "nic"}}]},
-        "spec.capacity[0].match.near: unknown key; only resources.devices has it; choose vendor, ",
+        {"faults": {"rules": [{"match": {"near": "nic"}}]}},
+        "spec.faults.rules[0].match.near: unknown key; only resources.devices has it; choose vendor, ",
+    ),
+    (
+        {"capacity": [{"name": "a.b/c", "perDevice": 1, "match": {"type": "nic"}}]},
+        "spec.capacity[0].match: unknown key; write productName and type in the entry itself",
+    ),
+    (
+        {"capacity": [{"name": "a.b/c", "perDevice": 1, "scope": "all"}]},
+        "spec.capacity[0].scope: unknown key; perDevice and sumOf count devices that new pods can get; perNode is ",
     ),
     ({"nodeSelector": None, "partitions": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
     ({"idle": None, "health": {}}, "spec.idle: null is not allowed; give it a value, or leave it out"),

@@ -96,7 +96,7 @@ configurations = some(
     labels=some(featureDiscovery=st.booleans()),
     discovery=some(probes=st.lists(st.sampled_from(["auto", "nvml", "nics"]), min_size=1, unique=True)),
     expect=st.lists(
-        st.fixed_dictionaries({"match": some(type=st.just("gpu")), "count": st.integers(1, 4096)}), max_size=3
+        st.fixed_dictionaries({"count": st.integers(1, 4096)}, optional={"type": st.just("gpu")}), max_size=3
     ),
     idle=some(afterSeconds=st.integers(60, 604800)),
     capacity=st.lists(

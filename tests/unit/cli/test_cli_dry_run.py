@@ -271,11 +271,11 @@ def test_health_rules_without_effect_are_said_as_the_node_would_say_them(
 def test_devices_expected_of_a_node_and_not_there_are_said(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
-    expect = [{"match": {"type": "gpu"}, "count": 2}]
+    expect = [{"type": "gpu", "count": 2}]
     assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, expect=expect))) == 0
     assert "  n2: expect[0]: type gpu: 1 of 2 found\n" in kubectl.err
     assert "n1: " not in kubectl.err
-    expect[0]["match"] = {"productName": "NVIDIA H200*"}
+    expect = [{"productName": "NVIDIA H200*", "count": 2}]
     assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, expect=expect))) == 4
 
 

@@ -84,13 +84,13 @@ def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(
 
 
 def test_a_capacity_that_counts_no_device_of_the_node() -> None:
-    a100 = {"name": "example.com/a100", "match": {"vendor": "nvidia", "productName": "*A100*"}, "perDevice": 1}
+    a100 = {"name": "example.com/a100", "type": "gpu", "productName": "*A100*", "perDevice": 1}
     every = {"name": "example.com/gpus", "perDevice": 1}
-    h100 = {"name": "example.com/h100", "match": {"productName": "*H100*"}, "perDevice": 1}
+    h100 = {"name": "example.com/h100", "productName": "*H100*", "perDevice": 1}
     assert capacities(every, a100, h100) == [
         (
-            "capacity[1].match vendor nvidia, productName *A100*: example.com/a100 counts no device on this node; "
-            f"there are: {H100} of vendor nvidia"
+            "capacity[1] productName *A100*, type gpu: example.com/a100 counts no device on this node; "
+            f"there are: {H100} of type gpu"
         )
     ]
     assert capacities(a100, devices=()) == [], "a node without devices has no notes"
@@ -117,10 +117,10 @@ def test_a_rule_of_health_or_faults_about_no_device_of_the_node() -> None:
 
 def test_a_capacity_that_missed_by_its_case() -> None:
     small = gpu(0, product_name="NVIDIA L4")
-    near = {"name": "example.com/x", "match": {"productName": "*l4"}, "perDevice": 1}
+    near = {"name": "example.com/x", "productName": "*l4", "perDevice": 1}
     assert capacities(near, devices=(small,)) == [
         (
-            "capacity[0].match productName *l4: example.com/x counts no device on this node; there are: NVIDIA L4; "
+            "capacity[0] productName *l4: example.com/x counts no device on this node; there are: NVIDIA L4; "
             "case matters: NVIDIA L4 differs only in case"
         ),
     ]

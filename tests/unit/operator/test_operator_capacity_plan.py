@@ -27,8 +27,6 @@ def plan(entry: CapacityEntry, item: Any, shown: Any, **more: Any) -> CapacityPl
 def test_memory_is_summed_and_devices_counted_per_device_and_node_where_they_match() -> None:
     item = record(device(0), device(1, "Unhealthy", "Xid79"), device(2, "Degraded", "NvlinkDown"))
     assert plan(SUM, item, node()).values == {MEMORY: 2 * ONE}
-    every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
-    assert plan(every, item, node()).values == {MEMORY: 3 * ONE}
     item = record(device(0), device(1, "Unhealthy", "Xid79"))
     assert plan(CapacityEntry(name="example.com/slots", per_device=4), item, node()).values == {"example.com/slots": 4}
     assert plan(CapacityEntry(name="example.com/seats", per_node=7), item, node()).values == {"example.com/seats": 7}
@@ -38,20 +36,15 @@ def test_memory_is_summed_and_devices_counted_per_device_and_node_where_they_mat
     assert plan(SUM, record(*MIXED), node()).values == {MEMORY: 2 * ONE}
 
 
-def test_out_of_service_or_excluded_a_device_counts_only_where_all_do_and_away_nowhere() -> None:
+def test_a_device_that_new_pods_cannot_get_does_not_count() -> None:
     item = record(device(0), device(1, unschedulable="RMA 4711"))
     assert plan(SUM, item, node()).values == {MEMORY: ONE}
-    every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
-    assert plan(every, item, node()).values == {MEMORY: 2 * ONE}
     cut = device(2, partitions=[{"id": "MIG-1", "excluded": "gpu-2"}, {"id": "MIG-2", "excluded": "gpu-2"}])
     item = record(device(0), device(1, excluded="gpu-1"), cut)
     assert plan(SUM, item, node()).values == {MEMORY: ONE}
-    every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
-    assert plan(every, item, node()).values == {MEMORY: 3 * ONE}
     item = record(device(0), device(1, "Unhealthy", "Missing"), device(2, "Unhealthy", "Xid79"))
-    for scope, count in (("all", 2), ("healthy", 1)):
-        entry = CapacityEntry(name="aliyun.com/gpu-count", per_device=1, scope=scope)
-        assert plan(entry, item, node()).values == {"aliyun.com/gpu-count": count}
+    entry = CapacityEntry(name="aliyun.com/gpu-count", per_device=1)
+    assert plan(entry, item, node()).values == {"aliyun.com/gpu-count": 1}
 
 
 @cases("served", "aliyun.com/gpu-mem", "tencent.com/vcuda-memory", BY_MEMORY)
@@ -59,7 +52,7 @@ def test_out_of_service_or_excluded_a_device_counts_only_where_all_do_and_away_n
 def test_where_gpus_are_shared_by_memory_their_number_is_a_resource_of_its_own(served: str, name: str) -> None:
     """What peers' extenders and dashboards read beside the memory."""
     by_memory = resource(44, 44, name=served, sharing="memory")
-    count = CapacityEntry(name=name, per_device=1, scope="all")
+    count = CapacityEntry(name=name, per_device=1)
     assert plan(count, record(*TWO, resources=[by_memory]), node()).values == {name: 2}
     taken = plan(CapacityEntry(name=served, per_device=22), record(*TWO, resources=[by_memory]), node())
     assert (taken.values, taken.reason) == ({}, "Conflict")
@@ -71,17 +64,16 @@ MIXED = (device(0, **H100), device(1, "Unhealthy", "Xid79", **H100), device(2), 
 
 
 @cases(
-    ("match", "scope", "count"),
-    ({}, "healthy", 3),
-    ({"type": "nic"}, "healthy", 1),
-    ({"type": "fpga"}, "all", 0),
-    ({"vendor": "nvidia"}, "healthy", 1),
-    ({"vendor": "nvidia"}, "all", 2),
-    ({"productName": "NVIDIA H100*"}, "all", 2),
-    ({"ids": ["GPU-0", "GPU-9"]}, "all", 1),
+    ("given", "count"),
+    ({}, 2),
+    ({"type": "nic"}, 1),
+    ({"type": "fpga"}, 0),
+    ({"productName": "NVIDIA H100*"}, 1),
+    ({"productName": "*"}, 3),
+    ({"productName": "NVIDIA *", "type": "nic"}, 0),
 )
-def test_a_match_says_which_devices_count(match: dict[str, Any], scope: str, count: int) -> None:
-    entry = parse(CapacityEntry, {"name": "example.com/slots", "match": match, "perDevice": 1, "scope": scope})
+def test_product_name_and_type_say_which_devices_count(given: dict[str, Any], count: int) -> None:
+    entry = parse(CapacityEntry, {"name": "example.com/slots", "perDevice": 1, **given})
     assert plan(entry, record(*MIXED), node()).values == {"example.com/slots": count}
 
 
@@ -89,10 +81,7 @@ def test_silent_unseen_and_unserved_devices_count_until_they_are_withdrawn() -> 
     silent = (device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "ProbeSilent"))
     assert plan(SUM, record(*silent, resources=[resource(2, 2)]), node()).values == {MEMORY: 2 * ONE}
     assert plan(SUM, record(*silent, resources=[resource(2, 0)]), node()).values == {MEMORY: 0}
-    entry = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
-    unseen = [device(index, "Unknown", "Missing") for index in (0, 1)]
-    assert plan(entry, record(*unseen, resources=[resource(2, 0)]), node()).values == {MEMORY: 2 * ONE}
-    assert plan(entry, record(device(0), device(1, "Unhealthy", "Missing")), node()).values == {MEMORY: ONE}
+    assert plan(SUM, record(device(0), device(1, "Unhealthy", "Missing")), node()).values == {MEMORY: ONE}
     item = record(device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "DriverNotLoaded"), resources=[])
     assert [it.id for it in offered(item.devices, item.resources)] == ["GPU-0"]
 
@@ -150,17 +139,15 @@ def test_lowering_needs_to_know_what_pods_request_and_goes_no_lower() -> None:
     healthy=st.lists(st.booleans(), max_size=6),
     shown=st.none() | st.integers(0, 10 * ONE),
     requested=st.integers(0, 10 * ONE),
-    scope=st.sampled_from(["healthy", "all"]),
 )
-def test_it_stays_above_what_pods_request(healthy: list[bool], shown: int | None, requested: int, scope: Any) -> None:
+def test_it_stays_above_what_pods_request(healthy: list[bool], shown: int | None, requested: int) -> None:
     item = record(*(device(index, "Healthy" if well else "Unhealthy") for index, well in enumerate(healthy)))
-    entry = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope=scope)
     here = node({} if shown is None else {MEMORY: shown}, owned=() if shown is None else (MEMORY,))
-    first = plan(entry, item, here)
+    first = plan(SUM, item, here)
     value = first.values[MEMORY]
     assert first.needs_requests == (value != shown)
     if first.needs_requests:
-        value = plan(entry, item, here, requested={MEMORY: requested}).values[MEMORY]
+        value = plan(SUM, item, here, requested={MEMORY: requested}).values[MEMORY]
         assert value >= requested
 
 

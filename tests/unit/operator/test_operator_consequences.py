@@ -512,7 +512,7 @@ def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:
 
 
 def test_a_dry_run_says_which_expected_devices_a_node_does_not_have() -> None:
-    expect = [{"match": {"type": "gpu"}, "count": 8}, {"match": {"productName": "NVIDIA H200*"}, "count": 1}]
+    expect = [{"type": "gpu", "count": 8}, {"productName": "NVIDIA H200*", "count": 1}]
     trial = Trial(("expect",), changes=("expect",), then={"expect": expect})
     away = device(7, "Unhealthy", "Missing")
     eight = [device(index, attributes={"productName": "NVIDIA H200"}) for index in range(8)]

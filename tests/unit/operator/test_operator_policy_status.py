@@ -235,9 +235,9 @@ def test_nodes_on_which_an_entry_matches_nothing_are_counted_by_the_entry_of_mos
 
 
 def test_an_entry_that_matches_nothing_is_named_by_its_place_for_the_policy_that_has_it() -> None:
-    nothing = ("capacity", "[1].match type nic", "example.com/x counts no device on this node")
+    nothing = ("capacity", "[1] type nic", "example.com/x counts no device on this node")
     _, _, message = applied({"a": shown(nothing, sections=("capacity",))})
-    assert message.endswith("capacity[1].match type nic: example.com/x counts no device on this node")
+    assert message.endswith("capacity[1] type nic: example.com/x counts no device on this node")
     other = (*TYPO[:2], "no such resource on this node; offered: nvidia.com/mig-1g.10gb")
     message = applied({"a": shown(other), "b": shown(TYPO), "c": FORCE})[2]
     assert message == f"in effect on 3 nodes; on 2 of them {text(TYPO)}"
