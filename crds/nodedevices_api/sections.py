@@ -571,23 +571,13 @@ class Idle(Strict):
     """Whether devices that containers hold and do not use are shown. Nothing is ever ended for it."""
 
     after_seconds: Annotated[Whole, Field(ge=MIN_IDLE_SECONDS, le=MAX_IDLE_SECONDS)] | None = optional(
-        "Seconds without computation after which a held device is shown as not used, such as 1800. Choose "
-        "more than the longest pause of a job, such as a checkpoint. Absent: not measured."
-    )
-    event: Flag = Field(default=False, description="Event DeviceIdle on the pod, once for each idle period.")
-    pod_condition: Flag = Field(
-        default=False,
-        description="Condition nodedevices.io/DeviceIdle on the pod: True while the device is not used, then False. "
-        "The reason is the word in holders[].idle.",
+        "Seconds without computation after which a held device is shown as not used, such as 1800: in "
+        "holders[].idle, by the pod's condition nodedevices.io/DeviceIdle, and by one Event DeviceIdle for each idle "
+        "period. Choose more than the longest pause of a job, such as a checkpoint. Absent: not measured."
     )
 
-    cel_rules = (
-        Rule(
-            "has(self.afterSeconds) || !(has(self.event) && self.event || has(self.podCondition) && self.podCondition)",
-            "event and podCondition go with afterSeconds; give it, such as 1800",
-            lambda it: it.after_seconds is not None or not (it.event or it.pod_condition),
-            found="'idle has no afterSeconds'",
-        ),
+    gone: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("event", "podCondition"), "with afterSeconds the pod has both; leave it out"
     )
 
 

@@ -70,7 +70,7 @@ def policy() -> dict[str, Any]:
             "nodeSelector": {},
             "health": {"holdDownSeconds": HOLD_DOWN_SECONDS},
             "capacity": [{"name": MEMORY, "sumOf": "memoryMiB"}],
-            "idle": {"afterSeconds": IDLE_SECONDS, "podCondition": True},
+            "idle": {"afterSeconds": IDLE_SECONDS},
         },
     }
 

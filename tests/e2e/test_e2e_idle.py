@@ -13,7 +13,7 @@ AFTER_SECONDS = 60  # the least that a policy can ask for
 
 
 def test_a_pod_that_never_used_its_gpu_is_told_so_and_one_that_computes_is_not(cluster: Cluster) -> None:
-    section = {"afterSeconds": AFTER_SECONDS, "podCondition": True, "event": True}
+    section = {"afterSeconds": AFTER_SECONDS}
     cluster.policy("who-uses-them", {"idle": section})
 
     def asked() -> bool:

@@ -2,8 +2,8 @@
 period (section `idle`); desired/idle.py says what they say.
 
 Which pods carry the condition is known from the pods themselves: those of the node are listed once by this process, as
-soon as a policy asks for the condition or the NodeDevices shows that one did (its action idlePods, which is written
-before the first pod), and once more when no policy asks for it any more. What an earlier NodeDevices of the node has
+soon as a policy asks for it or the NodeDevices shows that one did (its action idlePods, which is written before the
+first pod), and once more when no policy asks for it any more. What an earlier NodeDevices of the node has
 left on pods is looked for in the first reconciliation of a new one, as marks of faults are. Whose pod a holder means is
 found out as for these. A pod that ends keeps its condition. While the NodeDevices is stale the condition is Unknown:
 nobody must end a pod for what was so before its agent was lost. A period that was reported long before the operator's
@@ -19,7 +19,6 @@ import structlog
 from msgspec import Struct, field
 from nodedevices_api import conditions as names
 from nodedevices_api.conditions import HOLDERS_KNOWN
-from nodedevices_api.sections import Idle
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.budget import CallBudget
@@ -66,7 +65,7 @@ class _Memory(Struct):
 
     reads: CallBudget
     old: frozenset[tuple[str, str]]  # device and since of periods whose Event may have expired
-    section: Idle  # by which `settled` is
+    asked: bool  # a policy asked for it when this node was last looked at
     carrying: dict[str, IdlePod] | None = None  # by uid, pods that may show more than InUse; None: not listed yet
     settled: dict[tuple[str, str], Settled] = field(default_factory=dict)  # what was told of a pod
     told: set[Period] = field(default_factory=set)  # of which there is an Event
@@ -74,7 +73,7 @@ class _Memory(Struct):
 
 
 class _Looking(Struct):
-    section: Idle
+    asked: bool
     memory: _Memory
     wanted: Pods
     stale: Staleness | None  # None: the record is up to date
@@ -102,30 +101,28 @@ class IdlePodsConcern(Remembering[_Memory]):
             left = marked(await pods_at_first(view, self._writer.kube))
         except KubeError as error:
             return Outcome(problems=(error,)) if error.forbidden else failed_to("list the node's pods", error)
-        if shown is None and (left or (view.reported and sections is not None and sections.idle.pod_condition)):
+        after = None if sections is None else sections.idle.after_seconds
+        asked = after is not None
+        if shown is None and (left or (view.reported and asked)):
             text = "the node's pods are being read"
             return Outcome(("False", names.PENDING, text), requeue_after=SOON_SECONDS)
         if not view.reported or sections is None:
             return Outcome()
-        section = sections.idle
-        if not section.pod_condition and not section.event and shown is None:
+        if shown is None:
             self.forget(record.name)
             return Outcome()
-        wanted = idle_pods(record) if section.event or section.pod_condition else {}
+        wanted = idle_pods(record) if asked else {}
         memory = self._nodes.get(record.name)
         if memory is None:
             every = ((holding.holding.device, holding.since) for held in wanted.values() for holding in held)
-            after = section.after_seconds or 0  # only then the agent said so
-            old = frozenset(pair for pair in every if pods.may_have_expired(pair[1], view.now, after=after))
-            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock), old, section)
+            # The agent said so `after` seconds later.
+            old = frozenset(pair for pair in every if pods.may_have_expired(pair[1], view.now, after=after or 0))
+            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock), old, asked)
             self._nodes[record.name] = memory
-        if section != memory.section:
-            if not section.pod_condition and memory.section.pod_condition:
-                memory.carrying = None  # pods that show InUse are listed, too
-            memory.section, memory.settled = section, {}
-        if shown is None:
-            memory.carrying = None
-        elif memory.carrying is None:
+        if memory.asked and not asked:
+            memory.carrying = None  # pods that show InUse are listed, too
+        memory.asked = asked
+        if memory.carrying is None:
             try:
                 there = marked([pod async for pod in node_pods(self._writer.kube, record.name)])
                 memory.carrying = {idle_pod.uid: idle_pod for idle_pod in there}
@@ -136,7 +133,7 @@ class IdlePodsConcern(Remembering[_Memory]):
         memory.uids = {pod: uid for pod, uid in memory.uids.items() if pod in wanted}
         memory.told &= {_period(pod, holding) for pod, held in wanted.items() for holding in held}
         stale = view.staleness if view.staleness is not None and view.staleness.status == "True" else None
-        seen = _Looking(section, memory, wanted, stale)
+        seen = _Looking(asked, memory, wanted, stale)
         for pod, held in wanted.items():
             if memory.settled.get(pod) != seen.settled(pod):
                 await self._find(seen, pod, held, view.scope)
@@ -167,10 +164,10 @@ class IdlePodsConcern(Remembering[_Memory]):
             seen.memory.settled[at] = seen.settled(at)
 
     async def _write(self, view: View, seen: _Looking) -> Outcome:
-        section, memory, problems = seen.section, seen.memory, seen.problems
+        memory, problems = seen.memory, seen.problems
         carrying = {} if memory.carrying is None else memory.carrying
         back = list(carrying.values())
-        if section.pod_condition:  # else all of it goes, whatever is known
+        if seen.asked:  # else all of it goes, whatever is known
             keeping = {memory.uids.get(at) for at in seen.wanted}
             back = [it for it in back if it.uid not in keeping and (it.namespace, it.name) not in seen.unsure]
         told: list[Event] = []
@@ -179,7 +176,7 @@ class IdlePodsConcern(Remembering[_Memory]):
             told += _news(view, seen, at, who)
             condition = idle_condition(idle, shown, view.now, stale=seen.stale)
             try:
-                if section.pod_condition and condition is not None and not same(shown, condition):
+                if condition is not None and not same(shown, condition):
                     await self._writer.pod_condition(who, condition)
                     carrying[who.uid] = who
                     log.info("idle pod marked", node=view.record.name, pod=f"{who.namespace}/{who.name}")
@@ -193,14 +190,14 @@ class IdlePodsConcern(Remembering[_Memory]):
             self._tools.events.write(event)
         for who in back:
             try:
-                await self._take_back(who, section, view.now)
+                await self._take_back(who, view.now, asked=seen.asked)
                 carrying.pop(who.uid, None)
             except KubeError as error:
                 if error.gone:
                     carrying.pop(who.uid, None)
                 else:
                     problems.append(error)
-        if not section.pod_condition:
+        if not seen.asked:
             done = not carrying and not problems
             verdict = Shown.REMOVED if done else Shown.KEPT
             return Outcome(verdict, requeue_after=seen.requeue_after, problems=tuple(problems))
@@ -210,13 +207,13 @@ class IdlePodsConcern(Remembering[_Memory]):
         text = f"pods that hold devices and do not use them: {len(seen.wanted)}" if seen.wanted else ""
         return Outcome(("True", names.IN_SYNC, text), requeue_after=seen.requeue_after)
 
-    async def _take_back(self, who: IdlePod, section: Idle, now: str) -> None:
+    async def _take_back(self, who: IdlePod, now: str, *, asked: bool) -> None:
         """The condition becomes False, or goes where no policy asks for it any more."""
         pod = await self._writer.kube.get(pod_path(who.namespace, who.name))
         shown = own_condition(pod)
         if pod["metadata"]["uid"] != who.uid or shown is None or pods.finished(pod) or pods.leaving(pod):
             return
-        wanted = in_use_condition(shown, now) if section.pod_condition else None
+        wanted = in_use_condition(shown, now) if asked else None
         if wanted is None or not same(shown, wanted):
             await self._writer.pod_condition(who, wanted)
 
@@ -227,7 +224,7 @@ def _period(pod: tuple[str, str], idle: IdleHolding) -> Period:
 
 def _news(view: View, seen: _Looking, at: tuple[str, str], who: IdlePod) -> Iterator[Event]:
     """Yield the Events about what the pod does not use, each once for a period."""
-    if not seen.section.event or seen.stale is not None:
+    if seen.stale is not None:
         return
     about = About("Pod", who.name, who.uid, who.namespace)
     for idle in seen.wanted[at]:

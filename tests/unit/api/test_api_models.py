@@ -178,7 +178,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
         "labels": {"featureDiscovery": False, "extra": {}},
         "discovery": {},
         "expect": [],
-        "idle": {"event": False, "podCondition": False},
+        "idle": {},
     }
 
 

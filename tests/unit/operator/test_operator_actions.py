@@ -80,7 +80,7 @@ EVERYTHING: dict[str, Any] = {
     "capacity": [{"name": MEMORY, "perNode": 7}],
     "labels": {"extra": {"example.com/tier": "gold"}},
     "faults": {"taintEffect": "NoSchedule", "evictMode": "Immediate", "budget": {"maxUnavailable": 1}},
-    "idle": {"afterSeconds": 1800, "podCondition": True},
+    "idle": {"afterSeconds": 1800},
 }
 
 

@@ -80,7 +80,7 @@ def own_rig() -> FakeKube:
         "capacity": capacity,
         "labels": {"extra": {"example.com/a": "b"}},
         "faults": {"xidNodeCondition": True},
-        "idle": {"afterSeconds": 1800, "event": True},
+        "idle": {"afterSeconds": 1800},
     }
     made.put(f"{names.POLICIES}/p", raw_policy("p", **sections))
     return made

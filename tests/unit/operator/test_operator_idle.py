@@ -33,7 +33,7 @@ KIND = "nodedevices.io/DeviceIdle"
 RECENT = f"{datetime.now(UTC) - timedelta(minutes=3):%Y-%m-%dT%H:%M:%SZ}"
 LATER = f"{datetime.now(UTC) - timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"
 NONE = ("", "")  # no such condition
-BOTH = {"afterSeconds": 1800, "event": True, "podCondition": True}
+HALF_AN_HOUR = {"afterSeconds": 1800}
 
 
 def idle(word: str = "NeverUsed", index: int = 0, since: str = RECENT, pod: str = "trainer") -> dict[str, Any]:
@@ -44,10 +44,10 @@ def busy(index: int = 0) -> dict[str, Any]:
     return device(index, holders=[holder()])
 
 
-def rig(*devices: dict[str, Any], **section: Any) -> FakeKube:
+def rig(*devices: dict[str, Any], section: dict[str, Any] | None = None) -> FakeKube:
     made = one_node(*devices, gpus=8)
     made.put(POD, raw_pod())
-    made.put(POLICY, raw_policy("p", idle=section or BOTH))
+    made.put(POLICY, raw_policy("p", idle=HALF_AN_HOUR if section is None else section))
     return made
 
 
@@ -57,9 +57,9 @@ async def running(kube: FakeKube) -> Manager:
     return manager
 
 
-async def run(*devices: dict[str, Any], **section: Any) -> tuple[FakeKube, Manager]:
+async def run(*devices: dict[str, Any], section: dict[str, Any] | None = None) -> tuple[FakeKube, Manager]:
     """That rig, and an operator that has come to rest over it."""
-    kube = rig(*devices, **section)
+    kube = rig(*devices, section=section)
     return kube, await running(kube)
 
 
@@ -125,18 +125,16 @@ async def test_a_pod_that_uses_its_device_again_shows_that_also_by_a_restarted_o
     assert manager is not None
 
 
-async def test_nothing_is_written_without_a_policy_and_an_event_alone_marks_no_pod() -> None:
-    kube, _ = await run(idle(), afterSeconds=1800)
+async def test_nothing_is_written_where_no_policy_asks_for_it() -> None:
+    kube, _ = await run(idle(), section={})
     assert (mark(kube), synced(kube), told(kube)) == (NONE, "", [])
-    kube, _ = await run(idle(), afterSeconds=1800, event=True)
-    assert (mark(kube), synced(kube), len(told(kube))) == (NONE, "", 1)
 
 
 async def test_the_condition_goes_with_the_policy_also_while_no_operator_ran() -> None:
     kube, manager = await run(idle())
-    await policy(kube, manager, afterSeconds=1800, event=True)
+    await policy(kube, manager)
     assert (mark(kube), synced(kube)) == (NONE, "")
-    await policy(kube, manager, **BOTH)
+    await policy(kube, manager, **HALF_AN_HOUR)
     assert (mark(kube), synced(kube)) == (("True", "NeverUsed"), "InSync")
     kube, _ = await run(idle())
     kube.put(POLICY, raw_policy("p", partitions={"strategy": "none"}, generation=2))
@@ -147,11 +145,11 @@ async def test_the_condition_goes_with_the_policy_also_while_no_operator_ran() -
 async def test_the_condition_goes_with_the_policy_from_a_pod_in_use_and_while_holders_are_not_known() -> None:
     kube, manager = await run(idle())
     await report(kube, manager, busy())
-    await policy(kube, manager, afterSeconds=1800)
+    await policy(kube, manager)
     assert (mark(kube), synced(kube)) == (NONE, "")
     kube, manager = await run(idle())
     await report(kube, manager, idle(), HoldersKnown=("Unknown", "PodResourcesUnavailable"))
-    await policy(kube, manager, afterSeconds=1800)
+    await policy(kube, manager)
     assert (mark(kube), synced(kube)) == (NONE, "")
 
 
@@ -164,15 +162,16 @@ async def test_a_new_nodedevices_takes_back_what_the_earlier_one_led_to_where_no
 
 
 @cases("reported", False, True)
-async def test_an_event_that_is_asked_for_later_comes_once(reported: bool) -> None:
-    kube, manager = await run(idle(), afterSeconds=1800, podCondition=True)
-    assert told(kube) == []
-    await policy(kube, manager, **BOTH)
+async def test_of_a_policy_that_comes_later_the_event_comes_once_and_not_again_with_its_next_change(
+    reported: bool,
+) -> None:
+    kube, manager = await run(idle(), section={})
+    await policy(kube, manager, **HALF_AN_HOUR)
     assert len(told(kube)) == 1
     kube.events.clear()  # as after an hour
     if reported:
         await report(kube, manager, idle(), device(1))
-    await policy(kube, manager, **BOTH | {"afterSeconds": 900})
+    await policy(kube, manager, afterSeconds=900)
     assert told(kube) == []
 
 
@@ -238,7 +237,7 @@ async def test_a_period_that_began_while_no_operator_ran_is_news_and_one_of_hour
     assert mark(kube) == ("True", "NeverUsed")
     assert told(kube) == []
     began = f"{datetime.now(UTC) - timedelta(hours=2, minutes=3):%Y-%m-%dT%H:%M:%SZ}"
-    kube, _ = await run(idle("Idle", since=began), **BOTH | {"afterSeconds": 7200})
+    kube, _ = await run(idle("Idle", since=began), section={"afterSeconds": 7200})
     assert len(told(kube)) == 1
 
 

@@ -100,7 +100,7 @@ async def test_what_is_on_the_node_stays_while_the_agent_makes_the_object_again(
 async def test_the_mark_of_an_idle_pod_goes_too_where_no_object_comes_back(clock: Clock) -> None:
     kube = one_node(device(0, holders=[holder() | {"idle": "NeverUsed", "idleSince": SINCE}]))
     kube.put(POD, raw_pod())
-    kube.put(f"{names.POLICIES}/all", raw_policy("all", idle={"afterSeconds": 60, "podCondition": True}))
+    kube.put(f"{names.POLICIES}/all", raw_policy("all", idle={"afterSeconds": 60}))
     manager = await started(kube, clock=clock)
     await passes(manager, clock, 1.0)
     assert "pod True NeverUsed" in left(kube)

@@ -19,6 +19,7 @@ SLOTS, TIER = "example.com/slots", "example.com/tier"
 SECTIONS: dict[str, Any] = {
     "health": {"holdDownSeconds": 600},
     "faults": {"taintEffect": "NoSchedule"},
+    "idle": {"afterSeconds": 1800},
     "capacity": [{"name": SLOTS, "perNode": 4}],
     "labels": {"extra": {TIER: "gold"}},
 }
@@ -105,6 +106,7 @@ async def test_after_a_downgrade_a_field_that_is_not_known_takes_nothing_from_th
     ("faults", "event", False, "Events are always written"),
     ("faults", "evict", {"mode": "Immediate"}, "it is now evictMode, evictGraceSeconds and evictExcludeNamespaces"),
     ("faults", "breaker", {"percent": 30, "windowSeconds": 300}, "it is now breakerPercent"),
+    ("idle", "podCondition", True, "with afterSeconds the pod has both"),
     ("faults", "nodeCondition", False, "the Node always has the conditions"),
 )
 async def test_a_key_of_before_takes_nothing_from_the_node_and_is_named_with_what_replaces_it(
