@@ -196,8 +196,8 @@ class SharedResource(Strict):
     )
     cores: Flag | None = optional(
         "With memoryUnit: pods request computing power by the annotation "
-        "nodedevices.io/gpu-cores.<container>, in percent; no device is promised above 100. The agent must be allowed "
-        "to list and watch pods (component gpu-cores)."
+        "nodedevices.io/gpu-cores.<container>, in percent; no device is promised above 100. The agent needs the right "
+        "to list and watch pods."
     )
 
     enforcement: Enforcement | None = optional(

@@ -85,7 +85,6 @@ def more:
      + (if $gpu_policy == "spread" then {packing: "spread"} else {} end)
      + (if .devicePlugin.enableNumaTopology == true then {numa: true} else {} end)) as $entry
   | settings(flags),
-    set("components.gpuCores.enabled"; true),
     policy("gpushare"; {nodeSelector: {matchLabels: {"nodedevices.io/takeover": "gpushare"}}, serving: {mode: "Serve"},
       sharing: {strategy: "memory", resources: [$entry]}}),
     policy("whole-gpus"; {nodeSelector: {matchLabels: {"nodedevices.io/takeover": "whole-gpus"}}, serving: {mode: "Serve"}}),
@@ -121,4 +120,4 @@ def more:
 
 def notes: [
   "not taken: limits of memory and cores: \(its_limits)",
-  "components.observe: HAMi keeps serving until you drain nodes and take them over one by one (docs/migrate-from-gpushare.md); components.gpuCores is for the policy's cores"];
+  "components.observe: HAMi keeps serving until you drain nodes and take them over one by one (docs/migrate-from-gpushare.md); cores of the policy need a right of the agent: apply the ClusterRole of docs/sharing-memory.md, Shares of computing power"];

@@ -30,6 +30,7 @@ from support.driver_root import agent_patch, make_nodes
 from support.kubectl import Kubectl, KubectlError, condition
 from support.node_client import NodeClient
 from support.operatorprocess import ExtenderProcess
+from support.pagesteps import objects
 from support.rig_cluster import RigCluster
 from support.second_scheduler import extended
 
@@ -310,7 +311,8 @@ def running(name: str, *, keep: bool = False) -> Iterator[ChaosCluster]:
         )
         # Its file is a path, so that the probe runs in the agent's container, and the other one by the probe server.
         extra["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = [overlay.SIMULATED_MOUNT]
-        overlay.apply(rig, ("gpu-cores", "driver-root", *dra), (overlay.AT_ONCE, extra, agent_patch()))
+        overlay.apply(rig, ("driver-root", *dra), (overlay.AT_ONCE, extra, agent_patch()))
+        kubectl.apply(*objects("sharing-memory.md", "ClusterRole", "ClusterRoleBinding"))
         for what in (installing.AGENT, installing.OPERATOR):
             kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=150s", seconds=160)
         rig.policy(BASE_POLICY, base, priority=-1000)

@@ -59,10 +59,6 @@ _KEEP = """{{- if .Values.crds.keep }}
     argocd.argoproj.io/sync-options: Prune=false,Delete=false
   {{- end }}
 """
-_POD_RULE = """- apiGroups: [""]
-  resources: [pods]
-  verbs: [%s]
-"""
 _PROPERTIES_RULE = """- apiGroups: [about.k8s.io]
   resources: [clusterproperties]
   verbs: [get, list, create, patch, delete]
@@ -110,14 +106,7 @@ TEMPLATES: tuple[Template, ...] = (
     Template(
         f"{BASE}/agent/rbac.yaml",
         "agent-rbac.yaml",
-        changes={
-            _BIND: "{{- if .Values.components.gpuCores.enabled }}\n"
-            + _POD_RULE % "list, watch"
-            + "{{- end }}\n{{- if .Values.components.dra.enabled }}\n"
-            + _CLAIM_RULES
-            + "{{- end }}\n"
-            + _BIND
-        },
+        changes={_BIND: "{{- if .Values.components.dra.enabled }}\n" + _CLAIM_RULES + "{{- end }}\n" + _BIND},
     ),
     Template(f"{BASE}/agent/networkpolicy.yaml", "agent-networkpolicy.yaml", ".Values.agent.networkPolicy.enabled"),
     Template(

@@ -69,6 +69,7 @@ REMOVED: Mapping[str, str] = {
     "metricsServices": "give components.prometheus, with operator: false where the Prometheus Operator is not",
     "deleteRejectedPods": "leave it out, and see docs/operations.md#pods-that-a-node-rejected",
     "extender": "give components.extenderScheduler, or extenderHost where you can edit the scheduler's files",
+    "gpuCores": "apply the ClusterRole of docs/sharing-memory.md#shares-of-computing-power",
     "oneContainer": "leave it out, since the pod always has two containers",
 }
 _DOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"  # one word is enough

@@ -137,6 +137,8 @@ def check(document: Any, text: str) -> None:
         critical_pods_quota(document)
     elif kind == "ClusterConfiguration":
         kubeadm(document)
+    elif kind in {"ClusterRole", "ClusterRoleBinding"}:
+        may_watch_pods(document)
     elif kind == "DeschedulerPolicy":
         descheduler(document)
     elif kind in {"DeviceClass", "ResourceClaim"}:  # tests/e2e/test_e2e_dra.py has both on a real scheduler
@@ -282,6 +284,18 @@ def kubeadm(document: dict[str, Any]) -> None:
     assert flag["value"] == f"{volume['mountPath']}/scheduler-config.yaml"
     assert volume["hostPath"] == volume["mountPath"]
     assert (volume["readOnly"], volume["pathType"]) == (True, "Directory")
+
+
+def may_watch_pods(document: dict[str, Any]) -> None:
+    """What the agent's account needs for shares of computing power (nodedevices_plugin/inputs/cluster.py), no more."""
+    assert document["metadata"] == {"name": "nodedevices-agent-pods"}
+    if document["kind"] == "ClusterRole":
+        assert document["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+        return
+    base = yaml.safe_load_all((ROOT / "manifests" / "base" / "agent" / "rbac.yaml").read_text())
+    [ours] = [one for one in base if one["kind"] == "ClusterRoleBinding"]
+    assert document["subjects"] == ours["subjects"]
+    assert document["roleRef"] == ours["roleRef"] | {"name": "nodedevices-agent-pods"}
 
 
 def descheduler(document: dict[str, Any]) -> None:

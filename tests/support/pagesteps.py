@@ -1,4 +1,5 @@
 """A page's shell blocks, run as a reader runs them: in their order, in one folder, with the names that it sets itself.
+And a page's objects, as a reader applies them.
 
 The block of the section `1. Names` comes before every other one, since each of those runs in its own shell, which
 ends at the first command that fails. A page without such a section has all it needs in each. What a page says that its
@@ -13,12 +14,25 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
+from support.repository import ROOT
 
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = "1"
 STEP_SECONDS = 150
+
+
+def objects(page: str, *kinds: str) -> list[dict[str, Any]]:
+    """The objects of these kinds in a page of docs, one at least of each."""
+    blocks = YAML.findall((ROOT / "docs" / page).read_text())
+    found = [one for block in blocks for one in yaml.safe_load_all(block) if one.get("kind") in kinds]
+    assert {one["kind"] for one in found} == set(kinds)
+    return found
 
 
 @dataclass(frozen=True)

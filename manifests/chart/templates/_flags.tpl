@@ -365,6 +365,7 @@
   "extender": "give components.extenderScheduler, or extenderHost where you can edit the scheduler's files",
   "fpgaNames": "give components.allHardware, and components.deviceFiles with files: {NameCustomize.json: ...}",
   "generic": "give components.allHardware, and components.deviceFiles with files: {generic.yaml: ...}",
+  "gpuCores": "apply the ClusterRole of docs/sharing-memory.md#shares-of-computing-power",
   "grafana": "give components.prometheus, with its dashboardLabels and dashboardAnnotations",
   "hostDev": "give components.allHardware",
   "hostSys": "give components.allHardware",

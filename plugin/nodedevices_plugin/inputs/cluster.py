@@ -34,6 +34,7 @@ from nodedevices_plugin.status.publisher import AGENT_CONDITIONS
 MAX_MOST_SEEN = 16  # maxItems of status.mostSeen
 MAX_UNSCHEDULABLE = 128  # maxItems of spec.unschedulable
 REFUSED = (401, 403)
+REMEDY = "apply the ClusterRole of docs/sharing-memory.md#shares-of-computing-power"
 FINISHED = frozenset({"Succeeded", "Failed"})
 NOT_LISTED = "the API server has not listed them yet"
 STANDALONE = "a standalone agent has no API server that knows them"
@@ -155,7 +156,7 @@ class PodWatch:
 
     def _failed(self, error: ApiError) -> None:
         forbidden = error.status in REFUSED
-        hint = "; install the component gpu-cores" if forbidden else ""
+        hint = f"; {REMEDY}" if forbidden else ""
         self._set(replace(self.pods, problem=f"{error}{hint}", forbidden=forbidden))
 
     def _set(self, pods: NodePods) -> None:

@@ -33,7 +33,7 @@ CHARTS_LABELS = {
 # All, in an order that kustomize needs: what says where the hardware is comes first, what changes others comes last.
 COMPONENTS = (
     *("all-hardware", "device-files", "driver-root", "cdi", "cluster-properties"),
-    *("extender-host", "extender-scheduler", "gpu-cores", "dra", "kmsg", "mig", "mps"),
+    *("extender-host", "extender-scheduler", "dra", "kmsg", "mig", "mps"),
     *("named-configs", "node-readiness", "observe", "openshift", "prometheus", "runtimeclass-nvidia"),
     *("driver-directory", "operator-namespace"),
 )

@@ -293,7 +293,7 @@ def test_amds_labeller_is_a_policy_and_the_label_that_ours_has_not_is_named() ->
 
 def test_hamis_defaults_share_by_policy_and_what_ours_has_not_is_said() -> None:
     values, said = migrate(defaults("hami"), "hami", reviewed=LOOKED)
-    assert values["components"] == {**OBSERVES, "gpuCores": {"enabled": True}}
+    assert values["components"] == OBSERVES
     assert values["agent"]["flags"] == {
         "mig-strategy": "none",
         "pass-device-specs": False,
@@ -302,6 +302,7 @@ def test_hamis_defaults_share_by_policy_and_what_ours_has_not_is_said() -> None:
     assert "libvgpu.so" in said
     assert "HAMi's scheduler and webhook" in said
     assert "THEIRS=gpu=on" in said
+    assert "apply the ClusterRole of docs/sharing-memory.md" in said
     policies, _ = migrate(defaults("hami"), "hami", "--policies")
     assert {one["metadata"]["name"]: one["spec"].get("sharing") for one in policies["items"]} == {
         "gpushare": {

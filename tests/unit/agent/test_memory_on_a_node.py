@@ -118,7 +118,7 @@ def test_where_computing_power_is_shared_nothing_is_offered_until_the_nodes_pods
     node = Node(*TWO).now(by_memory(cores=True))
     assert node.offers == {MEMORY: []}
     assert node.world.config.reason == "WaitingForHolders"
-    node.given(pods=NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True))
+    node.given(pods=NodePods(problem="list pods: 403 forbidden", forbidden=True))
     assert node.now(by_memory(cores=True)).offers == {MEMORY: []}
     assert node.world.config.reason == "ConfigInvalid"
     assert node.world.config.pods_problem == (
@@ -132,7 +132,7 @@ def test_where_computing_power_is_shared_nothing_is_offered_until_the_nodes_pods
 def test_what_pods_hold_stays_healthy_while_the_nodes_pods_are_not_known_then_or_later() -> None:
     """The kubelet shows an unhealthy id in its pod's status, and takes no pod back after a reboot that has one."""
     node = Node(*TWO).now(by_memory())
-    node.given(pods=NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True))
+    node.given(pods=NodePods(problem="list pods: 403 forbidden", forbidden=True))
     assert node.now(by_memory(cores=True), HELD).offers == {MEMORY: list(HELD.ids)}
     node = Node(*TWO)
     node.given(pods=NodePods(pods=(), problem="list pods: no answer"))

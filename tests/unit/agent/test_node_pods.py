@@ -187,7 +187,9 @@ async def test_without_the_right_to_list_pods_or_an_api_server_the_problem_says_
     await here.after(ApiError("list pods: 403 pods is forbidden", status=403))
     assert here.watch.pods.pods is None
     assert here.watch.pods.forbidden
-    assert here.watch.pods.problem == "list pods: 403 pods is forbidden; install the component gpu-cores"
+    assert here.watch.pods.problem == (
+        "list pods: 403 pods is forbidden; apply the ClusterRole of docs/sharing-memory.md#shares-of-computing-power"
+    )
     watch = PodWatch(None, "n1", on_change=lambda: None)
     assert watch.pods.pods is None
     assert "standalone" in watch.pods.problem
