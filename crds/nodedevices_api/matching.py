@@ -14,7 +14,6 @@ from nodedevices_api.sections import DeviceMatch
 def matches(
     match: DeviceMatch,
     *,
-    vendor: str,
     product_name: str,
     type: str,  # noqa: A002  the contract calls it so
     ids: Collection[str],
@@ -23,8 +22,7 @@ def matches(
     """All that is given must fit. `ids`: of the device, and of the part that is meant. `any_case`: as if upper and
     lower case were the same, to find a near miss."""
     return (
-        (match.vendor is None or same(match.vendor, vendor, any_case=any_case))
-        and (match.type is None or same(match.type, type, any_case=any_case))
+        (match.type is None or same(match.type, type, any_case=any_case))
         and (match.product_name is None or fits(product_name, match.product_name, any_case=any_case))
         and (match.ids is None or any(same(own, id_, any_case=any_case) for id_ in match.ids for own in ids))
     )

@@ -109,7 +109,7 @@ class Serving(Strict):
     )
 
 
-_FOR_OFFERS = "only resources.devices has it; choose vendor, productName, type or ids"
+_FOR_OFFERS = "only resources.devices has it; choose productName (such as NVIDIA *), type or ids"
 
 _NO_MATCH = "write productName and type in the entry itself"
 
@@ -117,17 +117,20 @@ _NO_MATCH = "write productName and type in the entry itself"
 class DeviceMatch(Strict):
     """Selects devices: all that is given must match; empty matches every device."""
 
-    vendor: Word | None = optional("attributes.vendor, such as nvidia.")
-    product_name: Glob | None = optional("attributes.productName (glob), such as NVIDIA H100*.")
+    product_name: Glob | None = optional(
+        "attributes.productName (glob), such as NVIDIA H100*, or NVIDIA * for every model. A device that never "
+        "answered has none."
+    )
     type: Word | None = optional("Device type, such as gpu.")
     ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), ListType("set")] | None = optional("Only these ids.")
 
-    gone: ClassVar[Mapping[str, str]] = dict.fromkeys(("profile", "minMemory", "near"), _FOR_OFFERS)
+    gone: ClassVar[Mapping[str, str]] = dict.fromkeys(("vendor", "profile", "minMemory", "near"), _FOR_OFFERS)
 
 
 class OfferMatch(DeviceMatch):
     """Selects what is offered: devices, or with profile partitions. All that is given must match."""
 
+    vendor: Word | None = optional("attributes.vendor, such as nvidia.")
     profile: Glob | None = optional("Partition profile (glob), such as 1g.*.")
     min_memory: QuantityInput | None = optional("Minimum memory, such as 40Gi.")
     near: Word | None = optional("Same PCIe root as another device of this type, such as nic.")

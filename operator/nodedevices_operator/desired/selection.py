@@ -30,7 +30,6 @@ def selects(match: DeviceMatch, device: DeviceRecord) -> bool:
     """True when the device is one of those."""
     return matches(
         match,
-        vendor=device.model.vendor,
         product_name=device.model.product,
         type=device.type,
         ids=(device.id,),

@@ -105,7 +105,6 @@ def selects(match: DeviceMatch, fact: DeviceFact, *, any_case: bool = False) -> 
     `any_case`: to find a near miss."""
     return matches(
         match,
-        vendor=fact.vendor,
         product_name=fact.product_name,
         type=fact.type,
         ids=(fact.id,),

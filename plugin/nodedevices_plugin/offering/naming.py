@@ -157,6 +157,8 @@ def _matches(
         )
     ):
         return False
+    if match.vendor is not None and not same(match.vendor, fact.vendor, any_case=any_case):
+        return False
     if match.min_memory is not None and unit.memory_bytes < to_bytes(match.min_memory):
         return False
     around = near.get(fact.id, ())
@@ -164,7 +166,6 @@ def _matches(
         return False
     return matches(
         match,
-        vendor=fact.vendor,
         product_name=fact.product_name,
         type=fact.type,
         ids=(unit.id, fact.id),

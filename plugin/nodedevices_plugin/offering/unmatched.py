@@ -252,7 +252,6 @@ def _what(fact: DeviceFact, match: DeviceMatch) -> str:
     """Return what a person compares with the match."""
     parts = [fact.product_name or fact.id]
     parts += [fact.id] if match.ids is not None and fact.product_name else []
-    parts += [f"of vendor {fact.vendor}"] if match.vendor is not None else []
     parts += [f"of type {fact.type}"] if match.type is not None else []
     return " ".join(parts)
 

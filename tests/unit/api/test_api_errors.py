@@ -57,7 +57,11 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
     ),
     (
         {"faults": {"rules": [{"match": {"near": "nic"}}]}},
-        "spec.faults.rules[0].match.near: unknown key; only resources.devices has it; choose vendor, ",
+        "spec.faults.rules[0].match.near: unknown key; only resources.devices has it; choose productName (such as ",
+    ),
+    (
+        {"health": {"rules": [RULE | {"match": {"vendor": "nvidia"}}]}},
+        "spec.health.rules[0].match.vendor: unknown key; only resources.devices has it; choose productName (such as ",
     ),
     (
         {"capacity": [{"name": "a.b/c", "perDevice": 1, "match": {"type": "nic"}}]},

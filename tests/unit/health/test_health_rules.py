@@ -47,7 +47,7 @@ def state(rules: HealthRules, fact: DeviceFact, reason: str = "Xid31") -> str | 
 @cases(
     ("match", "fact", "hit"),
     ({}, gpu(0), True),
-    ({"type": "gpu", "vendor": "nvidia", "productName": "NVIDIA H100*"}, gpu(0), True),
+    ({"type": "gpu", "productName": "NVIDIA H100*"}, gpu(0), True),
     ({"productName": "NVIDIA H100*"}, L4, False),
     ({"productName": "nvidia h100*"}, gpu(0), False),
     ({"productName": "*"}, silent_gpu(0), True),

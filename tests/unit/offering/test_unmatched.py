@@ -130,7 +130,7 @@ def test_a_pattern_that_matches_nothing_or_is_left_nothing_is_named() -> None:
     rule = {"match": {"vendor": "nvidia", "productName": "*A100*"}, "name": "nvidia.com/a100"}
     found = notes(resources={"devices": [rule]})
     assert found == [
-        f"resources.devices[0].match vendor nvidia, productName *A100*: no such device on this node; there are: {H100}"
+        f"resources.devices[0].match productName *A100*, vendor nvidia: no such device on this node; there are: {H100}"
     ]
     every, some = ({"match": {"productName": each}, "name": "nvidia.com/x"} for each in ("*", "*H100*"))
     found = notes(resources={"devices": [every, some]})

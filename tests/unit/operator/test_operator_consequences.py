@@ -133,9 +133,9 @@ def test_a_gpus_fault_taints_and_evicts_and_a_nics_does_not_whichever_comes_firs
     ({}, True),
     ({"type": "nic"}, True),
     ({"type": "gpu"}, False),
-    ({"vendor": "mellanox", "productName": "ConnectX-*"}, True),
-    ({"vendor": "mellanox", "productName": "ConnectX-6*"}, False),
-    ({"vendor": "Mellanox"}, False),
+    ({"type": "nic", "productName": "ConnectX-*"}, True),
+    ({"type": "nic", "productName": "ConnectX-6*"}, False),
+    ({"productName": "connectx-*"}, False),
     ({"ids": ["0000:1b:00.1"]}, True),
     ({"ids": ["nic-1"]}, False),  # its name here, which is no id
 )
