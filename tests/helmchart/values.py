@@ -70,6 +70,7 @@ REMOVED: Mapping[str, str] = {
     "deleteRejectedPods": "leave it out, and see docs/operations.md#pods-that-a-node-rejected",
     "extender": "give components.extenderScheduler, or extenderHost where you can edit the scheduler's files",
     "gpuCores": "apply the ClusterRole of docs/sharing-memory.md#shares-of-computing-power",
+    "nodeReadiness": "give operator.tolerations, and apply the rule of docs/neighbours.md",
     "oneContainer": "leave it out, since the pod always has two containers",
 }
 _DOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"  # one word is enough

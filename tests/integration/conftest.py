@@ -69,8 +69,8 @@ def _of_the_file(request: pytest.FixtureRequest) -> Iterator[pytest.Item]:
 
 @pytest.fixture(scope="module")
 def kinds_of_others(admin: Kubectl) -> Iterator[None]:
-    """Those of the Prometheus Operator, the Node Readiness Controller and OpenShift that our components have, with the
-    fields that these have."""
+    """Those of the Prometheus Operator, the Node Readiness Controller and OpenShift that our components and pages have,
+    with the fields that these have."""
     here = Path(__file__).parent
     named = ("prometheus_operator", "node_readiness", "openshift")
     files = [argument for name in named for argument in ("-f", str(here / f"{name}.yaml"))]

@@ -27,7 +27,7 @@ def test_every_object_of_many_values_and_every_hook_is_taken_without_an_unknown_
     said = kubectl.run("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=done.stdout)
     assert len(said.splitlines()) == len(kinds)
     assert {"Pod", "Job", "ResourceQuota"} <= set(kinds), "the check, the clean-up, the quota"
-    assert {"PodMonitor", "PrometheusRule", "NodeReadinessRule"} <= set(kinds)
+    assert {"PodMonitor", "PrometheusRule"} <= set(kinds)
 
 
 def test_a_namespace_that_takes_no_host_path_is_refused_with_the_command_that_mends_it(kubectl: Kubectl) -> None:

@@ -1,11 +1,10 @@
-"""The rule of the component node-readiness on the real API server, and the condition that it waits for, by the real
+"""The rule of docs/neighbours.md on the real API server, and the condition that it waits for, by the real
 operator. The controller itself is not here: `satisfied` compares as its evaluation does (internal/controller of
 node-readiness-controller e5ff8d1: a condition that is not there is Unknown)."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,13 @@ from support import fleet
 from support.fleet import FleetNode
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import OperatorProcess
-
-RULE = Path(__file__).parents[2] / "manifests" / "components" / "node-readiness" / "rule.yaml"
+from support.pagesteps import objects
 
 pytestmark = pytest.mark.usefixtures("kinds_of_others")
 
 
 def rule() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(RULE.read_text())
+    [found] = objects("neighbours.md", "NodeReadinessRule")
     return found
 
 

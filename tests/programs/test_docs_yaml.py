@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from nodedevices_api.conditions import POD_DEVICE_HEALTHY
+from nodedevices_api.conditions import NODE_READY, POD_DEVICE_HEALTHY
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
@@ -37,6 +37,7 @@ SIMULATED = {"profile", "devices", "events", "links", "driver", "machine"}
 KUSTOMIZATION = {"apiVersion", "kind", "resources", "components", "patches", "images"}
 CLONE = "../nodedevices/"  # where the pages say that this repository is
 CRD = "CustomResourceDefinition"
+TOLERATED = {"key": "readiness.k8s.io/nodedevices-not-ready", "operator": "Exists"}
 VALUES_SCHEMA = json.loads((ROOT / "manifests" / "chart" / "values.schema.json").read_text())
 SECTION_KEYS = {re.sub(r"_(.)", lambda found: found[1].upper(), name) for name in SECTION_NAMES}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -139,6 +140,8 @@ def check(document: Any, text: str) -> None:
         kubeadm(document)
     elif kind in {"ClusterRole", "ClusterRoleBinding"}:
         may_watch_pods(document)
+    elif kind == "NodeReadinessRule":
+        readiness(document)
     elif kind == "DeschedulerPolicy":
         descheduler(document)
     elif kind in {"DeviceClass", "ResourceClaim"}:  # tests/e2e/test_e2e_dra.py has both on a real scheduler
@@ -153,8 +156,9 @@ def check(document: Any, text: str) -> None:
             assert all(type(number) is int for number in container["resources"].get("limits", {}).values())
             claims = [claim["name"] for claim in document["spec"].get("resourceClaims", ())]
             assert [claim["name"] for claim in container["resources"].get("claims", ())] == claims
-    elif keys == {"agent"}:
+    elif keys in ({"agent"}, {"operator"}):
         chart_values(document, VALUES_SCHEMA)
+        assert document.get("operator", {"tolerations": [TOLERATED]}) == {"tolerations": [TOLERATED]}
     elif keys == {"updateStrategy", "affinity"}:  # values of NVIDIA's chart
         stays = {"key": "nodedevices.io/takeover", "operator": "NotIn", "values": ["done", "back"]}
         required = document["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -231,6 +235,9 @@ def kustomization(document: dict[str, Any]) -> None:
             continue
         if patch["target"]["kind"] == "ValidatingAdmissionPolicy":
             continue  # and this for test_manifests.py
+        if patch["target"] == {"kind": "Deployment", "name": "nodedevices-operator"}:
+            assert found == [{"op": "add", "path": "/spec/template/spec/tolerations", "value": [TOLERATED]}]
+            continue
         assert patch["target"] in ({"kind": "DaemonSet", "name": "nodedevices-agent"}, {"kind": CRD})
         for step in found:
             assert step.keys() == {"op", "path", "value"}
@@ -296,6 +303,15 @@ def may_watch_pods(document: dict[str, Any]) -> None:
     [ours] = [one for one in base if one["kind"] == "ClusterRoleBinding"]
     assert document["subjects"] == ours["subjects"]
     assert document["roleRef"] == ours["roleRef"] | {"name": "nodedevices-agent-pods"}
+
+
+def readiness(document: dict[str, Any]) -> None:
+    """Pods wait for the operator's condition, once; the operator does not: on a cluster of new nodes alone it would
+    wait for what it writes itself. tests/integration/test_node_readiness.py has the rule on a real API server."""
+    spec = document["spec"]
+    assert spec["conditions"] == [{"type": NODE_READY, "requiredStatus": "True"}]
+    assert spec["enforcementMode"] == "bootstrap-only"
+    assert spec["taint"] == {"key": TOLERATED["key"], "effect": "NoSchedule"}, "the controller evicts no pod"
 
 
 def descheduler(document: dict[str, Any]) -> None:

@@ -813,20 +813,6 @@ def test_the_second_scheduler_reads_its_own_configuration_and_its_lease_is_in_it
 
 
 @needs_kubectl
-def test_pods_wait_on_a_joining_node_for_the_operators_condition_once_and_the_operator_does_not() -> None:
-    """Else the operator, on a cluster of new nodes alone, would wait for the condition that it writes itself."""
-    added = with_components("node-readiness")
-    [rule] = of_kind(added, "NodeReadinessRule").values()
-    spec = rule["spec"]
-    assert spec["conditions"] == [{"type": names.NODE_READY, "requiredStatus": "True"}]
-    assert spec["enforcementMode"] == "bootstrap-only"
-    assert spec["taint"]["effect"] == "NoSchedule", "the controller evicts no pod"
-    [tolerated] = pod(of_kind(added, "Deployment")["nodedevices-operator"])["tolerations"]
-    assert tolerated == {"key": spec["taint"]["key"], "operator": "Exists"}
-    assert {"operator": "Exists"} in agent_pod(added)["tolerations"]
-
-
-@needs_kubectl
 @pytest.mark.parametrize("name", ["prometheus", *EXTENDERS])
 def test_what_comes_with_a_component_of_its_own_objects_changes_no_other(name: str) -> None:
     changed = with_components(name)

@@ -46,6 +46,7 @@ CUSTOM: dict[str, Any] = {
         "volumeMounts": [{"name": "metrics", "mountPath": "/etc/nodedevices-metrics"}],
         "podAnnotations": {"note": "here"},
         "podDisruptionBudget": {"enabled": False},
+        "tolerations": [{"key": "readiness.k8s.io/nodedevices-not-ready", "operator": "Exists"}],
     },
     "components": {
         "cdi": {"enabled": True},
@@ -61,11 +62,6 @@ CUSTOM: dict[str, Any] = {
             "labels": {"release": "prom"},
             "dashboardLabels": {"dashboards": "gpu"},
             "dashboardAnnotations": {"grafana_folder": "GPUs"},
-        },
-        "nodeReadiness": {
-            "enabled": True,
-            "nodeExpressions": [{"key": "cloud.google.com/gke-accelerator", "operator": "Exists"}],
-            "dryRun": True,
         },
         "operatorNamespace": {"enabled": True},
         "mps": {"enabled": True, "nodeSelector": {"mps": "true"}},

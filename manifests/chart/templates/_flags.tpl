@@ -370,6 +370,7 @@
   "hostDev": "give components.allHardware",
   "hostSys": "give components.allHardware",
   "metricsServices": "give components.prometheus, with operator: false where the Prometheus Operator is not",
+  "nodeReadiness": "give operator.tolerations, and apply the rule of docs/neighbours.md",
   "oneContainer": "leave it out, since the pod always has two containers",
   "onload": "give components.allHardware, and components.deviceFiles with files: {onload.json: ...}",
   "rdma": "give components.allHardware, and components.deviceFiles with files: {rdma.json: ...}",

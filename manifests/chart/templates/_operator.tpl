@@ -10,11 +10,7 @@ nodeSelector:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- $tolerations := .Values.operator.tolerations }}
-{{- if .Values.components.nodeReadiness.enabled }}
-{{- $tolerations = append $tolerations (dict "key" "readiness.k8s.io/nodedevices-not-ready" "operator" "Exists") }}
-{{- end }}
-{{- with $tolerations }}
+{{- with .Values.operator.tolerations }}
 tolerations:
 {{- toYaml . | nindent 0 }}
 {{- end }}

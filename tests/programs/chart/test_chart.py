@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from dashboards.files import BOARDS, path
-from helmchart.values import FLAGS, OF_THE_CHART, absolute, written
+from helmchart.values import FLAGS, OF_THE_CHART, REMOVED, absolute, written
 from nodedevices_common import __version__, guard
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as operator_settings
@@ -128,7 +128,7 @@ def test_values_that_cannot_work_together_are_all_named_with_what_would_be_right
                 "env": [{"name": "NODEDEVICES_LEADER_ELECT", "value": "false"}],
             },
             "components": {
-                **{name: {"enabled": True} for name in ("sriov", "oneContainer", "driverDirectory")},
+                **{name: {"enabled": True} for name in (*REMOVED, "driverDirectory")},
                 "deviceFiles": {"enabled": True, "files": {"onload.json": {}}},
                 "operatorNamespace": {"enabled": True, "name": helm.NAMESPACE},
                 "extenderScheduler": {"enabled": True},

@@ -34,7 +34,7 @@ CHARTS_LABELS = {
 COMPONENTS = (
     *("all-hardware", "device-files", "driver-root", "cdi", "cluster-properties"),
     *("extender-host", "extender-scheduler", "dra", "kmsg", "mig", "mps"),
-    *("named-configs", "node-readiness", "observe", "openshift", "prometheus", "runtimeclass-nvidia"),
+    *("named-configs", "observe", "openshift", "prometheus", "runtimeclass-nvidia"),
     *("driver-directory", "operator-namespace"),
 )
 # All of the base but the CRDs, which no component changes and which take three quarters of kubectl's time.
