@@ -43,7 +43,7 @@ from nodedevices_api.fields import (
     listed,
     optional,
 )
-from nodedevices_api.presets import MEMORY_UNITS
+from nodedevices_api.presets import CORE_RESOURCES, MEMORY_UNITS
 
 DAY_SECONDS = 86400
 MAX_REASONS = 64  # of one health rule
@@ -64,7 +64,6 @@ def _known_strategy(value: str, info: ValidationInfo) -> str:
     return value
 
 
-CoreResource = Literal["tencent.com/vcuda-core"]
 Packing = Literal["binpack", "spread"]
 Enforcement = Literal["none", "mps"]
 Strategy = Annotated[str, AfterValidator(_known_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
@@ -161,7 +160,7 @@ FIRST = "first:"  # `first:2`: the first two devices by index; that file says it
 
 
 # What goes with memoryUnit only.
-_OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container", "core_resource", "cores")
+_OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container", "cores")
 _CEL_PRESET = f"has(self.rename) && self.rename in {list(MEMORY_UNITS)}"
 
 
@@ -172,7 +171,9 @@ class SharedResource(Strict):
     strategy: Literal["timeSlicing", "memory"] | None = optional("Overrides sharing.strategy for this resource.")
     rename: ExtendedName | None = optional(
         "Name of the shares. Absent: the same name (for memory nodedevices.io/gpu-memory), or "
-        "<name>.shared with renameByDefault."
+        "<name>.shared with renameByDefault. tencent.com/vcuda-memory also offers tencent.com/vcuda-core, 100 for each "
+        "GPU: a container requests 1 to 99 together with memory, or a multiple of 100 for whole GPUs, which no longer "
+        "have their usual name."
     )
     devices: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] | None = optional(
         "Only these devices: ids, globs over ids, or indices (0; 0:1 for a MIG device)."
@@ -193,10 +194,6 @@ class SharedResource(Strict):
         "With memoryUnit: tell the kubelet the NUMA nodes of shares. The kubelet can then refuse a "
         "container that fits on one device."
     )
-    core_resource: CoreResource | None = optional(
-        "With memoryUnit: offer computing power under this name, 100 for each GPU. A container requests 1 "
-        "to 99 together with memory, or a multiple of 100 for whole GPUs, which no longer have their usual name."
-    )
     cores: Flag | None = optional(
         "With memoryUnit: pods request computing power by the annotation "
         "nodedevices.io/gpu-cores.<container>, in percent; no device is promised above 100. The agent needs the right "
@@ -212,7 +209,8 @@ class SharedResource(Strict):
     )
 
     gone: ClassVar[Mapping[str, str]] = {
-        "match": "give these devices a name of their own in resources.devices, and share that name"
+        "match": "give these devices a name of their own in the section resources, and share that name",
+        "coreResource": " and ".join(f"rename {memory} brings {cores}" for memory, cores in CORE_RESOURCES.items()),
     }
 
     cel_rules = (
@@ -242,6 +240,11 @@ class SharedResource(Strict):
         if self.memory_unit is not None or self.rename is None:
             return self.memory_unit
         return MEMORY_UNITS.get(self.rename)
+
+    @property
+    def core_resource(self) -> str | None:
+        """The name under which its computing power is offered; None: under none."""
+        return None if self.rename is None or self.replicas is not None else CORE_RESOURCES.get(self.rename)
 
 
 def _units_match(sharing: Sharing) -> bool:
@@ -754,6 +757,9 @@ def _one_owner(section: str, inside: str, same_name: str, served: Callable[[Sect
     )
 
 
+_CEL_CORES = " || ".join(f"r.rename == '{memory}' && c.name == '{cores}'" for memory, cores in CORE_RESOURCES.items())
+
+
 class Sections(Strict):
     """What policies can set, by section. No policy sets an absent section.
 
@@ -786,8 +792,7 @@ class Sections(Strict):
         _one_owner(
             "sharing",
             "resources",
-            "r.name == c.name || has(r.rename) && r.rename == c.name || "
-            "has(r.coreResource) && r.coreResource == c.name",
+            f"r.name == c.name || has(r.rename) && (r.rename == c.name || !has(r.replicas) && ({_CEL_CORES}))",
             _named_by_sharing,
         ),
     )

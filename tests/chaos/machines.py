@@ -69,7 +69,6 @@ SHARING: Mapping[str, Mapping[str, Any]] = {
             {
                 "memoryUnit": "256Mi",
                 "rename": VCUDA_MEMORY,
-                "coreResource": VCUDA_CORE,
                 "devices": ["0", "1"],
             }
         ],

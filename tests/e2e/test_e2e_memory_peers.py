@@ -159,7 +159,7 @@ def test_workloads_of_aliyuns_gpu_share_run_unchanged(cluster: Cluster) -> None:
 
 @ON_ANY
 def test_workloads_of_gpu_manager_run_with_whole_gpus_that_request_no_memory(cluster: Cluster) -> None:
-    by_memory(cluster, "256Mi", resource=VCUDA_MEMORY, coreResource=VCUDA_CORE, devices=["0", "1"])
+    by_memory(cluster, "256Mi", resource=VCUDA_MEMORY, devices=["0", "1"])
     shared = offered(cluster, 2 * (simulated.L4_MIB // 256), VCUDA_MEMORY)
     cluster.until("the Node has 100 for each GPU", lambda: cluster.node_count(cluster.b, VCUDA_CORE) == 400)
     made(cluster, "gpu-manager.yaml")

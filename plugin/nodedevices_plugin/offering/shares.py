@@ -75,11 +75,10 @@ def share(
         for part in parts:
             if part.name in offered:
                 fewest = min(part, offered[part.name], key=lambda shared: len(shared.units)).devices
+                hint = "another resource of this node has that name; choose another"
                 if part.cores_of is not None:
-                    hint = "another entry has the same name for its core resource; remove the name from one of the two"
-                    raise PlanError(f"sharing.resources[{name}].coreResource", part.name, hint, devices=fewest)
-                field, hint = f"sharing.resources[{name}].rename", "another resource of this node has that name"
-                raise PlanError(field, part.name, f"{hint}; choose another", devices=fewest)
+                    hint = f"it comes with {rule.rename if rule else ''}, and {hint}"
+                raise PlanError(f"sharing.resources[{name}].rename", part.name, hint, devices=fewest)
             offered[part.name] = part
     return tuple(offered[name] for name in sorted(offered))
 

@@ -184,7 +184,7 @@ def _mapping(value: object, where: str, known: tuple[str, ...], problems: list[s
 
 def _hint(where: str, key: str, known: tuple[str, ...]) -> str:
     if where.startswith("sharing.") and key in SharedResource.gone:
-        return "; give these GPUs a name of their own in resources.gpus or resources.mig, and share that name"
+        return f"; {SharedResource.gone[key]}"
     if where == "sharing" and key in SHARING_KEYS:
         return f"; it belongs at sharing.timeSlicing.{key}"
     if where.startswith(("sharing.timeSlicing.", "sharing.mps.")) and key in MEMORY_KEYS:

@@ -18,7 +18,7 @@ TWO = tuple(gpu(number, memory_bytes=8 * GIB, readings=old()) for number in (0, 
 
 def tencents(*devices: str) -> dict[str, Any]:
     """These GPUs are shared, and the others given whole."""
-    rule = {"name": GPU, "rename": MEMORY, "coreResource": CORES, "devices": list(devices)}
+    rule = {"name": GPU, "rename": MEMORY, "devices": list(devices)}
     return {"sharing": {"strategy": "memory", "resources": [rule]}}
 
 

@@ -820,7 +820,7 @@ CORES, VCUDA = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 
 def tencents(*shared: str) -> dict[str, Any]:
     """These GPUs by memory, and the others whole, for a hundred cores each."""
-    rule_ = {"name": GPU, "rename": VCUDA, "memoryUnit": "20Gi", "coreResource": CORES, "devices": list(shared)}
+    rule_ = {"name": GPU, "rename": VCUDA, "memoryUnit": "20Gi", "devices": list(shared)}
     return {"sharing": {"strategy": "memory", "resources": [rule_]}}
 
 
@@ -834,7 +834,7 @@ CORE_CONFIGS: tuple[dict[str, Any] | None, ...] = (
     tencents("0", "1"),
     shares(2),
     {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 100, "rename": CORES}]}},
-    by_memory("20Gi", devices=["0"], rename=VCUDA),
+    by_memory("20Gi", devices=["0"]),
     {"serving": {"mode": "Observe"}},
 )
 

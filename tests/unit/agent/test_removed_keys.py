@@ -27,7 +27,7 @@ def test_the_last_good_configuration_stays_where_a_policys_key_is_gone_and_its_s
     for again in (node.now(BEFORE), node.restarted().now(BEFORE)):
         assert (again.config, again.counts) == ("ConfigInvalid", OFFERED)
         assert (again.refused.section, again.refused.field) == ("sharing", "sharing.resources[0].match")
-        assert "match: unknown key; give these devices a name of their own in resources" in again.refused.message
+        assert "match: unknown key; give these devices a name of their own in the section" in again.refused.message
 
 
 def test_what_was_saved_with_a_key_that_is_gone_is_a_lost_configuration_and_no_device_is_given_twice() -> None:

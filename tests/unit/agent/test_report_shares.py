@@ -299,7 +299,7 @@ def test_of_what_another_plugin_serves_nothing_is_free() -> None:
 # --- computing power -------------------------------------------------------------------------------------------------
 def test_a_gpu_that_is_given_whole_for_its_cores_has_a_holder_and_no_shares() -> None:
     cores, vcuda = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
-    rule = {"name": GPU, "rename": vcuda, "coreResource": cores, "devices": ["0"]}
+    rule = {"name": GPU, "rename": vcuda, "devices": ["0"]}
     node = Node(l4(0), l4(1)).now(
         {"sharing": {"strategy": "memory", "resources": [rule]}},
         holder("whole", cores, *(f"{gpu_id(1)}::core.{number}" for number in range(100))),

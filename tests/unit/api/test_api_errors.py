@@ -53,7 +53,7 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
     ({"faults": {"rules": [{"evict": {}}]}}, "spec.faults.rules[0].evict: unknown key; it is now evictMode, such as"),
     (
         {"sharing": {"strategy": "timeSlicing", "resources": [RESOURCE | {"match": {"productName": "NVIDIA L4"}}]}},
-        "spec.sharing.resources[0].match: unknown key; give these devices a name of their own in resources.devices",
+        "spec.sharing.resources[0].match: unknown key; give these devices a name of their own in the section ",
     ),
     (
         {"faults": {"rules": [{"match": {"near": "nic"}}]}},
@@ -62,6 +62,10 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
     (
         {"health": {"rules": [RULE | {"match": {"vendor": "nvidia"}}]}},
         "spec.health.rules[0].match.vendor: unknown key; only resources.devices has it; choose productName (such as ",
+    ),
+    (
+        {"sharing": {"strategy": "memory", "resources": [{"name": "a.b/c", "coreResource": "tencent.com/vcuda-core"}]}},
+        "spec.sharing.resources[0].coreResource: unknown key; rename tencent.com/vcuda-memory brings tencent.com",
     ),
     (
         {"capacity": [{"name": "a.b/c", "perDevice": 1, "match": {"type": "nic"}}]},

@@ -27,7 +27,7 @@ def cards(count: int, **rest: Any) -> tuple[DeviceFact, ...]:
 
 def plan(*gpus: DeviceFact, broken: frozenset[str] = frozenset(), **rule: Any) -> Plan:
     """The first GPU is shared, the others are whole."""
-    shared = SharedResource(name=GPU, rename=MEMORY, core_resource=CORES, **({"devices": ("0",)} | rule))
+    shared = SharedResource(name=GPU, rename=MEMORY, **({"devices": ("0",)} | rule))
     settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(shared,)))
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings, broken)
 
@@ -87,14 +87,13 @@ def test_ids_of_cores_have_no_numa_node_and_where_no_gpu_is_shared_a_part_is_ref
 
 
 def test_two_entries_cannot_both_give_cores() -> None:
-    rules = tuple(
-        SharedResource(name=name, rename=f"example.com/{number}", memory_unit="1Gi", core_resource=CORES)
-        for number, name in enumerate((GPU, "nvidia.com/other"))
-    )
+    rules = tuple(SharedResource(name=name, rename=MEMORY) for name in (GPU, "nvidia.com/other"))
     other = ResourceRule(match=OfferMatch(ids=(gpu_id(1),)), name="nvidia.com/other")
     sharing = Sharing(strategy="memory", resources=rules)
     settings = PlanSettings(sharing=sharing, resources=Resources(devices=(other,)))
-    with pytest.raises(PlanError, match=r"\[nvidia\.com/other\]\.coreResource: tencent\.com/vcuda-core: another entry"):
+    with pytest.raises(
+        PlanError, match=rf"\[nvidia\.com/other\]\.rename: {CORES}: it comes with {MEMORY}, and another "
+    ):
         make_plan(inventory_of(*cards(2)), healthy(*cards(2)), settings)
 
 

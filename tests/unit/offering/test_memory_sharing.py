@@ -123,8 +123,9 @@ def test_shares_have_a_name_that_is_not_that_of_whole_devices() -> None:
 
 @cases(("name", "unit"), ("aliyun.com/gpu-mem", "1Gi"), ("tencent.com/vcuda-memory", "256Mi"))
 def test_a_name_of_another_maker_brings_its_unit(name: str, unit: str) -> None:
-    assert unit_of(offered(*cards(4), rename=name, unit=None)) == unit
-    assert unit_of(offered(*cards(4), rename=name, unit="512Mi")) == "512Mi"
+    for given in (None, "512Mi"):
+        found = plan(*cards(4), rename=name, unit=given).resources
+        assert [unit_of(each) for each in found if each.name == name] == [given or unit]
 
 
 @cases(

@@ -219,7 +219,7 @@ LONG = "g" * 64
     ),
     (
         "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, match: {productName: NVIDIA L4}}]}}",
-        "sharing.memory.resources[0].match: unknown key; give these GPUs a name of their own in resources.gpus or ",
+        "sharing.memory.resources[0].match: unknown key; give these devices a name of their own in the section res",
     ),
     (
         "{memory: {resources: [{name: gpu, memoryUnit: 1Gi, devices: [-1]}]}}",

@@ -33,8 +33,8 @@ def of_memory(**rule: Any) -> dict[str, Any]:
     ({"sharing": {**sharing(2), "renameByDefault": True}}, "nvidia.com/gpu, nvidia.com/gpu.shared"),
     ({"sharing": of_memory()}, "nodedevices.io/gpu-memory, nvidia.com/gpu"),
     (
-        {"sharing": of_memory(coreResource="tencent.com/vcuda-core", rename="a.io/mem")},
-        "a.io/mem, nvidia.com/gpu, tencent.com/vcuda-core",
+        {"sharing": of_memory(rename="tencent.com/vcuda-memory")},
+        "nvidia.com/gpu, tencent.com/vcuda-core, tencent.com/vcuda-memory",
     ),
     ({"resources": {"exclude": ["GPU-3"]}}, "nvidia.com/gpu"),
     ({"resources": RENAMED}, "example.com/h100, nvidia.com/gpu"),
@@ -118,8 +118,8 @@ def claimant(pod: str) -> dict[str, Any]:
     (
         node(),
         {},
-        {**TO_DRA, "sharing": of_memory(coreResource="tencent.com/vcuda-core", rename="a.io/mem")},
-        "nvidia.com/gpu by DRA; ids of a.io/mem, tencent.com/vcuda-core",
+        {**TO_DRA, "sharing": of_memory(rename="tencent.com/vcuda-memory")},
+        "nvidia.com/gpu by DRA; ids of tencent.com/vcuda-core, tencent.com/vcuda-memory",
     ),
     (node(), {}, {**TO_DRA, "sharing": of_memory(cores=True)}, f"{GPU} by DRA; ids of nodedevices.io/gpu-memory"),
     (node(), TO_DRA, TO_DRA, ""),
