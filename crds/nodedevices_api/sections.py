@@ -358,18 +358,6 @@ class DegradedRule(Strict):
     )
 
 
-class HealthProbe(Strict):
-    """How often devices are read, and what a probe's silence means."""
-
-    interval_seconds: Annotated[Whole, Field(ge=1, le=10)] | None = optional(
-        "Seconds between two readings; events are reported at once. Absent: the probe's own interval, 5 s "
-        "for NVIDIA GPUs."
-    )
-    withdraw_after_seconds: Annotated[Whole, Field(ge=15, le=DAY_SECONDS)] = Field(
-        default=300, description="Seconds without a report after which devices are no longer offered."
-    )
-
-
 class Repetition(Strict):
     """So many occurrences within a window that ends with the newest."""
 
@@ -432,10 +420,10 @@ class Health(Strict):
         "Seconds after which a missing device that no pod holds leaves NodeDevices; if it returns, it is a "
         "new device. Absent: it leaves only when its removal is confirmed."
     )
-    probe: HealthProbe = Field(
-        default=HealthProbe(),
-        description="How often devices are read, and when a silent probe's devices are withdrawn.",
-    )
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "probe": "a probe has its own interval, and its devices are withdrawn after 300 s of silence; leave it out"
+    }
 
 
 class FaultRule(Strict):

@@ -428,9 +428,8 @@ class Agent:
         self._step_log.record(before, outcome, self._metrics)
         self._probes.use(self._world.probe_set.texts)
         self._hardware.want(self._world.requested.auto)
-        sections = self._world.active.effective.sections
-        use = sections.idle.after_seconds is not None or bool(self._world.state.unschedulable)
-        self._probes.want(Wanted(interval_seconds=sections.health.probe.interval_seconds, use=use))
+        idle = self._world.active.effective.sections.idle
+        self._probes.want(Wanted(use=idle.after_seconds is not None or bool(self._world.state.unschedulable)))
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active
         taken_over = was.applied_once and was.effective.observing and not self._world.active.effective.observing

@@ -211,7 +211,7 @@ class LineLoop:
         return replace(facts, read_after=newest, read_milliseconds=round((time.monotonic() - began) * 1000))
 
     def want(self, wanted: Wanted) -> None:
-        """From now on, poll so often and read that. May be called by any thread."""
+        """From now on, read that. May be called by any thread."""
         if wanted == self._wanted:
             return
         self._wanted = wanted
@@ -227,11 +227,9 @@ class LineLoop:
         """Poll and write lines for ever."""
         events = self.source.events
         facts = SourceFacts(driver=NO_DRIVER, silent=True)  # nothing is said before the first poll
+        every, repeat = self.source.poll_seconds, min(self.repeat_seconds, HEARTBEAT_SECONDS)
         polled_at = poll_at = time.monotonic()
         while True:
-            interval = self._wanted.interval_seconds
-            every = self.source.poll_seconds if interval is None else interval
-            repeat = min(self.repeat_seconds if interval is None else interval, HEARTBEAT_SECONDS)
             wait_until = poll_at if self._is_quiet(facts) else min(poll_at, self._written_at + repeat)
             if events.wake.wait(max(0.0, wait_until - time.monotonic())):
                 events.wake.clear()

@@ -1,8 +1,7 @@
 """Requests of the agent to a probe: lines of JSON the other way, on a child's standard input or on the same socket.
 
-    {"protocol": "nodedevices.io/probe/v1alpha1", "intervalSeconds": 2, "use": true}
+    {"protocol": "nodedevices.io/probe/v1alpha1", "use": true}
 
-`intervalSeconds`: poll so often (health.probe.intervalSeconds of a policy); null: as often as the probe does by itself.
 `use`: read who uses the devices as well (idle.afterSeconds of a policy); absent: no. Keys that this probe does not know
 are ignored, and so is a line that it does not understand: a probe may also read none of it.
 """
@@ -17,36 +16,29 @@ from dataclasses import dataclass
 from nodedevices_probe.protocol import PROTOCOL
 
 MAX_BYTES = 4096
-LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """One such line. What it does not say is wanted no longer."""
 
-    interval_seconds: float | None = None
     use: bool = False
 
 
 def encode(wanted: Wanted) -> bytes:
     """Return the line, newline included."""
-    said = {"protocol": PROTOCOL, "intervalSeconds": wanted.interval_seconds, "use": wanted.use}
-    return json.dumps(said).encode() + b"\n"
+    return json.dumps({"protocol": PROTOCOL, "use": wanted.use}).encode() + b"\n"
 
 
 def decode(line: bytes) -> Wanted:
     """ValueError: it is not understood."""
     said = json.loads(line)
-    if not isinstance(said, dict) or said.get("protocol") != PROTOCOL or "intervalSeconds" not in said:
-        raise ValueError(f'give {{"protocol": "{PROTOCOL}", "intervalSeconds": 5}}')
-    seconds, use = said["intervalSeconds"], said.get("use", False)
+    if not isinstance(said, dict) or said.get("protocol") != PROTOCOL:
+        raise ValueError(f'give {{"protocol": "{PROTOCOL}", "use": true}}')
+    use = said.get("use", False)
     if type(use) is not bool:
         raise ValueError(f"use: {use!r} is not allowed; give true or false")
-    if seconds is None:
-        return Wanted(use=use)
-    if type(seconds) not in (int, float) or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise ValueError(f"intervalSeconds: {seconds!r} is not allowed; give {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
-    return Wanted(interval_seconds=float(seconds), use=use)
+    return Wanted(use=use)
 
 
 def follow(read: Callable[[], bytes], want: Callable[[Wanted], None]) -> None:

@@ -68,7 +68,8 @@ class Lines:
 @contextmanager
 def probe(interval: float | None = None, *, use: bool = False) -> Iterator[Lines]:
     """Run the probe as the agent does, for the block."""
-    process, descriptor = spawn([sys.executable, "-m", "nodedevices_probe.main", *NVML])
+    often = [] if interval is None else [f"--interval-seconds={interval:g}"]
+    process, descriptor = spawn([sys.executable, "-m", "nodedevices_probe.main", *NVML, *often])
     lines = Lines(process)
 
     def read() -> None:
@@ -77,8 +78,8 @@ def probe(interval: float | None = None, *, use: bool = False) -> Iterator[Lines
                 lines.came.put((time.time(), json.loads(line)))
 
     threading.Thread(target=read, daemon=True).start()
-    if process.stdin is not None and (interval is not None or use):
-        process.stdin.write(encode(Wanted(interval_seconds=interval, use=use)))
+    if process.stdin is not None and use:
+        process.stdin.write(encode(Wanted(use=True)))
     try:
         yield lines
     finally:

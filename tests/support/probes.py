@@ -23,6 +23,14 @@ MODULE = "nodedevices_probe.main"
 COMMAND = (sys.executable, "-m", MODULE)
 
 
+def busy(folder: Path) -> list[str]:
+    """Return the arguments of a simulated probe of one device, which a process uses."""
+    file = folder / "busy.yaml"
+    if not file.exists():
+        file.write_text("{profile: l4 x 1, devices: [{index: 0, processes: 1}]}")
+    return ["simulated", f"--file={file}", "--node-name=n"]
+
+
 @dataclass
 class RunningProbe:
     """`until` waits for a line that fits; every line must be a good one."""

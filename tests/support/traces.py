@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from nodedevices_probe.protocol import Readings
 
-SECONDS = 10.0  # between two readings: health.probe.intervalSeconds at most
+SECONDS = 10.0  # between two readings, at most
 GIB = 1 << 30
 MINUTE, HOUR = 60, 3600
 

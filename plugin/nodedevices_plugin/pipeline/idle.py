@@ -39,7 +39,7 @@ from nodedevices_plugin.model.holders import (
 from nodedevices_plugin.model.ids import is_core, physical_id
 
 GAP_SECONDS = 15.0  # as of a probe that counts as silent (probe_set)
-SETTLED_SECONDS = 10.0  # health.probe.intervalSeconds at most: a line may repeat a reading of the holder before
+SETTLED_SECONDS = 10.0  # more than between two readings of a probe: a line may repeat a reading of the holder before
 # More than a driver keeps for itself on an unused GPU (a few MiB), and less than any context of CUDA (from 100 MiB on).
 CONTEXT_BYTES = 64 << 20
 MAX_NAMESPACES = 256

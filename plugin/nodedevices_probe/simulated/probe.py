@@ -3,7 +3,7 @@
 The file is looked at ten times a second (files.WatchedFile). One that cannot be understood changes nothing: the last
 good state stays and the line carries the Problem `FileInvalid`. No file is a node without a driver. An event in the
 file happens once, when its id first appears while the probe runs; those that were there at the start are history, as on
-hardware.
+hardware. Who uses a device is said where the agent asks for it, as by a driver's probe.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nodedevices_probe.files import FILE_MISSING, CheckError, WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, Source, SourceFacts
+from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse_file
 
 FILE_POLL_SECONDS = 0.1
@@ -63,7 +64,8 @@ class FileSource(Source):
         wrong = () if problem is None else (problem,)
         if state is None or (problem is not None and problem.code == FILE_MISSING):
             return SourceFacts(driver=NO_DRIVER, problems=wrong)
-        return replace(state.facts, problems=(*state.facts.problems, *wrong))
+        devices = state.facts.devices if self.use else tuple(map(_without_use, state.facts.devices))
+        return replace(state.facts, devices=devices, problems=(*state.facts.problems, *wrong))
 
     def _fire(self, state: SimulatedState) -> None:
         for name, event in state.events.items():
@@ -73,6 +75,10 @@ class FileSource(Source):
         self._had_good = True
         while len(self._remembered) > MAX_REMEMBERED_EVENTS:
             self._remembered.pop(next(iter(self._remembered)))
+
+
+def _without_use(fact: DeviceFact) -> DeviceFact:
+    return replace(fact, readings=replace(fact.readings, processes=None, memory_allocated_bytes=None))
 
 
 def source(options: Namespace) -> ProfileSource | FileSource:

@@ -113,17 +113,16 @@ def test_what_happened_while_nobody_was_connected_is_in_the_next_clients_first_l
 
 
 def test_a_client_that_does_not_read_holds_no_other_back(probe: Path) -> None:
-    with Client(probe) as stuck, Client(probe) as reader:
-        stuck.socket.sendall(wanted.encode(Wanted(interval_seconds=0.1)))
+    with Client(probe), Client(probe) as reader:
         sequences = [reader.line().sequence for _ in range(20)]
     assert sequences == list(range(sequences[0], sequences[0] + 20))
 
 
-def test_a_client_says_how_often_it_wants_lines(probe: Path) -> None:
+def test_a_client_says_that_it_wants_to_know_who_uses_a_device(probe: Path) -> None:
+    write(probe.with_name("devices.yaml"), devices=[{"index": 0, "processes": 1}])
     with Client(probe) as client:
-        client.socket.sendall(b"nonsense\n" + wanted.encode(Wanted(interval_seconds=0.1)))
-        first = client.line()
-        until(lambda: client.line().sequence >= first.sequence + 10)
+        client.socket.sendall(b"nonsense\n" + wanted.encode(Wanted(use=True)))
+        until(lambda: client.line().devices[0].readings.processes == 1)
 
 
 def test_a_fifth_client_takes_the_place_of_the_first(probe: Path) -> None:
@@ -161,19 +160,13 @@ def test_a_second_probe_does_not_take_a_socket_that_another_one_listens_on(probe
     assert devices_at(probe) == 2
 
 
-SAID = wanted.encode(Wanted(interval_seconds=3))
+SAID = wanted.encode(Wanted(use=True))
 
 
 # --- what the agent wants ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("use", [True, False])
-@pytest.mark.parametrize("seconds", [None, 1, 2.5, 10])
-def test_what_the_agent_writes_is_what_a_probe_reads(seconds: float | None, use: bool) -> None:
-    said = Wanted(interval_seconds=seconds, use=use)
-    assert wanted.decode(wanted.encode(said)) == said
-
-
-def test_a_line_of_an_older_agent_wants_no_readings_of_use() -> None:
-    assert not wanted.decode(b'{"protocol": "%s", "intervalSeconds": 2}' % PROTOCOL.encode()).use
+def test_what_the_agent_writes_is_what_a_probe_reads(use: bool) -> None:
+    assert wanted.decode(wanted.encode(Wanted(use=use))) == Wanted(use=use)
 
 
 @pytest.mark.parametrize(
@@ -184,21 +177,20 @@ def test_a_line_of_an_older_agent_wants_no_readings_of_use() -> None:
         b"[]",
         b"[" * 4000,
         b"{}",
-        b'{"protocol": "other", "intervalSeconds": 1}',
-        *(b'{"protocol": "%s", "intervalSeconds": %s}' % (PROTOCOL.encode(), each) for each in (b"0", b"true", b'"1"')),
-        b'{"protocol": "%s", "intervalSeconds": 1, "use": "yes"}' % PROTOCOL.encode(),
+        b'{"protocol": "other", "use": true}',
+        b'{"protocol": "%s", "use": "yes"}' % PROTOCOL.encode(),
     ],
 )
 def test_what_is_not_understood_changes_nothing_and_the_next_line_counts(line: bytes) -> None:
     seen: list[Wanted] = []
     chunks = iter([line + b"\n" + SAID[:10], SAID[10:], b""])
     wanted.follow(lambda: next(chunks), seen.append)
-    assert seen == [Wanted(interval_seconds=3)]
+    assert seen == [Wanted(use=True)]
 
 
-def test_a_line_of_a_newer_agent_that_says_more_is_understood() -> None:
-    said = wanted.decode(b'{"protocol": "%s", "intervalSeconds": 2, "more": {}}' % PROTOCOL.encode())
-    assert said == Wanted(interval_seconds=2)
+def test_a_line_of_another_agent_that_says_more_or_less_is_understood() -> None:
+    assert wanted.decode(b'{"protocol": "%s", "use": true, "more": {}}' % PROTOCOL.encode()) == Wanted(use=True)
+    assert wanted.decode(b'{"protocol": "%s"}' % PROTOCOL.encode()) == Wanted()
 
 
 def test_a_child_whose_input_is_closed_reports_all_the_same(tmp_path: Path) -> None:

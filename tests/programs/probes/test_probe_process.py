@@ -23,7 +23,7 @@ from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, Lin
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot
 from nodedevices_probe.wanted import Wanted
-from support.probes import cancelled, eventually
+from support.probes import busy, cancelled, eventually
 from support.served import programs_server
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)
@@ -258,39 +258,45 @@ def test_lines_are_cut_the_same_however_they_arrive(size: int) -> None:
     assert lines == [b"one", b"", b"two", None, b"ten bytes!"]
 
 
-async def test_a_child_reads_how_often_it_is_to_report_and_so_does_the_next_one(probe: Probe) -> None:
+async def test_a_child_reads_what_the_agent_wants_and_so_does_the_next_one(probe: Probe) -> None:
     body = """
 import json
 say(0)
 for line in sys.stdin:
-    say(json.loads(line)["intervalSeconds"] or 99)
-    if "7" in line: sys.exit(0)
+    say(7 if json.loads(line)["use"] else 99)
+    if "false" in line: sys.exit(0)
 """
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
-        for seconds in (2, 2, None, 7):
-            process.want(Wanted(interval_seconds=seconds))
+        for use in (True, True, False):
+            process.want(Wanted(use=use))
         await eventually(lambda: len(seen.instances) == 2)
-        await eventually(lambda: len(seen) >= 6)
-        assert [each.sequence for each in seen[:6]] == [0, 2, 99, 7, 0, 7]
+        await eventually(lambda: len(seen) >= 4)
+        assert [each.sequence for each in seen[:4]] == [0, 7, 99, 0]
+        process.want(Wanted(use=True))
+        await eventually(lambda: seen[-1].sequence == 7)
 
 
 async def test_a_child_that_reads_nothing_is_none_the_worse_for_it(probe: Probe) -> None:
     async with probe("say(1)\nsys.stdin.close()\ntime.sleep(0.3)\nsay(2)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: seen)
-        for seconds in range(5000):  # more than a pipe holds
-            process.want(Wanted(interval_seconds=seconds))
+        for number in range(5000):  # more than a pipe holds
+            process.want(Wanted(use=number % 2 == 0))
         await eventually(lambda: len(seen) == 2)
         assert process.counters.starts == 1
 
 
-async def test_our_own_probe_reports_as_often_as_it_is_to() -> None:
+async def test_our_own_probe_reads_who_uses_a_device_once_the_agent_wants_to_know(tmp_path: Path) -> None:
     seen = Seen()
-    process = ProbeProcess(lambda: ["simulated", "--profile", "l4 x 1"], on_snapshot=seen.append, backoff=QUICK)
-    process.want(Wanted(interval_seconds=0.1))
+    process = ProbeProcess(lambda: busy(tmp_path), on_snapshot=seen.append, backoff=QUICK)
     running = asyncio.create_task(process.run())
     try:
-        await eventually(lambda: len(seen) >= 30)  # by itself it says one a second
+        await eventually(lambda: seen)
+        assert seen[-1].devices[0].readings.processes is None
+        process.want(Wanted(use=True))
+        await eventually(lambda: seen[-1].devices[0].readings.processes == 1)
+        process.want(Wanted())
+        await eventually(lambda: seen[-1].devices[0].readings.processes is None)
         assert len(seen.instances) == 1
     finally:
         await cancelled(running)

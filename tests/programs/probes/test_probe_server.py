@@ -45,7 +45,7 @@ from nodedevices_probe.serving.requests import (
 from nodedevices_probe.serving.server import MAX_PROCESSES, MAX_WAITING
 from nodedevices_probe.wanted import Wanted
 from support.patience import PATIENCE_SECONDS
-from support.probes import cancelled, eventually, until
+from support.probes import busy, cancelled, eventually, until
 from support.served import probe_server, programs_server
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)
@@ -251,11 +251,13 @@ async def test_a_probe_of_the_server_is_replaced_when_it_is_to_have_other_argume
         assert source.counters.starts == 2
 
 
-async def test_a_probe_of_the_server_reports_as_often_as_it_is_to(here: Path) -> None:
-    async with followed(here, lambda: l4s(1)) as (source, seen):
-        source.want(Wanted(interval_seconds=0.1))
-        await eventually(lambda: len(seen) >= 20)  # by itself it says one a second
-        assert len({each.instance for each in seen}) == 1
+async def test_a_probe_of_the_server_reads_what_the_agent_wants(tmp_path: Path) -> None:
+    arguments = busy(tmp_path)
+    with probe_server(path := tmp_path / "probes.sock", f"--simulated={tmp_path}/busy.yaml"):
+        async with followed(path, lambda: arguments) as (source, seen):
+            source.want(Wanted(use=True))
+            await eventually(lambda: seen and seen[-1].devices[0].readings.processes == 1)
+            assert len({each.instance for each in seen}) == 1
 
 
 async def test_a_refusal_is_said_in_the_servers_words_and_tried_again(here: Path) -> None:

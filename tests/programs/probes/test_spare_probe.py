@@ -19,7 +19,7 @@ from nodedevices_plugin.settings import flags
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.wanted import Wanted
 from support.patience import PATIENCE_SECONDS
-from support.probes import cancelled, eventually
+from support.probes import busy, cancelled, eventually
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)
 ONE = ("simulated", "--profile", "l4 x 1")
@@ -52,13 +52,13 @@ async def test_the_first_probe_takes_the_spare_and_the_next_one_is_a_new_process
         await cancelled(running)
 
 
-async def test_a_spare_that_was_taken_reports_as_often_as_it_is_to(spare: Spare) -> None:
+async def test_a_spare_that_was_taken_reads_what_the_agent_wants(spare: Spare, tmp_path: Path) -> None:
     seen: list[Snapshot] = []
-    process = ProbeProcess(lambda: ONE, on_snapshot=seen.append, backoff=QUICK, spare=spare)
-    process.want(Wanted(interval_seconds=0.1))
+    process = ProbeProcess(lambda: busy(tmp_path), on_snapshot=seen.append, backoff=QUICK, spare=spare)
+    process.want(Wanted(use=True))
     running = asyncio.create_task(process.run())
     try:
-        await eventually(lambda: len(seen) >= 30)  # by itself it says one a second
+        await eventually(lambda: seen and seen[-1].devices[0].readings.processes == 1)
         assert process.counters.starts == 1
     finally:
         await cancelled(running)

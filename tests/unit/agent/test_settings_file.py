@@ -206,7 +206,7 @@ def test_a_section_of_spec_config_replaces_the_nodes_own_whole() -> None:
     ("spec", "says"),
     ({"labels": {"mode": "All"}}, "spec.config.labels"),
     ({"sharing": INVALID_SHARING}, "spec.config.sharing: strategy memory needs memoryUnit"),
-    ({"health": {"probe": {"intervalSeconds": 11}}}, "spec.config.health.probe.intervalSeconds: 11 is not allowed"),
+    ({"health": {"forgetMissingSeconds": 1}}, "spec.config.health.forgetMissingSeconds: 1 is not allowed"),
     ({"shring": {}}, "spec.config.shring: unknown key; did you mean sharing?"),
     ({"faults": {"event": False}}, "spec.config.faults.event: unknown key; Events are always written; leave it out"),
     ({"health": {"holdDownSeconds": -1}}, "spec.config.health.holdDownSeconds: -1 is not allowed"),

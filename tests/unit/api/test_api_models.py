@@ -163,7 +163,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
         "sharing": {"strategy": "none", "renameByDefault": False, "failRequestsGreaterThanOne": False, "resources": []},
         "partitions": {"strategy": "none"},
         "injection": {"deviceListStrategies": ["envvar"], "deviceIDStrategy": "uuid", "passDeviceSpecs": False},
-        "health": {"rules": [], "degraded": [], "holdDownSeconds": 300, "probe": {"withdrawAfterSeconds": 300}},
+        "health": {"rules": [], "degraded": [], "holdDownSeconds": 300},
         "faults": {
             "podCondition": "OnFault",
             "xidNodeCondition": False,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from nodedevices_api.sections import Health, HealthProbe, HealthRule
+from nodedevices_api.sections import Health, HealthRule
 from nodedevices_plugin.health.events import MAX_LOGGED, EventCursor, fresh_events, logged_events
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_probe.protocol import ProbeEvent
@@ -94,8 +94,6 @@ def test_a_notice_is_of_a_device_or_none_and_those_of_a_line_are_bounded() -> No
 
 def test_rules_come_from_the_section() -> None:
     rule = HealthRule(reasons=("Xid13", "Xid14*"), state="Ignored")
-    section = Health(rules=(rule,), hold_down_seconds=7, probe=HealthProbe(withdraw_after_seconds=60))
-    assert HealthRules.from_section(section) == HealthRules(
-        rules=(rule,), hold_down_seconds=7, withdraw_after_seconds=60
-    )
+    section = Health(rules=(rule,), hold_down_seconds=7)
+    assert HealthRules.from_section(section) == HealthRules(rules=(rule,), hold_down_seconds=7)
     assert HealthRules.from_section(None) == HealthRules()

@@ -106,6 +106,7 @@ async def test_after_a_downgrade_a_field_that_is_not_known_takes_nothing_from_th
     ("faults", "event", False, "Events are always written"),
     ("faults", "evict", {"mode": "Immediate"}, "it is now evictMode, evictGraceSeconds and evictExcludeNamespaces"),
     ("faults", "breaker", {"percent": 30, "windowSeconds": 300}, "it is now breakerPercent"),
+    ("health", "probe", {"intervalSeconds": 2}, "a probe has its own interval"),
     ("idle", "podCondition", True, "with afterSeconds the pod has both"),
     ("faults", "nodeCondition", False, "the Node always has the conditions"),
 )

@@ -153,16 +153,16 @@ async def test_a_probe_that_says_nothing_good_is_connected_to_again(probe: Liste
         assert len(probe.clients) >= 2
 
 
-async def test_a_probe_reads_how_often_it_is_to_report_after_each_connection(probe: Listening) -> None:
+async def test_a_probe_reads_what_the_agent_wants_after_each_connection(probe: Listening) -> None:
     async with connected(probe.path, lambda _: None) as source:
         await eventually(lambda: probe.clients)
-        source.want(Wanted(interval_seconds=2))
+        source.want(Wanted(use=True))
         await eventually(lambda: probe.read)
-        source.want(Wanted(interval_seconds=7))
-        await eventually(lambda: len(probe.read) == 2)
         probe.clients[0].close()
+        await eventually(lambda: len(probe.read) == 2)
+        source.want(Wanted())
         await eventually(lambda: len(probe.read) == 3)
-        assert [wanted.decode(each).interval_seconds for each in probe.read] == [2, 7, 7]
+        assert [wanted.decode(each).use for each in probe.read] == [True, True, False]
 
 
 async def test_two_clients_each_get_every_line(probe: Listening) -> None:
