@@ -125,6 +125,6 @@ class RejectionBench:
     def put(self, raw: dict[str, Any]) -> None:
         self.kube.put(pod_path("ml", raw["metadata"]["name"]), raw)
 
-    async def run(self, shown: NodeDevicesRecord | None = None, sections: Sections | None = None) -> Result:
+    async def run(self, shown: NodeDevicesRecord | None = None) -> Result:
         await self.pods.once()
-        return await run(self.concern, shown or self.shown, node({}), sections)
+        return await run(self.concern, shown or self.shown, node({}))
