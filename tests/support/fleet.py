@@ -235,8 +235,8 @@ def policy(name: str, selector: Mapping[str, str] | None = None, priority: int =
     return {"apiVersion": "nodedevices.io/v1alpha1", "kind": "DevicePolicy", "metadata": {"name": name}, "spec": spec}
 
 
-def memory_capacity(scope: str = "healthy") -> list[dict[str, Any]]:
-    return [{"name": MEMORY, "sumOf": "memoryMiB", "scope": scope}]
+def memory_capacity() -> list[dict[str, Any]]:
+    return [{"name": MEMORY, "sumOf": "memoryMiB"}]
 
 
 def events(kubectl: Kubectl, uid: str) -> list[dict[str, Any]]:
