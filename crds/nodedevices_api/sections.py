@@ -365,7 +365,8 @@ class Repetition(Strict):
         description="Occurrences of the rule's reasons together. An event counts each time, a reading when it begins."
     )
     window_seconds: Annotated[Whole, Field(ge=1, le=MAX_WINDOW_SECONDS)] = Field(
-        description="Window in seconds, at most 30 days."
+        description="Window in seconds, at most 30 days. The fault lasts for as long after its last occurrence, and "
+        "for health.holdDownSeconds at least."
     )
 
 
@@ -384,18 +385,12 @@ class HealthRule(Strict):
         description="Ignored: no effect. Degraded: reported, still offered. Unhealthy: not offered. A device that is "
         "missing, lost or does not answer is always Unhealthy."
     )
-    hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = optional(
-        "Overrides health.holdDownSeconds for these reasons."
-    )
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "holdDownSeconds": "health.holdDownSeconds is for all reasons, and with after a fault lasts for windowSeconds"
+    }
 
     cel_rules = (
-        Rule(
-            "self.state != 'Ignored' || !has(self.holdDownSeconds)",
-            "what is ignored has no holdDownSeconds: leave it out, or choose Degraded or Unhealthy",
-            lambda it: it.state != "Ignored" or it.hold_down_seconds is None,
-            found="state is Ignored, and holdDownSeconds is %s",
-            values="self.holdDownSeconds",
-        ),
         Rule(
             "self.state != 'Ignored' || !has(self.after)",
             "what is ignored is not counted: leave out after, or choose Degraded or Unhealthy",

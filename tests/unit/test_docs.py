@@ -167,17 +167,6 @@ def test_what_a_taint_costs_is_said_before_the_first_example_which_taints_for_no
     ]
 
 
-def test_every_example_of_after_holds_the_device_down() -> None:
-    rules = [
-        line
-        for page in (ROOT / "docs").glob("*.md")
-        for line in page.read_text().splitlines()
-        if "after: {count" in line
-    ]
-    assert rules
-    assert all("holdDownSeconds" in line for line in rules)
-
-
 def test_what_holds_in_observe_is_on_the_readmes_first_screen_with_every_section_and_command() -> None:
     assert "docs/observe.md" in "".join((ROOT / "README.md").read_text().splitlines(keepends=True)[:25])
     page = (ROOT / "docs/observe.md").read_text()

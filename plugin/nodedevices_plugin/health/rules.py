@@ -6,7 +6,8 @@ decided about one device is decided by `for_device`, which leaves out the rules 
 its device's rules.
 
 Whether a rule with `after` applies depends on the occurrences alone, not on the time: the window ends with the newest
-of them. So a fault that such a rule made keeps its rule, and the rule's hold-down, until it is over.
+of them. So a fault that such a rule made keeps its rule until it is over: for the window after its last occurrence, or
+it would come back with the next one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class HealthRules(Struct, frozen=True, kw_only=True):
 
     rules: tuple[HealthRule, ...] = ()
     degraded: tuple[DegradedRule, ...] = ()  # readings that are too high (health.levels)
-    hold_down_seconds: float = 300.0  # for reasons without a rule that sets it
+    hold_down_seconds: float = 300.0  # for reasons without a rule that counts
     silence_seconds: float = SILENCE_SECONDS
     withdraw_after_seconds: float = WITHDRAW_SECONDS  # of silence, counted from the last line
     correlation_seconds: float = CORRELATION_SECONDS
@@ -95,9 +96,9 @@ class HealthRules(Struct, frozen=True, kw_only=True):
     def hold_down(self, reason: str) -> float:
         """Return for how many seconds after this fault no fault may occur before the device is Healthy again."""
         rule = self.rule(reason)
-        if rule is None or rule.hold_down_seconds is None:
+        if rule is None or rule.after is None:
             return self.hold_down_seconds
-        return float(rule.hold_down_seconds)
+        return max(self.hold_down_seconds, float(rule.after.window_seconds))
 
 
 def _names(rule: HealthRule, reason: str) -> bool:

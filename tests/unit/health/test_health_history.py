@@ -135,21 +135,26 @@ def test_a_reading_counts_each_time_it_begins_and_a_rule_met_long_ago_holds_for_
     assert state(of.line(gpu(0, readings=HOT))) == ("Unhealthy", "ThermalSlowdown"), "it began for the third time"
     assert of.world.state.history[gpu_id(0)][0].count == 3
     of = node(rule("ThermalSlowdown", count=2, window=60), devices=(gpu(0),), holdDownSeconds=1)
-    for readings in (HOT, COOL, COOL, HOT, COOL, COOL):
+    for readings in (HOT, COOL, COOL, HOT, COOL):
         of.line(gpu(0, readings=readings), after=5)
+    of.line(gpu(0, readings=COOL), after=60)
     assert (state(of), of.world.state.history[gpu_id(0)][0].count) == (("Healthy", ""), 2)
     assert state(of.line(gpu(0, readings=HOT), after=30 * DAY)) == ("Degraded", "ThermalSlowdown")
 
 
-def test_what_a_rule_makes_recovers_with_its_hold_down_and_five_a_day_keep_a_gpu_out_for_longer() -> None:
-    of = node(rule("Xid31", count=2, window=60, holdDownSeconds=600), devices=(gpu(0),))
+@cases(("window", "hold_down"), (600, 10), (60, 600))
+def test_what_a_rule_makes_is_over_after_its_window_and_the_hold_down_and_five_a_day_keep_a_gpu_out_for_a_day(
+    window: int, hold_down: int
+) -> None:
+    of = node(rule("Xid31", count=2, window=window), devices=(gpu(0),), holdDownSeconds=hold_down)
     strike(strike(of, 31), 31)
     for _ in range(59):
         of.line(after=10.0)
-    assert state(of) == ("Unhealthy", "Xid31"), "the window is over, and the hold-down is not"
+    assert state(of) == ("Unhealthy", "Xid31")
+    assert "after 600 s without a fault" in of.world.verdicts[gpu_id(0)].message
     assert state(of.line(after=20.0)) == ("Healthy", "")
     assert state(strike(of, 31)) == ("Healthy", ""), "the next one is a first one again"
-    of = node(rule("Xid*", count=5, window=DAY, holdDownSeconds=DAY), devices=(gpu(0),), holdDownSeconds=10)
+    of = node(rule("Xid*", count=5, window=DAY), devices=(gpu(0),), holdDownSeconds=10)
     for number in range(5):
         strike(of, 95, wait=60).line(after=30.0)
         assert state(of) == (("Unhealthy", "Xid95") if number == 4 else ("Healthy", "")), number

@@ -4,8 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
-import pytest
-from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
@@ -583,18 +581,6 @@ def test_a_rule_that_comes_while_an_xid_is_undecided_decides_it(
     story.rules = ruled({"Xid48": state})
     assert story.line(gpu(0), at=2).verdict().offered == (state != "Unhealthy")
     assert story.line(gpu(0), at=12).says() == says
-
-
-def test_a_rule_has_a_hold_down_of_its_own_and_the_longest_of_what_is_as_bad_counts() -> None:
-    short = HealthRule(reasons=("Xid94",), state="Unhealthy", hold_down_seconds=10)
-    story = Story(HealthRules(rules=(short,), hold_down_seconds=100))
-    story.line(gpu(0), gpu(1), at=0, xids=[xid(94, 0), xid(94, 1), xid(140, 1)])
-    story.line(UNREAD, gpu(1, readings=UNREAD.readings), at=9)
-    assert (story.says(0)[0], story.says(1)[0]) == ("Unhealthy", "Unhealthy")
-    assert story.deadline() == pytest.approx(10, abs=0.01)
-    story.line(UNREAD, gpu(1, readings=UNREAD.readings), at=11)
-    assert (story.says(0)[0], story.says(1)[0]) == ("Healthy", "Unhealthy")
-    assert "after 100 s without a fault" in story.verdict(1).message
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------
