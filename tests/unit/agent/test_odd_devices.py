@@ -114,7 +114,7 @@ BIG = tuple(gpu(number, compute_capability="9.0") for number in range(2))
 SMALL = gpu(2, memory_bytes=16 * GIB, product_name="Tesla P100", compute_capability="6.0")
 MEMORY = "nodedevices.io/gpu-memory"
 OTHER_MODEL = gpu(2, product_name="Tesla T4", compute_capability="9.0")
-BY_MODEL = {"match": {"productName": "NVIDIA H100*"}}
+SOME = {"devices": [device.id for device in BIG]}
 
 
 def sharing(strategy: str, **rule: Any) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def with_mps(*devices: DeviceFact) -> Stepped:
     ("config", "odd", "resource", "said_of_it"),
     (sharing("memory", memoryUnit="20Gi"), SMALL, MEMORY, "has 16Gi of memory"),
     (sharing("mps", replicas=40), SMALL, GPU, "takes 16 MPS clients at most"),
-    (sharing("mps", replicas=4, **BY_MODEL), OTHER_MODEL, GPU, "need names of their own"),
+    (sharing("mps", replicas=4, **SOME), OTHER_MODEL, GPU, "need names of their own"),
     (sharing("memory", memoryUnit="6Mi"), replace(BIG[0], id=gpu_id(2), index=2), MEMORY, "would exceed 3 MiB"),
     ids=["too small", "takes fewer clients", "of another model", "too many ids"],
 )
