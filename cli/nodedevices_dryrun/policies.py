@@ -84,7 +84,7 @@ def _change(name: str, raw: Raw, there: Raw | None, before: PolicyRecord | None,
 
 
 def _beside(policy: PolicyRecord) -> tuple[object, ...]:
-    return policy.selector, policy.priority, policy.dry_run
+    return policy.selector, policy.priority, policy.dry_run, policy.paused
 
 
 def _metadata(name: str, raw: Raw, there: Raw | None, now: datetime) -> Mapping[str, Any]:

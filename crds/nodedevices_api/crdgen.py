@@ -222,7 +222,7 @@ KINDS = (
         short="dp",
         columns=(
             Column("Priority", ".spec.priority", "integer", "Higher wins."),
-            Column("Mode", ".spec.mode", "string", "Enforce or DryRun."),
+            Column("Mode", ".spec.mode", "string", "Enforce, DryRun or Paused."),
             Column("Accepted", _condition("Accepted"), "string", "The policy can be applied."),
             Column("Selected", ".status.nodes.selected", "integer", "Nodes that the selector matches."),
             Column("Applied", ".status.nodes.applied", "integer", "Nodes on which it is applied."),

@@ -6,13 +6,14 @@ that sets it supplies the whole section; sections never mix.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from nodedevices_api import API_VERSION
 from nodedevices_api.base import Loose, Root, Rule, Strict
-from nodedevices_api.fields import Atomic, Count, Flag, Generation, ListType, Whole, in_schema, optional
+from nodedevices_api.fields import Atomic, Count, Generation, ListType, Whole, in_schema, optional
 from nodedevices_api.meta import Condition, LabelSelector, ObjectMeta
 from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, NodesOrPercent, Sections, nodes_or_percent
 
@@ -66,20 +67,18 @@ class DevicePolicySpec(Sections):
         json_schema_extra=in_schema(0),
         description="Higher wins, for each section; at equal priority the older policy wins.",
     )
-    mode: Literal["Enforce", "DryRun"] = Field(
+    mode: Literal["Enforce", "DryRun", "Paused"] = Field(
         default="Enforce",
         json_schema_extra=in_schema("Enforce"),
-        description="DryRun reports what Enforce would do and changes nothing. A change from Enforce to DryRun is "
-        "refused, because it would remove what is in effect.",
-    )
-    paused: Flag = Field(
-        default=False,
-        description="Holds the roll-out: nodes that have the policy keep it, with all its actions, and no other node "
-        "gets it.",
+        description="Paused holds the roll-out: nodes that have the policy keep it, with all its actions, and no other "
+        "node gets it. DryRun reports what Enforce would do and changes nothing. A change from Enforce or Paused to "
+        "DryRun is refused, because it would remove what is in effect.",
     )
     rollout: Annotated[Rollout, Atomic()] | None = optional(
         "How a change of this policy reaches its nodes; absent: the defaults of its fields."
     )
+
+    gone: ClassVar[Mapping[str, str]] = {"paused": "it is now mode: Paused"}
 
     cel_rules = (
         *Sections.cel_rules,
@@ -89,11 +88,11 @@ class DevicePolicySpec(Sections):
             lambda it: any(getattr(it, name) is not None for name in SECTION_NAMES),
         ),
         Rule(
-            "oldSelf.mode != 'Enforce' || self.mode != 'DryRun'",
-            "DryRun would take away what the policy has in effect: set paused: true to hold it where it is, or give a "
+            "oldSelf.mode == 'DryRun' || self.mode != 'DryRun'",
+            "DryRun would take away what the policy has in effect: set mode: Paused to hold it where it is, or give a "
             "copy with mode: DryRun another name to see what it would change",
             lambda _: True,  # between two versions of an object, which the API server alone sees
-            found="'mode from Enforce to DryRun'",
+            found="'mode from ' + oldSelf.mode + ' to DryRun'",
         ),
         Rule(
             f"!has(self.sharing) || !({_BY_MPS}) || "

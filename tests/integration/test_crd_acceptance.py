@@ -197,19 +197,23 @@ def test_kubectl_explains_a_field(admin: Kubectl) -> None:
     assert "Recommended recovery action, such as RestartApp, ResetDevice or RebootNode." in said
 
 
-def test_a_policy_in_effect_cannot_become_a_dry_run_and_is_told_the_two_ways(kubectl: Kubectl) -> None:
+def test_a_policy_in_effect_or_paused_cannot_become_a_dry_run_and_is_told_the_two_ways(kubectl: Kubectl) -> None:
     in_effect = policy(health={})
     kubectl.create(in_effect)
     name = in_effect["metadata"]["name"]
-    with pytest.raises(KubectlError) as caught:
-        kubectl.patch("devicepolicy", name, {"spec": {"mode": "DryRun"}})
-    assert "mode from Enforce to DryRun" in caught.value.said
-    assert "set paused: true" in caught.value.said
-    kubectl.patch("devicepolicy", name, {"spec": {"paused": True}})
-    kubectl.patch("devicepolicy", name, {"spec": {"paused": False}})
+    for mode in ("Enforce", "Paused", "Enforce"):
+        kubectl.patch("devicepolicy", name, {"spec": {"mode": mode}})
+        with pytest.raises(KubectlError) as caught:
+            kubectl.patch("devicepolicy", name, {"spec": {"mode": "DryRun"}})
+        assert f"mode from {mode} to DryRun" in caught.value.said
+        assert "set mode: Paused" in caught.value.said
 
 
-def test_a_dry_run_becomes_a_policy_that_is_in_effect(kubectl: Kubectl) -> None:
+@pytest.mark.parametrize("mode", ["Enforce", "Paused"])
+def test_a_dry_run_becomes_a_policy_that_is_in_effect_or_is_held_before_any_node_has_it(
+    kubectl: Kubectl, mode: str
+) -> None:
     trial = policy(mode="DryRun", health={})
     kubectl.create(trial)
+    kubectl.patch("devicepolicy", trial["metadata"]["name"], {"spec": {"mode": mode}})
     kubectl.patch("devicepolicy", trial["metadata"]["name"], {"spec": {"mode": "Enforce"}})

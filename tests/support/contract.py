@@ -65,7 +65,7 @@ FULL_POLICY: Json = policy(**_WRITTEN["DevicePolicy"])
 _CONFIG = {
     key: value
     for key, value in _WRITTEN["DevicePolicy"].items()
-    if key not in {"nodeSelector", "priority", "mode", "paused", "rollout"}
+    if key not in {"nodeSelector", "priority", "mode", "rollout"}
 }
 
 FULL_NODE: Json = _object(

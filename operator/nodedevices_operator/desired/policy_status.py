@@ -277,7 +277,7 @@ def policy_status(
     where a person lets it go on."""
     rolled_out = None if rollout is None or policy.dry_run else _rolled_out(policy, rollout, counts.failed)
     if policy.paused:
-        rolled_out = "False", names.PAUSED, f"spec.paused: nodes keep what they have; {_in_effect(counts)}"
+        rolled_out = "False", names.PAUSED, f"spec.mode is Paused: nodes keep what they have; {_in_effect(counts)}"
     wanted = (
         (names.ACCEPTED, _accepted(policy)),
         (names.APPLIED, _applied(policy, counts)),
@@ -354,7 +354,7 @@ def _applied(policy: PolicyRecord, counts: Tally) -> ConditionVerdict:
         )
     if counts.applied < expected:
         so_far = f"{_in_effect(counts)}{_unmatched(counts)}"
-        parts = "spec.paused is true" if policy.paused else _listed(counts.waiting, most=1)
+        parts = "spec.mode is Paused" if policy.paused else _listed(counts.waiting, most=1)
         return "False", names.PROGRESSING, f"{so_far}; {parts}" if parts else so_far
     return "True", names.APPLIED, f"in effect on {counts.applied} nodes{_unmatched(counts)}"
 

@@ -358,7 +358,7 @@ class PolicyRecord:
 
     @property
     def paused(self) -> bool:
-        return self.spec is not None and self.spec.paused and not self.dry_run
+        return self.spec is not None and self.spec.mode == "Paused"
 
     @property
     def rank(self) -> tuple[int, str, str]:

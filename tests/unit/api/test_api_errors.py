@@ -80,6 +80,7 @@ RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
     ({"idle": {"afterSeconds": None}}, "spec.idle.afterSeconds: null is not allowed; give it a value, or leave it out"),
     ({"health": {"rules": [RULE | {"after": None}]}}, "spec.health.rules[0].after: null is not allowed; give it a "),
     ({"health": {"rules": [RULE, RULE | {"match": None}]}}, "spec.health.rules[1].match: null is not allowed; "),
+    ({"paused": True, "health": {}}, "spec.paused: unknown key; it is now mode: Paused"),
     ({"idle": {"event": True}}, "spec.idle.event: unknown key; with afterSeconds the pod has both; leave it out"),
     ({"idle": {"afterSeconds": 0}}, "spec.idle.afterSeconds: 0 is not allowed; give 60 or more"),
     ({"idle": {"afterSeconds": 10**18}}, "spec.idle.afterSeconds: 1000000000000000000 is not allowed; give 604800 "),

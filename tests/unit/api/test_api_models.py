@@ -123,7 +123,7 @@ def test_a_status_is_written_without_what_is_empty_but_with_zeros_that_count() -
 
 def test_sections_are_all_of_a_policy_but_its_strength_and_selector_which_it_must_have() -> None:
     spec = parse(DevicePolicySpec, FULL_POLICY["spec"])
-    others = {"nodeSelector", "priority", "mode", "paused", "rollout"}
+    others = {"nodeSelector", "priority", "mode", "rollout"}
     wanted = {key: value for key, value in FULL_POLICY["spec"].items() if key not in others}
     assert to_dict(spec.sections()) == wanted
     assert type(spec.sections()) is Sections

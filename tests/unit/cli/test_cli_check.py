@@ -271,7 +271,9 @@ def test_what_is_overdue_is_so_by_the_api_servers_clock(well: RecordedApi, kubec
 
 
 def test_a_roll_out_that_somebody_has_paused_is_no_fault(well: RecordedApi, kubectl: CommandLine) -> None:
-    well.objects[POLICIES][0]["status"]["conditions"] = [condition("RolledOut", "False", "Paused", "spec.paused")]
+    well.objects[POLICIES][0]["status"]["conditions"] = [
+        condition("RolledOut", "False", "Paused", "spec.mode is Paused")
+    ]
     assert kubectl("check", "-o", "json") == 0
     policy = found(kubectl)["<cluster>", "policy share"]
     assert (policy["status"], policy["next"]) == ("warning", "kubectl describe dp share")

@@ -323,6 +323,14 @@ def test_a_switch_to_dra_says_whose_devices_follow_later_and_where_pods_lose_the
     assert "with serving.api DRA write [cdi-cri]" in found(kubectl)["n1"]["message"]
 
 
+def test_a_policy_that_is_only_paused_is_not_called_already_so(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fleet.add(POLICIES, policy(sharing=SHARED))
+    assert kubectl("policy", "dry-run", "-f", write(policy(mode="Paused", sharing=SHARED))) == 3
+    assert "policy share would be changed" in kubectl.err, "a node that does not have it yet would not get it"
+
+
 def test_a_policy_that_only_reports_is_shown_as_enforced(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
     assert kubectl("policy", "dry-run", "-f", write(policy(mode="DryRun", sharing=SHARED))) == 3
     assert "its mode is DryRun: this shows what Enforce would do" in kubectl.err

@@ -150,24 +150,30 @@ def had(**sections: Any) -> Previous:
 
 
 def test_a_node_that_has_a_paused_policy_keeps_it_and_no_other_gets_it() -> None:
-    now = policy("p", generation=3, paused=True, sharing=sharing(4), faults={"podCondition": "Always"})
+    now = policy("p", generation=3, mode="Paused", sharing=sharing(4), faults={"podCondition": "Always"})
     found = resolve({}, [now], had(sharing=sharing(2), faults={"podCondition": "Never"}))
     assert found.config == {"sharing": sharing(2), "faults": {"podCondition": "Never"}}
     assert [(ref.generation, ref.sections) for ref in found.policies] == [(1, ("sharing", "faults"))]
-    found = resolve({}, [policy("p", paused=True, sharing=sharing(4))], NONE)
+    found = resolve({}, [policy("p", mode="Paused", sharing=sharing(4))], NONE)
     assert (found.config, found.policies) == ({}, ())
-    now = policy("p", generation=2, paused=True, selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))
+    now = policy("p", generation=2, mode="Paused", selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))
     assert resolve({"pool": "b"}, [now], had(sharing=sharing(2))).config == {"sharing": sharing(2)}
-    paused = policy("p", generation=2, paused=True, sharing=sharing(2))
+    paused = policy("p", generation=2, mode="Paused", sharing=sharing(2))
     found = resolve({}, [paused, policy("strong", 5, sharing=sharing(8))], had(sharing=sharing(2)))
     assert found.config == {"sharing": sharing(8)}
 
 
+def test_of_a_dry_run_that_is_paused_no_node_has_anything_and_none_gets_it_before_enforce() -> None:
+    for mode, config in (("DryRun", {}), ("Paused", {}), ("Enforce", {"sharing": sharing(2)})):
+        found = resolve({}, [policy("p", generation=2, mode=mode, sharing=sharing(2))], NONE)
+        assert found.config == config, mode
+
+
 def test_a_node_that_has_all_of_a_paused_policy_counts_as_having_it() -> None:
-    now = policy("p", generation=2, paused=True, sharing=sharing(2))
+    now = policy("p", generation=2, mode="Paused", sharing=sharing(2))
     assert [ref.generation for ref in resolve({}, [now], had(sharing=sharing(2))).policies] == [2]
-    more = policy("p", generation=2, paused=True, sharing=sharing(2), health={"holdDownSeconds": 1})
+    more = policy("p", generation=2, mode="Paused", sharing=sharing(2), health={"holdDownSeconds": 1})
     assert [ref.generation for ref in resolve({}, [more], had(sharing=sharing(2))).policies] == [1]
-    fewer = policy("p", generation=2, paused=True, health={"holdDownSeconds": 1})
+    fewer = policy("p", generation=2, mode="Paused", health={"holdDownSeconds": 1})
     before = had(sharing=sharing(2), health={"holdDownSeconds": 1})
     assert [ref.generation for ref in resolve({}, [fewer], before).policies] == [1]

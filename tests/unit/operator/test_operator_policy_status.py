@@ -380,13 +380,15 @@ def test_a_roll_out_that_is_over_or_stopped_says_why_and_how_a_person_goes_on() 
 
 
 def test_a_paused_policy_says_so_and_how_far_it_is_and_a_dry_run_is_not_rolled_out() -> None:
-    paused = policy("p", paused=True, sharing=sharing(2))
+    paused = policy("p", mode="Paused", sharing=sharing(2))
     new = NodeOutcome(CHOSEN)  # it does not get it
     found = policy_status(paused, tally(paused, {"a": FORCE, "b": new}), NOW, rollout=RolloutState())
     shown = {it["type"]: (it["status"], it["reason"], it["message"]) for it in found["conditions"]}
-    kept = "spec.paused: nodes keep what they have; in effect on 1 of 2 nodes"
+    kept = "spec.mode is Paused: nodes keep what they have; in effect on 1 of 2 nodes"
     assert shown["RolledOut"] == ("False", "Paused", kept)
-    assert shown["Applied"] == ("False", "Progressing", "in effect on 1 of 2 nodes; spec.paused is true")
+    assert shown["Applied"] == ("False", "Progressing", "in effect on 1 of 2 nodes; spec.mode is Paused")
+    tried = policy_status(paused, tally(paused, {"a": new, "b": new}), NOW, rollout=RolloutState())  # a DryRun before
+    assert "in effect on 0 of 2 nodes" in next(it for it in tried["conditions"] if it["type"] == "RolledOut")["message"]
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     found = policy_status(trial, tally(trial, {}), NOW, rollout=RolloutState(waiting=1))
     assert [it["type"] for it in found["conditions"]] == ["Accepted", "Applied", "Conflicted"]

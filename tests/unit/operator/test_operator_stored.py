@@ -128,6 +128,16 @@ async def test_a_key_of_before_takes_nothing_from_the_node_and_is_named_with_wha
         )
 
 
+async def test_a_policy_that_was_paused_stays_where_it_is_and_says_what_pauses_it_now(kube: FakeKube) -> None:
+    before = on_node(kube)
+    others = SECTIONS | {"labels": {"extra": {TIER: "silver"}}}
+    kube.put(POLICY, raw_policy("all", generation=2, paused=True, **others))
+    manager = await started(kube)
+    await manager.reconcile_policy("all")
+    assert on_node(kube) == before
+    assert condition(kube, POLICY, "Accepted")["message"] == "spec.paused: unknown key; it is now mode: Paused"
+
+
 async def test_beside_a_field_that_is_not_known_a_fault_that_is_over_frees_the_node(kube: FakeKube) -> None:
     of_a_newer_version(kube, "health")
     manager = await started(kube)
