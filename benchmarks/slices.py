@@ -1,5 +1,6 @@
 """ResourceSlices of a node on the real cluster: from a fault to the taint, and from slices that are deleted, as each
-start of a kubelet deletes them, to slices that are back; and the memory that DRA takes of the agent.
+start of a kubelet deletes them, to slices that are back; how long a node is without the driver while its agent's pod is
+replaced, in which no claim can be prepared; and the memory that DRA takes of the agent.
 
 Times are from the moment before the new file or the deletion is sent until the changed object arrives here. The floor
 is a patch of the same slice.
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from support import simulated
 from support.claims_on_rig import DOMAIN, Json, published, served_by_dra
+from support.cluster import SYSTEM
 from support.driver_root import installed_with_root
 from support.kubectl import Watch
 from support.rig_cluster import RigCluster
@@ -24,6 +27,16 @@ ROUNDS = 10
 PAUSE_SECONDS = 2.0
 TARGETS = {"fault -> taint stored": 2.0, "slice deleted -> back": 5.0}
 MEMORY_TARGET_MIB = 6.0
+GAP_TARGET_SECONDS = 1.5
+# Seconds from the end of the driver's socket to the kubelet's way to the next one.
+GAP = """
+driver=/var/lib/kubelet/plugins/nodedevices.io/dra.sock
+registry=/var/lib/kubelet/plugins_registry/nodedevices.io-reg.sock
+while [ -S $driver ]; do sleep 0.01; done
+began=$(date +%s%N)
+until [ -S $registry ]; do sleep 0.01; done
+echo $(( $(date +%s%N) - began ))
+"""
 
 
 def measure() -> list[Row]:
@@ -34,8 +47,28 @@ def measure() -> list[Row]:
             rig.until("all GPUs are in slices", lambda: len(published(rig)) == 4)
             found = _rounds(rig)
             more = _resident(rig) - before
+            gaps = list(_gaps(rig))
     memory = Row(what="agent, resident, more by DRA", measured=more, unit="MiB", target=MEMORY_TARGET_MIB)
-    return [*_rows(found), memory]
+    return [*_rows(found), *gaps, memory]
+
+
+def _gaps(rig: RigCluster) -> Iterator[Row]:
+    """A container that ended is started again by the kubelet, a pod is made anew by the DaemonSet."""
+
+    def end() -> None:
+        rig.shell(rig.b, f"kill -TERM {min(rig.processes(rig.b, 'nodedevices-agent'))}")
+
+    def replace() -> None:
+        rig.kubectl.delete("pods", rig.agent(rig.b)["metadata"]["name"], namespace=SYSTEM, wait=False)
+
+    for what, action, target in (("container ended", end, GAP_TARGET_SECONDS), ("pod replaced", replace, None)):
+        with ThreadPoolExecutor(1) as beside:
+            measured = beside.submit(rig.shell, rig.b, GAP)
+            time.sleep(PAUSE_SECONDS)
+            action()
+            seconds = int(measured.result()) / 1e9
+        rig.until("the agent serves by DRA again", lambda: len(published(rig)) == 4 and rig.reports(rig.b))
+        yield Row(what=f"agent's {what}: without the driver", measured=seconds, unit="s", target=target)
 
 
 def _rounds(rig: RigCluster) -> dict[str, list[float]]:
