@@ -186,6 +186,24 @@ def test_mps_and_mig_that_make_no_sense_together_keep_the_last_good_configuratio
     assert (again.config, again.counts) == ("ConfigInvalid", {GPU: (2, 2)})
 
 
+@cases(
+    ("section", "old", "says"),
+    ("faults", {"event": False}, "faults.event: unknown key; Events are always written"),
+    ("faults", {"evict": {"mode": "Never"}}, "faults.evict: unknown key; it is now evictMode"),
+    ("health", {"probe": {"intervalSeconds": 2}}, "health.probe: unknown key; a probe has its own interval"),
+    ("idle", {"afterSeconds": 60, "event": True}, "idle.event: unknown key; with afterSeconds the pod has both"),
+)
+def test_a_stored_key_of_before_keeps_the_last_good_configuration_and_is_named(
+    section: str, old: dict[str, Any], says: str
+) -> None:
+    node = Node(*TWO_GPUS).given(seen=seen(FOUR)).line()
+    node.given(seen=seen({"sharing": {}, section: old}, config_hash="new")).line()
+    for after in (node, node.restarted().given(seen=node.inputs.seen).line()):
+        assert (after.config, after.counts) == ("ConfigInvalid", {GPU: (8, 8)})
+        assert says in after.world.config.message
+        assert after.world.config.applied_hash != "new"
+
+
 def test_what_is_refused_of_a_file_is_named_by_field_and_a_file_that_is_none_by_no_section() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({}), file=FileOutcome(error="not YAML")).wait()
     assert (node.refused.section, node.refused.field) == ("", "")
