@@ -12,20 +12,32 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, assume, given, settings
 from nodedevices_api.sections import Serving, SharedResource, Sharing
 from nodedevices_plugin.claims.slices import Writes, devices_of, dropped, publish, stored, writes
-from nodedevices_plugin.model import DRA_DRIVER, Api
+from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
+from nodedevices_plugin.model import DRA_DRIVER, Api, HoldersState, Holdings
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.world import Inputs, begin
+from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.status.client import KubeStore
 from nodedevices_plugin.status.slices import SlicePublisher
+from nodedevices_probe.loop import encode
+from nodedevices_probe.protocol import Snapshot
 from support import audit
+from support.accepted_lines import LINES, published
 from support.access import Account, Refused, kubeconfig, token_of_pod
 from support.apiserver import ApiServer
 from support.audit import Right
-from support.facts import gpu, healthy, inventory_of
+from support.facts import START, gpu, healthy, inventory_of
+from support.fuzzing import scaled
 from support.kubectl import Kubectl, wait_until
 from support.patience import PATIENCE_SECONDS
+from support.steps import step
 
+LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
 ROOT = Path(__file__).parents[2]
 COMPONENT = ROOT / "manifests" / "components" / "dra"
 NAMESPACE, ACCOUNT, NODE = "nodedevices-system", "nodedevices-agent", "node-a"
@@ -218,6 +230,38 @@ async def test_where_the_server_drops_sharing_and_taints_such_devices_are_left_o
             assert slices.publisher.drops == {"taints", "allowMultipleAllocations"}
             assert slices.publisher.left_out == {one["name"] for one in others}
             assert slices.publisher.written == 1, "none was stored as another thing meanwhile"
+
+
+@settings(
+    max_examples=scaled(500, share=20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
+)
+@given(LINES)
+def test_whatever_a_probe_says_is_stored_as_it_is_published_and_what_is_left_out_is_named(
+    apiserver: ApiServer, token: str, said: Snapshot
+) -> None:
+    try:
+        line = parse_line(encode(said))
+    except ProbeLineError:
+        assume(False)
+        raise
+    inputs = Inputs(snapshot=line, arrived=1.0, holdings=Holdings(state=HoldersState.SYNCED, taken=1.0))
+    world = step(begin(State(), LOCAL, now=START, monotonic=0.0), inputs, LOCAL, now=START, monotonic=1.0).world
+    found = published(world.inventory)
+    agent = Account.of(apiserver.kubeconfig, token)
+    for name, spec in writes(NODE, DRA_DRIVER, found.devices, ()).creates.items():
+        kept = agent.request("POST", f"{SLICES}?dryRun=All", body(name) | {"spec": spec})["spec"]
+        assert not dropped(spec, kept)
+        assert [(one["name"], one["attributes"]) for one in kept.get("devices", ())] == [
+            (one["name"], one["attributes"]) for one in spec["devices"]
+        ]
+    names = device_names(world.inventory)
+    stored = {one["name"]: one["attributes"] for one in found.devices}
+    for device in world.inventory.devices:
+        said_of_it = stored.get(names[device.fact.id], {})
+        for extra in device.fact.extra if said_of_it else ():
+            assert extra in said_of_it or extra.rpartition("/")[2] in " ".join(found.unsaid[names[device.fact.id]])
 
 
 def body(name: str, **spec: Any) -> Json:
