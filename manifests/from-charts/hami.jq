@@ -18,7 +18,7 @@ def flags: {
   "devicePlugin.nvidiaDriverRoot": "driver-root", "devicePlugin.gdrcopyEnabled": "gdrcopy-enabled",
   "devicePlugin.gdsEnabled": "gds-enabled", "devicePlugin.mofedEnabled": "mofed-enabled"};
 
-def its_scheduler: "HAMi's scheduler and webhook serve the nodes that HAMi still has, and are removed with its chart; the cluster's own scheduler places pods that request our resources, optionally with components.extender";
+def its_scheduler: "HAMi's scheduler and webhook serve the nodes that HAMi still has, and are removed with its chart; the cluster's own scheduler places pods that request our resources, optionally with components.extenderScheduler or extenderHost";
 def other_devices: "our agent shares NVIDIA's GPUs by memory, offers AMD's GPUs whole (components.allHardware), and does not know this vendor: keep HAMi's chart for such nodes, with devicePlugin.enabled=false";
 def its_limits: "HAMi limits a container to its memory and cores with a library in the container (libvgpu.so); NodeDevices includes no such library: set sharing.resources[].enforcement: mps, or use your own library (docs/migrate-from-gpushare.md, Isolation)";
 def its_monitor: "HAMi's own monitor; docs/metrics.md lists our metrics";
