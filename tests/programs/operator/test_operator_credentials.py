@@ -192,16 +192,16 @@ async def test_a_watch_ends_and_can_begin_anew_when_its_credentials_have_been_re
     """aiohttp 3.14 wakes no reader whose session is closed: the watch of rejected pods stood still until a restart."""
     monkeypatch.setattr(client_module, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.1)
-    began = asyncio.Event()
 
     async def watch() -> None:
         async for _ in kube.watch(NODES, {}):
-            began.set()
+            pass
 
     watching = asyncio.create_task(watch())
-    await asyncio.sleep(0.1)
+    await until(lambda: bool(api.watches))
     api.token = "second"
     api.hand_out()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await watching
+    monkeypatch.undo()
     await kube.get(NODES)

@@ -8,10 +8,17 @@ import threading
 from pathlib import Path
 
 import pytest
+from nodedevices_plugin.host import node_files
 from nodedevices_plugin.host.node_files import LIST, NodeFiles, NodeFilesError, keep_folder
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.settings import FolderFiles
 from support.patience import PATIENCE_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no folder that hangs."""
+    monkeypatch.setattr(node_files, "PATIENCE_SECONDS", PATIENCE_SECONDS)
 
 
 def wanted(folder: Path, **files: str) -> FolderFiles:
@@ -110,7 +117,8 @@ async def test_what_cannot_be_written_is_said_until_it_can(tmp_path: Path, capsy
     assert (files.problem, there(folder)) == ("", {"a.json": "1"})
 
 
-async def test_a_folder_that_hangs_holds_nobody_for_long(tmp_path: Path) -> None:
+async def test_a_folder_that_hangs_holds_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_files, "PATIENCE_SECONDS", 0.1)
     worker, hangs = Worker("test"), threading.Event()
     busy = worker.submit(hangs.wait)
     files = NodeFiles(worker=worker)
