@@ -209,6 +209,7 @@ def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
             "uuid": Attribute(string="ours wins"),
             "nodedevices.io/slot": Attribute(integer=0),
             "not-a-name": Attribute(boolean=True),
+            "aFits": Attribute(string="é" * 32),
             **{f"extra{number:02}": Attribute(boolean=True) for number in range(30)},
         },
     )
@@ -223,6 +224,7 @@ def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
     assert len(described.attributes) + len(described.capacity) == 32
     assert described.attributes["uuid"] == {"string": fact.id}
     assert "productName" not in described.attributes
+    assert described.attributes["aFits"] == {"string": "é" * 32}, "64 bytes"
     named = " ".join(described.problems)
     for part in ("productName: 80 bytes", "not-a-name: not a C identifier", "slot: a device has at most 32"):
         assert part in named

@@ -130,6 +130,13 @@ def test_a_device_of_the_toolkits_spec_is_known_by_its_id_or_an_index_that_is_st
     assert cdi.toolkit_names(moved, old) == {}
 
 
+def test_odd_device_nodes_of_the_toolkits_spec_leave_the_others() -> None:
+    odd = toolkit(("0", ["/dev/nvidia0"]))
+    odd["devices"][0]["containerEdits"]["deviceNodes"] += ["/dev/nvidia1", {"hostPath": "/dev/nvidia2"}, None]
+    [device] = devices_of(odd, "nvidia.com/gpu")
+    assert device.nodes == {"/dev/nvidia0"}
+
+
 @cases("document", None, [], {}, {"kind": "nvidia.com/gpu"}, toolkit(("0", []), kind="other.com/gpu"), "nvidia.com/gpu")
 def test_what_is_not_the_toolkits_has_no_devices(document: object) -> None:
     assert devices_of(document, "nvidia.com/gpu") == ()
@@ -221,6 +228,10 @@ def changed(change: dict[str, Any]) -> dict[str, Any]:
     ({"cdiVersion": None}, "cdiVersion: missing"),
     ({"cdiVersion": "2.0.0"}, 'cdiVersion: "2.0.0" is not allowed'),
     ({"cdiVersion": "0.5.0"}, "cdiVersion: 0.5.0 is too old for annotations; 0.6.0 is needed"),
+    (
+        {"cdiVersion": "0.5.0", "annotations": None, "kind": "vendor.com/g.pu"},
+        "0.5.0 is too old for a dot in the kind's name; 0.6.0 is needed",
+    ),
     ({"cdiVersion": "0.4.0", "annotations": None}, "0.4.0 is too old for hostPath; 0.5.0 is needed"),
     ({"containerEdits.additionalGids": [44]}, "0.6.0 is too old for additionalGids; 0.7.0 is needed"),
     ({"kind": "gpu"}, 'kind: "gpu" is not allowed'),

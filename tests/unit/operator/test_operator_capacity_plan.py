@@ -112,6 +112,9 @@ def test_a_name_that_is_somebody_elses_is_refused_and_without_entries_ours_is_to
     found = plan(CapacityEntry(name=GPU, per_node=9), by_dra, node({}))
     assert not found.values, "or pods would take it from DRA"
     assert f"{GPU} is served by DRA on this node" in found.message
+    served = record(*TWO, resources=[resource(2, 2)])
+    found = plan_capacity([CapacityEntry(name=GPU, per_node=9), SUM], served, node(), ours=frozenset(), requested={})
+    assert (dict(found.values), found.status) == ({MEMORY: 2 * ONE}, "False"), "the others are there"
     assert plan(SUM, record(*TWO), node({MEMORY: 5})).reason == "Conflict"
     assert plan(SUM, record(*TWO), node({MEMORY: 0})).values == {MEMORY: 2 * ONE}
     found = plan(SUM, record(*TWO), node({MEMORY: 5}), ours=frozenset({MEMORY}))
