@@ -742,6 +742,8 @@ def test_words_and_names_that_are_not_understood_are_reported_with_what_would_be
     assert node.wait().world.confirm_problems == reported, "until the annotation is another"
     assert node.given(seen=seen({})).wait().world.confirm_problems == ()
     node = Node(*TWO_GPUS).line().line(gpu(0))
+    node.given(seen=seen({}, confirm=f"GPU-9=removed@{CONFIRMED},{gpu_id(0)}=recovered@{CONFIRMED}")).wait()
+    assert node.last.confirmed == (f"{gpu_id(0)}=recovered@{CONFIRMED}",), "beside a wrong one"
     node.given(seen=seen({}, confirm=f"gpu-1=removed@{CONFIRMED}")).wait()
     assert list(node.world.confirm_problems) == [f"gpu-1: give its id, {gpu_id(1)}"]
     assert node.counts == {GPU: (2, 1)}

@@ -5,12 +5,14 @@ test_operator_fleet.py has the stories, and the gate that writes the record.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
+from nodedevices_operator.desired import pools
 from nodedevices_operator.desired.fleet import (
     CLOSED,
     EVICT,
@@ -42,6 +44,7 @@ from nodedevices_operator.desired.fleet import (
     why_stopped,
 )
 from support.cases import cases
+from support.opfacts import policy
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WORD = "actions=resumed@2026-11-21T12:00:30Z"
@@ -461,3 +464,11 @@ def test_a_rehearsal_answers_as_if_the_policy_were_enforced_in_the_place_of_othe
     held = tried(stopped(Fleet(), "c", "why", NOW), wide, its)[action("n00")]
     assert held.stopped
     assert held.reason.startswith("actions are stopped since")
+
+
+def test_of_several_records_that_policies_name_one_is_said_and_always_the_same() -> None:
+    named = [
+        dataclasses.replace(policy(name), actions_record=f"{name}/actions") for name in ("ours", "theirs", "others")
+    ]
+    for order in (named, named[::-1]):
+        assert pools.claims(order, "ours/actions") == Claims(elsewhere="others/actions")
