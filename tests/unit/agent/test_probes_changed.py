@@ -145,6 +145,7 @@ def test_a_pool_that_could_not_be_reached_leaves_with_its_probe() -> None:
     pools = "pools=/opt/pools"
     node = Node(said("nvml", pools)).line("nvml", gpu(0)).line("pools", pool)
     assert node.states["pool:a"] == ("Unhealthy", "ControllerUnreachable")
+    assert node.world.verdicts["pool:a"].recovery_action == "Inspect"
     node.uses(said("nvml")).wait(PROVEN_SECONDS + 5, nvml=(gpu(0),))
     assert (node.devices, node.problems) == ([gpu_id(0)], [])
     held = Node(said("nvml", pools)).line("nvml", gpu(0)).line("pools", pool).held("remote.nodedevices.io/a", "pool:a")

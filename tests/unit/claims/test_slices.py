@@ -231,6 +231,33 @@ def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
     assert len(described.problems) == 3 + sum(f"extra{number:02}" in named for number in range(30))
 
 
+def test_what_is_known_of_a_device_is_called_in_a_slice_as_in_nodedevices() -> None:
+    words = ("brand", "architecture", "firmware", "pci_bus_id", "pcie_root")
+    fact = gpu(
+        0,
+        minor=7,
+        numa_node=1,
+        brand="brand-1",
+        architecture="architecture-1",
+        firmware="firmware-1",
+        pci_bus_id="pci_bus_id-1",
+        pcie_root="pcie_root-1",
+    )
+    [device] = published(fact).devices
+    said = {key: value for key, value in device["attributes"].items() if f"{value.get('string')}"[:-2] in words}
+    assert said == {
+        "brand": {"string": "brand-1"},
+        "architecture": {"string": "architecture-1"},
+        "firmware": {"string": "firmware-1"},
+        "resource.kubernetes.io/pciBusID": {"string": "pci_bus_id-1"},
+        "resource.kubernetes.io/pcieRoot": {"string": "pcie_root-1"},
+    }
+    assert (device["attributes"]["minor"], device["attributes"]["resource.kubernetes.io/numaNode"]) == (
+        {"int": 7},
+        {"int": 1},
+    )
+
+
 def test_devices_stored_without_their_taint_are_named_and_those_in_no_list_are_in_no_slice() -> None:
     sent = {"devices": [tainted(devices(1)[0]), *devices(3)[1:]]}
     kept = {"devices": [{**sent["devices"][0], "taints": []}, *sent["devices"][1:]]}

@@ -160,6 +160,15 @@ def test_a_report_of_an_agent_before_partitions_were_entries_is_one_of_whole_dev
     assert (whole.id, whole.health.reason, [each.pod for each in whole.holders]) == ("GPU-0", "Xid79", ["trainer"])
 
 
+def test_devices_that_are_as_they_were_are_the_same_objects_and_no_others() -> None:
+    before = node_devices_record(node_devices(device(0), device(1), device(2)))
+    after = node_devices_record(node_devices(device(0), device(1, "Unhealthy", "Xid79"), device(2)), before)
+    assert [now is was for now, was in zip(after.devices, before.devices, strict=True)] == [True, False, True]
+    assert after == node_devices_record(node_devices(device(0), device(1, "Unhealthy", "Xid79"), device(2)))
+    moved = node_devices_record(node_devices(device(2), device(0)), after)
+    assert [now is was for now, was in zip(moved.devices, after.devices[2::-2], strict=True)] == [True, True]
+
+
 def test_equal_configurations_of_nodes_are_kept_once_and_go_with_the_last_of_them() -> None:
     def configured(name: str, seconds: int) -> NodeDevicesRecord:
         """As a watch event has it: an object of its own."""

@@ -120,6 +120,14 @@ def ours(values: Mapping[str, str], **more: str) -> NodeRecord:
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
+def test_one_gpu_that_can_be_cut_makes_a_node_capable_of_mig() -> None:
+    whole = gpu(1)
+    whole["attributes"]["extra"]["migCapable"] = {"bool": False}
+    for devices in ((gpu(0), whole), (whole, gpu(0))):
+        assert mig("none", *devices)["nvidia.com/mig.capable"] == "true"
+    assert mig("none", whole)["nvidia.com/mig.capable"] == "false"
+
+
 def test_eight_gpus_have_their_labels_and_a_node_without_devices_none() -> None:
     assert feature_labels(eight(offer("nvidia.com/gpu", 8))) == WHOLE
     assert feature_labels(record(resources=[], **NODE)) == {}
