@@ -149,13 +149,7 @@ class Agent:
             keep=self._parts.keep,
             spare=spare,
         )
-        self._metrics = AgentMetrics(
-            facts=lambda: self._reporter.facts,
-            probes=lambda: {name: source.counters for name, source in self._probes.sources.items()},
-            dra=lambda: self._dra.counters,
-            parts=self._parts,
-            telemetry=local.telemetry,
-        )
+        self._metrics = self._metrics_of_parts()
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set, local=local)
         self._cores = CoreBook()
         self._pods = PodWatch(pods, local.node_name, on_change=self._on_pods)
@@ -183,6 +177,15 @@ class Agent:
         )
         self._reporter = Reporter(self._publisher, started=self._started)
         self._readiness = self._readiness_of_parts()
+
+    def _metrics_of_parts(self) -> AgentMetrics:
+        return AgentMetrics(
+            facts=lambda: self._reporter.facts,
+            probes=lambda: {name: source.counters for name, source in self._probes.sources.items()},
+            dra=lambda: self._dra.counters,
+            parts=self._parts,
+            telemetry=self._local.telemetry,
+        )
 
     def _machine(self) -> Machine:
         if not self._local.probe_server:
