@@ -145,7 +145,7 @@ part-slow: $(VENV)/.stamp cluster-tools
 part-examples: $(VENV)/.stamp
 	$(call say,tests: every example of each property)
 	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/unit tests/programs tests/agent -m hypothesis -n 2 --durations=10
-	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/conformance/kubelet tests/integration/test_operator_crashes.py
+	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/conformance/kubelet tests/integration/test_operator_crashes.py tests/integration/test_resource_slices.py
 part-chaos: SECONDS = 300
 part-chaos: chaos
 part-soak: HOURS = 0.1
