@@ -134,7 +134,7 @@ NOT_STOPPED: Final = "NotStopped"
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
 POD_DEVICE_HEALTHY: Final = "nodedevices.io/DeviceHealthy"  # on pods
 NODE_READY: Final = "nodedevices.io/Ready"  # on Nodes
-POD_DEVICE_IDLE: Final = "nodedevices.io/DeviceIdle"  # on pods, where a policy has idle.podCondition
+POD_DEVICE_IDLE: Final = "nodedevices.io/DeviceIdle"  # on pods, where a policy has idle.afterSeconds
 IN_USE: Final = "InUse"  # its reason when it is False
 NODE_DEVICES_HEALTHY: Final = "nodedevices.io/DevicesHealthy"  # on Nodes
 XID_CRITICAL_ERROR: Final = "XidCriticalError"  # on Nodes, where a policy asks for it; Google's device plugin's
