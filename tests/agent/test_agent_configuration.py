@@ -120,7 +120,7 @@ async def test_without_podresources_devices_are_served_and_changes_wait(
     agent: AgentProcess, kubelet: StandInKubelet, config_file: Path
 ) -> None:
     kubelet.pod_resources_error = (grpc.StatusCode.UNAVAILABLE, "not today")
-    await agent.until(lambda: agent.lines("pod resources")[-1]["state"] == "PodResourcesUnavailable")
+    await agent.until(lambda: [it["state"] for it in agent.lines("pod resources")][-1:] == ["PodResourcesUnavailable"])
     write(config_file, SIXTEEN)
     await agent.until(lambda: "WaitingForHolders" in conditions(agent))
     assert len((await kubelet.allocate(GPU, 1)).ids) == 1

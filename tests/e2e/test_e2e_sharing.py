@@ -109,7 +109,7 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
     rig.kubectl.delete("pod", "client", "next", namespace=NAMESPACE)
     rig.drop_policy("mps")
     rig.until("the GPUs are whole again", lambda: len(rig.ids(rig.b)) == 4)
-    rig.until("the daemon has ended", lambda: in_runner(rig, "cat", LOG).splitlines()[-1] == "quit")
+    rig.until("the daemon has ended", lambda: in_runner(rig, "cat", LOG).splitlines()[-1:] == ["quit"])
 
     def modes() -> set[str]:
         return {line.split()[-1] for line in in_runner(rig, "cat", f"{PROGRAMS}/nvidia-smi.log").splitlines()[-4:]}
