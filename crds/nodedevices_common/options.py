@@ -27,7 +27,6 @@ TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA'
 FALSE = frozenset({"false", "0", "f"})
 # NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
 SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
-MOST_DIGITS = 9  # of a number, zeros in front of it included
 _ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 
 
@@ -146,17 +145,6 @@ def setting(
     `name`. `read` makes the field's value of the text that was given, and raises ValueError with what would be right;
     without it the field has just what was given."""
     return field(metadata={"option": (name, help_text, default, details), "read": read})
-
-
-def seconds_from(least: int, most: int) -> Callable[[str], float]:
-    """Return a reader of whole seconds within these bounds, for `setting`."""
-
-    def read(text: str) -> float:
-        if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS and least <= int(text) <= most):
-            raise ValueError(f"{show(text)} is not a whole number of seconds from {least} to {most}")
-        return float(text)
-
-    return read
 
 
 def options_of(record: type) -> tuple[Option, ...]:
