@@ -144,8 +144,8 @@ part-slow: $(VENV)/.stamp cluster-tools
 	@$(RUN)/python -m pytest -m "long and not e2e" -n 2 --dist loadscope --durations=10
 part-examples: $(VENV)/.stamp
 	$(call say,tests: every example of each property)
-	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/unit tests/programs tests/agent -m hypothesis -n 2 --durations=10
-	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/conformance/kubelet tests/integration/test_operator_crashes.py tests/integration/test_resource_slices.py
+	@FUZZ_EXAMPLES=full $(RUN)/python -m pytest tests/unit tests/programs tests/agent -m hypothesis -n 2 --durations=10
+	@FUZZ_EXAMPLES=full $(RUN)/python -m pytest tests/conformance/kubelet tests/integration/test_operator_crashes.py tests/integration/test_resource_slices.py
 part-chaos: SECONDS = 300
 part-chaos: chaos
 part-soak: HOURS = 0.1

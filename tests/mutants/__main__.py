@@ -238,7 +238,7 @@ def named(mutant: Mutant) -> str:
 
 
 def main() -> int:
-    os.environ["NODEDEVICES_EXAMPLES"] = "full"
+    os.environ["FUZZ_EXAMPLES"] = "full"
     seed = int(os.environ.get("SEED") or random.randrange(10**6))
     modules = os.environ.get("MODULES", "").replace(",", " ").split() or PURE
     jobs = int(os.environ.get("JOBS") or os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""How many examples a property test draws: a share of them in `make test`, all of them where `NODEDEVICES_EXAMPLES` is
+"""How many examples a property test draws: a share of them in `make test`, all of them where `FUZZ_EXAMPLES` is
 `full`, and `FUZZ_TIMES` as many in `make fuzz`. The tests say how many all of them are."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 TIMES = int(os.environ.get("FUZZ_TIMES") or 1)
-FULL = "FUZZ_TIMES" in os.environ or os.environ.get("NODEDEVICES_EXAMPLES") == "full"
+FULL = "FUZZ_TIMES" in os.environ or os.environ.get("FUZZ_EXAMPLES") == "full"
 LEAST = 5
 
 
