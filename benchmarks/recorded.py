@@ -167,6 +167,7 @@ class Server:
         app.router.add_post("/bench/stream", self._stream)
         app.router.add_get("/bench/refused", self._tell_refused)
         app.router.add_get("/{path:.*}", self._get)
+        app.router.add_post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review)
         app.router.add_route("*", "/{path:.*}", self._refuse)
         return app
 
@@ -195,6 +196,10 @@ class Server:
         for queue in collection.watchers:
             await queue.join()
         return web.json_response({})
+
+    async def _review(self, _: web.Request) -> web.Response:
+        """A question, and no write: whether there is a right to DeviceClasses."""
+        return web.json_response({"status": {"allowed": False}}, status=201)
 
     async def _tell_refused(self, _: web.Request) -> web.Response:
         return web.json_response(dict(self._refused))

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1500, metho
 AGENT = "nodedevices-agent"
 NODE_HEALTHY = "nodedevices.io/DevicesHealthy"
 TOKEN_SECONDS = 600
-LEEWAY_SECONDS = 60  # an API server takes a token for so long after its end
+LEEWAY_SECONDS = 60 + 15  # an API server takes a token for 60 s after its end, and believes its own answer for 10 s
 KUBELETS_SECONDS = 300  # from a plugin's end until a kubelet forgets its resources
 
 

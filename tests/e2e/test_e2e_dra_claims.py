@@ -123,8 +123,8 @@ def test_an_administrator_sees_the_device_of_another_and_no_claim_brings_paramet
     opaque = {"driver": "nodedevices.io", "parameters": {"sharing": "timeSlicing"}}
     claim(dra, "opaque", SOME, config=[{"requests": ["some"], "opaque": opaque}])
     pod(dra, "opaque", "opaque", run=False)
-    [refusal] = dra.until("the kubelet says why", lambda: refusals(dra, "opaque"))
-    assert "DevicePolicy" in refusal
+    why = "DevicePolicy sets"  # an earlier try may have been before the API server let this kubelet read the claim
+    dra.until("the kubelet says why", lambda: any(why in refusal for refusal in refusals(dra, "opaque")))
 
 
 def test_a_fault_keeps_new_claims_away_is_shown_on_the_pod_and_goes_with_the_recovery(dra: RigCluster) -> None:

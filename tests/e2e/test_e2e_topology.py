@@ -77,6 +77,7 @@ def test_gpus_and_a_nic_of_one_pod_come_from_one_numa_node_and_a_pod_that_none_c
     rig.until("the kubelet lists them", lambda: {each: len(rig.ids(rig.b, each)) for each in COUNTS} == COUNTS)
     rig.until("the Node has them", lambda: {each: rig.node_count(rig.b, each) for each in COUNTS} == COUNTS)
     gpus = rig.ids(rig.b)
+    rig.until("NodeDevices has them", lambda: "nic-4" in {each["name"] for each in rig.devices(rig.b).values()})
     links = {each["name"]: each.get("links") for each in rig.devices(rig.b).values()}
     first = rig.device(rig.b, 0)["id"]
     assert links["nic-4"] == [{"kind": "PCIe", "to": first, "count": 1}], "the profile's NIC is on that GPU's root"
