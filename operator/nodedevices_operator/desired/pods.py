@@ -63,7 +63,7 @@ class Holding(Struct, frozen=True):
     @classmethod
     def of(cls, device: DeviceRecord, part: PartRecord | DeviceRecord, holder: HolderRecord) -> Self:
         """Return the holder of the device or of a part of it, as that is."""
-        return cls(holder, part.id, device.name, frozenset({part.id, device.name, *holder.ids}), part.health)
+        return cls(holder, part.id, device.name, _known_as(part, holder), part.health)
 
     @property
     def severity(self) -> int:
@@ -132,7 +132,7 @@ def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Ho
             holder=holder,
             device=_held(device, part),
             device_name=device.name,
-            ids=frozenset({part.id, device.name, *holder.ids}),
+            ids=_known_as(part, holder),
             health=part.health if own is None else own,
             device_health=None if own is None else part.health,
         )
@@ -144,6 +144,11 @@ def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Ho
     ]
     found.sort(key=lambda it: (-it.severity, it.holder.namespace, it.holder.pod, it.device, it.holder.container))
     return found
+
+
+def _known_as(part: DeviceRecord | PartRecord, holder: HolderRecord) -> frozenset[str]:
+    """Return the names by which a kubelet may show what the container holds. A claim's device has its slice's name."""
+    return frozenset({part.id, part.name, *holder.ids})
 
 
 def own_faults(record: NodeDevicesRecord) -> Iterator[tuple[str, HealthRecord]]:

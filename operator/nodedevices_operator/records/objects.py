@@ -72,6 +72,7 @@ class PartRecord:
 
     id: str
     health: HealthRecord
+    name: Interned = ""
     holders: tuple[HolderRecord, ...] = ()
     profile: PartitionProfile | None = None  # of a MIG device
     notices: tuple[NoticeRecord, ...] = ()

@@ -8,7 +8,8 @@ changed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
@@ -50,7 +51,7 @@ _WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DE
 
 
 def conditions(facts: NodeFacts, devices: tuple[api.Device, ...]) -> tuple[Condition, ...]:
-    """`devices`: as the same report shows them."""
+    """`devices`: as the same report shows them, with their partitions."""
     return (
         _ready(facts),
         _devices_healthy(facts, devices),
@@ -257,48 +258,49 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*parts, *_problems(facts)]))
 
 
-def _devices_healthy(facts: NodeFacts, devices: tuple[api.Device, ...]) -> Condition:
+def _devices_healthy(facts: NodeFacts, listed: tuple[api.Device, ...]) -> Condition:
     kind = names.DEVICES_HEALTHY
+    devices = [device for device in listed if device.parent is None]
     unhealthy = [device for device in devices if device.health.state == "Unhealthy"]
     unknown = [device for device in devices if device.health.state == "Unknown"]
     degraded = [device for device in devices if device.health.state == "Degraded"]
-    known = facts.world.holdings.state is HoldersState.SYNCED
+    pods: dict[str, set[str]] = {device.name: set() for device in devices}
+    for entry in listed:  # who holds a partition holds its device
+        pods[entry.parent or entry.name] |= {f"{holder.namespace}/{holder.pod}" for holder in entry.holders}
+    if facts.world.holdings.state is not HoldersState.SYNCED:
+        pods = {name: holding for name, holding in pods.items() if holding}  # of the others it is not known
     if unhealthy:
-        parts = _listed(sorted(unhealthy, key=badness), devices, holders_known=known)
-        also = f"; unknown: {_listed(unknown, devices)}" if unknown else ""
-        also += f"; degraded: {_listed(degraded, devices, holders_known=known)}" if degraded else ""
+        parts = _listed(sorted(unhealthy, key=badness), len(devices), pods)
+        also = f"; unknown: {_listed(unknown, len(devices))}" if unknown else ""
+        also += f"; degraded: {_listed(degraded, len(devices), pods)}" if degraded else ""
         return _condition(facts, kind, "False", names.DEVICE_FAULT, parts + also)
     if unknown:
-        parts = f"{_listed(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")
+        parts = f"{_listed(unknown, len(devices))}: {unknown[0].health.message}".rstrip(": ")
         return _condition(facts, kind, "Unknown", _UNKNOWN_FOR.get(unknown[0].health.reason, names.PROBE_SILENT), parts)
     if facts.inventory.line_time is None:
         return _condition(facts, kind, "Unknown", names.STARTING, "the probe has not reported yet")
     if degraded:
-        parts = _listed(degraded, devices, holders_known=known)
+        parts = _listed(degraded, len(devices), pods)
         return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {parts}")
     return _condition(facts, kind, "True", names.ALL_HEALTHY, "" if devices else "there are no devices")
 
 
-def _listed(at_fault: list[api.Device], devices: tuple[api.Device, ...], *, holders_known: bool = False) -> str:
+def _listed(at_fault: list[api.Device], count: int, pods: Mapping[str, Set[str]] = MappingProxyType({})) -> str:
     """`2 of 8: gpu-3 Xid79 (ResetBus; held by ml/train-0), gpu-5 EccUncorrectable (ResetDevice; not held)`"""
-    listed = listing(
-        f"{device.name} {device.health.reason}{_consequences(device, holders_known=holders_known)}"
-        for device in at_fault
-    )
-    return f"{len(at_fault)} of {len(devices)}: {listed}"
+    listed = listing(f"{device.name} {device.health.reason}{_consequences(device, pods)}" for device in at_fault)
+    return f"{len(at_fault)} of {count}: {listed}"
 
 
-def _consequences(device: api.Device, *, holders_known: bool) -> str:
-    """Return what would help, and which pods it affects; nothing for a device whose state is not known."""
+def _consequences(device: api.Device, pods: Mapping[str, Set[str]]) -> str:
+    """Return what would help, and which pods it affects (`pods` by device, where that is known); nothing for a device
+    whose state is not known."""
     health = device.health
     if health.state == "Unknown":
         return ""
     parts = [health.recovery_action] if health.recovery_action not in {None, "", "None"} else []
-    pods = sorted({f"{holder.namespace}/{holder.pod}" for holder in device.holders})
-    if pods:
-        parts.append(f"held by {some(pods, HOLDERS_NAMED)}")
-    elif holders_known:
-        parts.append("not held")
+    if device.name in pods:
+        holding = sorted(pods[device.name])
+        parts.append(f"held by {some(holding, HOLDERS_NAMED)}" if holding else "not held")
     return f" ({'; '.join(filter(None, parts))})" if parts else ""
 
 

@@ -98,7 +98,7 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
         most_seen=left_out.all(
             "most seen", _most_seen, ((entry.product_name, entry) for entry in state.most_seen or ())
         ),
-        conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(left_out.said))), whole),
+        conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(left_out.said))), devices),
     )
 
 

@@ -261,6 +261,14 @@ def test_devices_healthy_says_what_is_wrong_what_would_help_and_whom_it_hits(hol
     assert condition(made, "DevicesHealthy") == ("False", "DeviceFault", expected)
 
 
+def test_whom_a_fault_of_a_cut_gpu_hits_are_the_holders_of_its_partitions() -> None:
+    cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
+    parts = holding(holder(mig_id(0, 0)), holder(mig_id(0, 1), pod="train-1"))
+    made = facts(inventory=inventory_of(cut, gpu(1)), verdicts=healthy(gpu(1)) | {gpu_id(0): bad()}, holdings=parts)
+    expected = "1 of 2: gpu-0 Xid79 (RebootNode; held by ml/train-0, ml/train-1)"
+    assert condition(made, "DevicesHealthy") == ("False", "DeviceFault", expected)
+
+
 def test_an_undecided_gpu_counts_as_degraded_and_several_models_are_mixed() -> None:
     undecided = dataclasses.replace(bad("Correlating", HealthState.DEGRADED, recovery_action="None"), offered=False)
     made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): undecided})

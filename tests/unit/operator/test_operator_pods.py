@@ -135,6 +135,17 @@ def test_a_claims_device_is_known_by_its_name_or_its_cdi_name_where_that_says_wh
     assert pods.match_holder(seen, concern(resource=None, claim="gpus"), SCOPE) is answer
 
 
+@cases(("number", "answer"), (0, HolderMatch.YES), (1, HolderMatch.NO))
+def test_a_claims_partition_is_known_by_its_own_name_and_not_by_its_devices(number: int, answer: HolderMatch) -> None:
+    held = holder("trainer", resource=None, claim="gpus")
+    part = {"id": "0000:37:00.0-xcp-0", "name": "gpu-4-cpxnps4-0", "profile": "cpx-nps4", "holders": [held]}
+    [holding] = pods.holdings(record(device(4, "Unhealthy", "EccUncorrectable", partitions=[part])))
+    status = allocated(f"nodedevices.io/n1/gpu-4-cpxnps4-{number}", "claim:one") | LATER
+    claims = [{"name": "one", "resourceClaimName": "gpus"}]
+    seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=status)
+    assert pods.match_holder(seen, holding, SCOPE) is answer
+
+
 def test_affected_pods_are_bounded() -> None:
     entries = [Affected("ml", f"pod-{index}", f"uid-{index}", "GPU-0", "Xid79", SINCE) for index in range(400)]
     kept = pods.bounded([entries[0], *entries])
