@@ -130,7 +130,8 @@ class SlicePublisher:
 
     def _not_watched(self, error: ApiError) -> None:
         self.refused = error.status in (403, 404)
-        self._settle(str(error))
+        if not error.expired:
+            self._settle(str(error))
 
     def _seen(self, news: ListedItems[Stored] | ChangedItem[Stored]) -> None:
         self.refused = False

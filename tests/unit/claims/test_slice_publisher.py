@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import pytest
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.model import DRA_DRIVER
 from nodedevices_plugin.status.slices import SETTLING_SECONDS, SlicePublisher
@@ -107,6 +108,15 @@ async def test_a_refusal_is_a_problem_that_ends_by_itself() -> None:
         publisher.want([device("gpu-0"), device("gpu-1")])
         await settled()
         assert (publisher.problem, set(api.devices)) == ("", {"gpu-0", "gpu-1"})
+
+
+@pytest.mark.parametrize(("status", "said"), [(410, ""), (500, "the watch ended")])
+async def test_a_watch_that_is_too_old_to_go_on_from_is_begun_anew_and_is_no_problem(status: int, said: str) -> None:
+    api = FakeDraStore()
+    api.problem = ApiError("the watch ended", status=status)
+    async with publishing(api) as publisher:
+        await settled()
+        assert (publisher.problem, publisher.listed) == (said, False)
 
 
 async def test_another_writers_change_is_set_right_and_a_conflict_is_tried_again_with_what_is_there() -> None:
