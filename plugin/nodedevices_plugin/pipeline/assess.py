@@ -164,7 +164,7 @@ def assess(
     new_events = (WaitingEvent(event=event, boot_id=probes[probed.source].boot_id) for event in probed.events)
     pending = (*of_this_boot(world.state.waiting, probes), *new_events)
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
-    used = in_use(inventory, world.plan, (start.active, requested.effective))
+    used = in_use(inventory, world.plan, (start.active, requested.effective), holding)
     removals = start.confirmed & _gone(probes, probe_set)
     cordons = _cordons(start)
     cordons_now = tuple(cordon for cordon in cordons if cordon.holds(now))

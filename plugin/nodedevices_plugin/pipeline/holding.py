@@ -1,8 +1,8 @@
 """Which ids are held, or may be, before this step's line: by the kubelet's List, by Allocates that no List has shown
 yet, and by whom only the kubelet's checkpoint knows.
 
-And which devices are in a resource: in one that is offered, or that a configuration names. A condition of a device that
-is in no resource may be no fault of the node (vendors.faults.FaultCondition.unused). A requested configuration counts
+And which devices are in use: held, or in a resource that is offered, or that a configuration names. A condition of any
+other device may be no fault of the node (vendors.faults.FaultCondition.unused). A requested configuration counts
 beside the one in effect, so that a NIC without a link is not offered in the step that names it. One that is not
 possible with these devices offers nothing, and does not count: a mistake in a policy is no fault of the devices.
 """
@@ -81,9 +81,10 @@ def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[Rece
 
 
 def in_use(
-    inventory: Inventory, plan: Plan | None, configurations: Iterable[Effective | None]
+    inventory: Inventory, plan: Plan | None, configurations: Iterable[Effective | None], holding: Holding
 ) -> Callable[[str], bool]:
-    """Return a function that tells by a device's id whether it is in a resource. `plan`: the one in effect."""
+    """Return a function that tells by a device's id whether it is held or in a resource. `plan`: the one in effect. A
+    claim may hold what no resource has any more."""
 
     @cache
     def found() -> frozenset[str]:
@@ -92,6 +93,8 @@ def in_use(
             for resource in (plan.resources if plan is not None else ())
             for schedulable in (*resource.ids, *resource.retained)
         }
+        if holding.held is not None:
+            ids |= holding.given
         for effective in configurations:
             if effective is not None:
                 named, misfit = fitting(inventory, partial(named_units, settings=plan_settings(effective)))

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from nodedevices_api.sections import HealthRule
+from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
+from nodedevices_plugin.claims.request import Result
 from nodedevices_plugin.health.events import logged_events
 from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.rules import HealthRules
@@ -109,6 +111,16 @@ def test_an_event_without_a_device_is_under_no_rule_about_devices_and_notices_go
 # --- on a node -------------------------------------------------------------------------------------------------------
 def every(match: dict[str, Any], state: str = "Ignored") -> dict[str, Any]:
     return {"health": {"rules": [{"reasons": ["*"], "state": state, "match": match}]}}
+
+
+def test_a_port_without_a_link_is_at_fault_while_a_claim_has_it_though_no_resource_has_it_any_more() -> None:
+    result = Result(request="nic", device="nic-0")
+    own = Prepared(result=result, part_id=port(0), resource="example.com/nic")
+    record = Record(uid="u", namespace="ml", name="train", prepared=(own,))
+    node = Node(gpu(0), hca(0, conditions=(LINK_DOWN,))).now().given(dra=DraFacts(records={"u": record})).line()
+    assert node.states[port(0)] == ("Unhealthy", "LinkDown")
+    node.given(dra=DraFacts()).line()
+    assert node.states[port(0)] == ("Degraded", "LinkDown")
 
 
 def test_a_changed_policy_applies_at_once_and_to_what_came_before() -> None:
