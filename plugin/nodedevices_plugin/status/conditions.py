@@ -264,8 +264,8 @@ def _devices_healthy(facts: NodeFacts, listed: tuple[api.Device, ...]) -> Condit
     unhealthy = [device for device in devices if device.health.state == "Unhealthy"]
     unknown = [device for device in devices if device.health.state == "Unknown"]
     degraded = [device for device in devices if device.health.state == "Degraded"]
-    pods: dict[str, set[str]] = {device.name: set() for device in devices}
-    for entry in listed:  # who holds a partition holds its device
+    pods: dict[str, set[str]] = defaultdict(set)
+    for entry in listed:  # who holds a partition holds its device, which may be left out here
         pods[entry.parent or entry.name] |= {f"{holder.namespace}/{holder.pod}" for holder in entry.holders}
     if facts.world.holdings.state is not HoldersState.SYNCED:
         pods = {name: holding for name, holding in pods.items() if holding}  # of the others it is not known
