@@ -66,10 +66,19 @@ class Soak(Run):
                 self.check()
                 self.read_logs()
                 for name, value in self.sample().items():
-                    self.series[name].append(value)
+                    self.series[self.as_configured(name)].append(value)
             self._wait(step.pause_seconds)
         self.number += 1
         self.plan_and_do(Settle())
+
+    def as_configured(self, name: str) -> str:
+        """The series' name, with the configurations by which an agent and its probes have more processes or sockets:
+        only what is alike is compared."""
+        part, node, unit = name.split(" ")
+        chosen = {} if part == "operator" else self.plan.nodes[node].chosen
+        return " ".join(
+            (part, node, *(chosen[section] for section in ("discovery", "serving") if section in chosen), unit)
+        )
 
     def sample(self) -> dict[str, float]:
         """What every process of ours has just now, by part and node."""
