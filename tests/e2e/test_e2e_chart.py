@@ -115,6 +115,9 @@ def levels(cluster: Cluster) -> set[str]:
     return {one.partition("=")[2] for one in given if one.startswith("--log-level=")}
 
 
+SHARES = "nodedevices.io/gpu-memory"  # of another test: a kubelet keeps it for five minutes
+
+
 def ours_on_nodes(cluster: Cluster) -> set[str]:
     """Keys that only our operator writes; a capacity of 0 may be the kubelet's, of another test."""
     found: set[str] = set()
@@ -122,7 +125,7 @@ def ours_on_nodes(cluster: Cluster) -> set[str]:
         node = cluster.node(name)
         found |= {one["type"] for one in node["status"]["conditions"]}
         found |= {key for key, amount in node["status"]["capacity"].items() if amount != "0"}
-    return {one for one in found if one.startswith("nodedevices.io/") or one == "XidCriticalError"}
+    return {one for one in found - {SHARES} if one.startswith("nodedevices.io/") or one == "XidCriticalError"}
 
 
 def parts(cluster: Cluster) -> list[str]:
