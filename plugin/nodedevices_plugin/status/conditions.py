@@ -37,6 +37,7 @@ from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.mps import RESTARTED
+from nodedevices_plugin.status.devices import physical
 from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, ProbeFacts, whole_second
 
 HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
@@ -260,15 +261,11 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
 
 def _devices_healthy(facts: NodeFacts, listed: tuple[api.Device, ...]) -> Condition:
     kind = names.DEVICES_HEALTHY
-    devices = [device for device in listed if device.parent is None]
+    devices = physical(listed)
     unhealthy = [device for device in devices if device.health.state == "Unhealthy"]
     unknown = [device for device in devices if device.health.state == "Unknown"]
     degraded = [device for device in devices if device.health.state == "Degraded"]
-    pods: dict[str, set[str]] = defaultdict(set)
-    for entry in listed:  # who holds a partition holds its device, which may be left out here
-        pods[entry.parent or entry.name] |= {f"{holder.namespace}/{holder.pod}" for holder in entry.holders}
-    if facts.world.holdings.state is not HoldersState.SYNCED:
-        pods = {name: holding for name, holding in pods.items() if holding}  # of the others it is not known
+    pods = _pods(facts, listed) if unhealthy or degraded else {}
     if unhealthy:
         parts = _listed(sorted(unhealthy, key=badness), len(devices), pods)
         also = f"; unknown: {_listed(unknown, len(devices))}" if unknown else ""
@@ -283,6 +280,17 @@ def _devices_healthy(facts: NodeFacts, listed: tuple[api.Device, ...]) -> Condit
         parts = _listed(degraded, len(devices), pods)
         return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {parts}")
     return _condition(facts, kind, "True", names.ALL_HEALTHY, "" if devices else "there are no devices")
+
+
+def _pods(facts: NodeFacts, listed: tuple[api.Device, ...]) -> dict[str, set[str]]:
+    """Return the pods that hold each device or a partition of it, by the device's name; where it is not known whether
+    a pod holds it, it is not there."""
+    pods: dict[str, set[str]] = defaultdict(set)
+    for entry in listed:  # a partition's device may be left out of them
+        pods[entry.parent or entry.name] |= {f"{holder.namespace}/{holder.pod}" for holder in entry.holders}
+    if facts.world.holdings.state is HoldersState.SYNCED:
+        return pods
+    return {name: holding for name, holding in pods.items() if holding}
 
 
 def _listed(at_fault: list[api.Device], count: int, pods: Mapping[str, Set[str]] = MappingProxyType({})) -> str:
