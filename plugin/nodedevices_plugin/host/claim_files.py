@@ -52,6 +52,8 @@ class ClaimFiles:
         for path in paths:
             content = _read(path)
             try:
+                if len(content) > MAX_BYTES:
+                    raise RecordError(f"more than {MAX_BYTES} bytes")
                 found[path.stem] = decode(content, uid=path.stem)
             except RecordError as error:
                 if record := salvaged(content, uid=path.stem, why=str(error)):
@@ -96,10 +98,10 @@ class ClaimFiles:
 
 
 def _read(path: Path) -> bytes:
-    """Return the file, of which what is longer than a record can be has no end."""
+    """Return the file, or as much of it as shows that it is larger than a record can be."""
     try:
         with path.open("rb") as file:
-            return file.read(MAX_BYTES)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:  # of the disk, and not of this record
         raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
 

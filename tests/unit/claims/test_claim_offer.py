@@ -18,7 +18,7 @@ from nodedevices_plugin.claims.cdi_file import specification
 from nodedevices_plugin.claims.decide import Prepare
 from nodedevices_plugin.claims.records import Record, RecordError, with_names_of_claims
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
-from nodedevices_plugin.host.claim_files import ClaimFiles
+from nodedevices_plugin.host.claim_files import MAX_BYTES, ClaimFiles
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     AllocationError,
@@ -251,6 +251,15 @@ def test_an_agent_that_was_killed_at_any_moment_reads_what_it_had_written(node: 
         else:
             assert found == {}
             assert f"set aside as {path.name}.unreadable" in cut.problem
+
+
+def test_a_record_that_is_too_large_is_damaged_whatever_is_in_it(node: Node, tmp_path: Path) -> None:
+    node.prepare("train", "board-0")
+    [path] = (tmp_path / "claims").iterdir()
+    path.write_bytes(path.read_bytes() + b"\n" * MAX_BYTES)
+    [record] = node.files.read().values()
+    assert f"more than {MAX_BYTES} bytes" in record.problem
+    assert record.held == {"ACME-0"}
 
 
 def test_what_a_damaged_record_still_names_stays_its_claims_until_the_pod_has_ended(node: Node, tmp_path: Path) -> None:
