@@ -31,6 +31,7 @@ SAMPLE_SECONDS = 10.0
 STORM_SECONDS = 2.0
 PORTS = {"agent": 9735, "operator": 9736}
 QUEUES = ("nodedevices_operator_queue_depth", "nodedevices_internal_errors_total")
+COUNTED = frozenset({"queued", "errors"})
 BOUNDS = {
     "MiB": Bound(3, 0.05),
     "files": Bound(3),
@@ -73,9 +74,9 @@ class Soak(Run):
 
     def as_configured(self, name: str) -> str:
         """The series' name, with the configurations by which an agent and its probes have more processes or sockets:
-        only what is alike is compared."""
+        of these only what is alike is compared. What is to stay 0 is one series."""
         part, node, unit = name.split(" ")
-        chosen = {} if part == "operator" else self.plan.nodes[node].chosen
+        chosen = {} if part == "operator" or unit in COUNTED else self.plan.nodes[node].chosen
         return " ".join(
             (part, node, *(chosen[section] for section in ("discovery", "serving") if section in chosen), unit)
         )
