@@ -43,8 +43,8 @@ def parse(model: type[M], data: object, where: str = "", *, strategies: Sequence
         made = model.model_validate(data, by_alias=True, by_name=False, context=context)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(explain(error, model, where), _place(where, first["loc"])) from error
-    if nulls := [_place(where, loc) for loc in _nulls(made)]:
+        raise InputError(explain(error, model, where), place_at(where, first["loc"])) from error
+    if nulls := [place_at(where, loc) for loc in _nulls(made)]:
         lines = [f"{place}: null is not allowed; give it a value, or leave it out" for place in nulls[:MAX_PROBLEMS]]
         raise InputError(lines, nulls[0])
     return made
@@ -75,7 +75,7 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None, where:
 
 
 def _line(detail: ErrorDetails, model: type[BaseModel] | None, where: str) -> str:
-    place = _place(where, detail["loc"])
+    place = place_at(where, detail["loc"])
     kind = detail["type"]
     if kind == "extra_forbidden":
         text = _unknown_key(str(detail["loc"][-1]), _model_at(model, detail["loc"][:-1]))
@@ -83,8 +83,8 @@ def _line(detail: ErrorDetails, model: type[BaseModel] | None, where: str) -> st
         text = "missing; it must be given"
     elif kind in {"value_error", "assertion_error"}:
         text = str(detail.get("ctx", {}).get("error", detail["msg"]))
-    elif kind in _ADVICE:
-        text = f"{_value(detail['input'])} is not allowed; {_ADVICE[kind](detail.get('ctx', {}))}"
+    elif kind in ADVICE:
+        text = f"{_value(detail['input'])} is not allowed; {ADVICE[kind](detail.get('ctx', {}))}"
     else:
         text = f"{_value(detail['input'])}: {detail['msg']}"
     return f"{place}: {text}" if place else text
@@ -99,7 +99,8 @@ def _pattern(context: dict[str, Any]) -> str:
     return PATTERN_HINTS.get(pattern, f"it must match {pattern}")
 
 
-_ADVICE: dict[str, Callable[[dict[str, Any]], str]] = {
+# By pydantic's kind of an error: what would be right, from its context.
+ADVICE: dict[str, Callable[[dict[str, Any]], str]] = {
     "greater_than_equal": lambda context: f"give {context['ge']} or more",
     "less_than_equal": lambda context: f"give {context['le']} or less",
     "literal_error": _choose,
@@ -120,7 +121,8 @@ _ADVICE: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def _place(where: str, loc: tuple[int | str, ...]) -> str:
+def place_at(where: str, loc: tuple[int | str, ...]) -> str:
+    """Return pydantic's place of a value as a path, such as `devices[3].minor`."""
     place = where
     for part in loc:
         if isinstance(part, int):

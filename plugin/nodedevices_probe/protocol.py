@@ -17,7 +17,7 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -80,7 +80,29 @@ class Bounds:
         self.limits = limits
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        return {**handler(source), **self.limits}
+        schema = {**handler(source), **self.limits}
+        return _then(schema, lambda found: dict(sorted(found.items()))) if schema["type"] == "dict" else schema
+
+
+class InUtc:
+    """A time with its zone, which is read as one in UTC."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return _then(handler(source), _in_utc)
+
+
+def _in_utc(time: datetime) -> datetime:
+    if time.tzinfo is None:
+        raise ValueError("it names no time zone")
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("it is not a valid time") from None
+
+
+def _then(schema: dict[str, Any], made: Callable[[Any], Any]) -> dict[str, Any]:
+    return {"type": "function-after", "schema": schema, "function": {"type": "no-info", "function": made}}
 
 
 DeviceId = Annotated[str, Bounds(pattern=DEVICE_ID, max_length=MAX_DEVICE_ID)]
@@ -100,6 +122,7 @@ MAX_SMALL = 65535
 Small = Annotated[int, Bounds(ge=0, le=MAX_SMALL)]
 Xid = Annotated[int, Bounds(ge=0, le=INT32_MAX)]
 Counters = Annotated[dict[PlainWord, Count], Bounds(max_length=MAX_COUNTERS)]
+Time = Annotated[datetime, InUtc]
 Celsius = Annotated[int, Bounds(ge=-300, le=1000)]
 
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
@@ -329,7 +352,7 @@ class ProbeEvent(_AtAddress, _Wire):
     """
 
     sequence: Count  # rises by at least one within one probe instance
-    time: datetime
+    time: Time
     kind: Word  # xid | recovery-action | gpu-unavailable | dram-retirement | poison | mig-config | ecc-storm | ...
     device_id: DeviceId | None = None  # None: the driver did not say which
     pci_bus_id: Text = ""  # 0000:1b:00.0
@@ -355,7 +378,7 @@ class Snapshot(_Wire):
     probe_version: Text
     instance: DeviceId  # random per process start: sequence numbers belong to it
     sequence: Count  # of this line
-    time: datetime
+    time: Time
     boot_id: Text  # /proc/sys/kernel/random/boot_id
     driver: Driver
     machine: Machine = field(default_factory=Machine)

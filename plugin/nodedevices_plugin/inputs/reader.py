@@ -5,21 +5,17 @@ UTF-8 JSON, out of the bounds of `protocol`, ambiguous (two devices with one id)
 agent does not know are ignored, since a newer probe of the same protocol may say more.
 
 What a line may cost is bounded too, because the agent serves the kubelet while it reads: values are counted before they
-are parsed, a list's length is looked at before its elements, and the first error ends it. The checks are made once
-from the types and bounds in `protocol`. Nothing here does I/O; `probe_source` calls it on its own thread.
+are parsed. The types and bounds in `protocol` are checked by pydantic, of whose errors the first is told. Nothing here
+does I/O; `probe_source` calls it on its own thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from enum import StrEnum
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable
 
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, SEMANTIC_VERSION_PATTERN, WORD_PATTERN
+from nodedevices_api.errors import ADVICE, place_at
 from nodedevices_common.errors import InputError
 from nodedevices_common.quantity import QUANTITY_PATTERN
 from nodedevices_probe.protocol import (
@@ -34,15 +30,13 @@ from nodedevices_probe.protocol import (
     PROTOCOL,
     WORD,
     Attribute,
-    Bounds,
     DeviceFact,
     Snapshot,
-    camel,
 )
-from pydantic_core import from_json
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, from_json
 
 MAX_VALUES = 1 << 15  # of one line, keys aside; sixteen GPUs in seven parts each have some 3,000
-MAX_TIME_CHARACTERS = 64
 _SHOWN_CHARACTERS = 60
 _RIGHT_TEXT = {
     PLAIN_TEXT: "give text without control or invisible characters",
@@ -57,6 +51,7 @@ _RIGHT_TEXT = {
     SEMANTIC_VERSION_PATTERN: "give a semantic version such as 9.0.0",
     QUANTITY_PATTERN: "give a quantity such as 80Gi, or a number in quotes",
 }
+_RIGHT_TIME = "give a time in UTC, as in 2026-11-21T10:42:00Z"
 # What has its own field, or is said of a device in a ResourceSlice anyway.
 COMMON = frozenset(
     {
@@ -65,7 +60,7 @@ COMMON = frozenset(
     }
 )
 
-Check = Callable[[Any], Any]  # the value as a Snapshot has it; raises ProbeLineError with the place inside the value
+_SNAPSHOT = TypeAdapter(Snapshot)
 
 
 class ProbeLineError(InputError):
@@ -74,11 +69,6 @@ class ProbeLineError(InputError):
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"probe line: {place}: {problem}" if place else f"probe line: {problem}", place)
         self.problem = problem
-
-    def inside(self, outer: str) -> ProbeLineError:
-        """The same error, of a value that stands at `outer`."""
-        dot = "." if self.place and not self.place.startswith("[") else ""
-        return ProbeLineError(f"{outer}{dot}{self.place}", self.problem)
 
 
 def parse_line(raw: bytes) -> Snapshot:
@@ -95,163 +85,34 @@ def parse_line(raw: bytes) -> Snapshot:
     if isinstance(line, dict) and isinstance(line.get("protocol"), str) and line["protocol"] != PROTOCOL:
         found = _shown(line["protocol"])
         raise ProbeLineError("protocol", f"{found} is not supported by this agent; give {_shown(PROTOCOL)}")
-    snapshot: Snapshot = _SNAPSHOT(line)
+    try:
+        snapshot = _SNAPSHOT.validate_json(raw, strict=True)
+    except ValidationError as error:
+        raise _refused(error.errors(include_url=False)[0]) from None
     _check_whole(snapshot)
     return snapshot
 
 
-# --- values, one by one ----------------------------------------------------------------------------------------------
-def _check_of(hint: Any) -> Check:
-    """The check that a type of `protocol` stands for."""
-    if get_origin(hint) is Annotated:
-        inner, *notes = get_args(hint)
-        limits = {key: limit for note in notes if isinstance(note, Bounds) for key, limit in note.limits.items()}
-        return _bounded(inner, limits)
-    if get_origin(hint) in {Union, UnionType}:
-        [inner] = [argument for argument in get_args(hint) if argument is not NoneType]
-        check = _check_of(inner)
-        return lambda value: None if value is None else check(value)
-    if dataclasses.is_dataclass(hint):
-        return _object(hint)  # type: ignore[arg-type]  # a class, not an instance
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return _one_of(hint)
-    return {bool: _flag, datetime: _time}[hint]
+def _refused(detail: ErrorDetails) -> ProbeLineError:
+    """Return the error for what is wrong with one value: its place, the value, what would be right."""
+    loc, value, kind, context = detail["loc"], detail["input"], detail["type"], detail.get("ctx", {})
+    if kind == "missing":
+        problem = "is missing; every line needs it"
+    elif kind == "too_long":
+        problem = f"{len(value)} entries are too many; give at most {context['max_length']}"
+    elif kind == "string_pattern_mismatch":
+        problem = _not_allowed(value, _RIGHT_TEXT[context["pattern"]])
+    elif kind == "value_error":
+        problem = _not_allowed(value, f"{context['error']}; {_RIGHT_TIME}")
+    elif kind.startswith("datetime_"):
+        problem = _not_allowed(value, _RIGHT_TIME)
+    else:
+        problem = _not_allowed(value, ADVICE[kind](context) if kind in ADVICE else detail["msg"])
+    return ProbeLineError(place_at("", loc[:-2] if loc[-1:] == ("[key]",) else loc), problem)
 
 
-def _bounded(kind: Any, limits: dict[str, Any]) -> Check:
-    if kind is str:
-        return _text(limits["pattern"], limits.get("max_length", MAX_LINE_BYTES))
-    if kind is int:
-        return _integer(limits["ge"], limits["le"])
-    if get_origin(kind) is dict:
-        key, value = map(_check_of, get_args(kind))
-        return _map(key, value, limits["max_length"])
-    [inner, _] = get_args(kind)  # tuple[inner, ...]
-    return _list(_check_of(inner), limits["max_length"])
-
-
-def _text(pattern: str, longest: int) -> Check:
-    fits = re.compile(pattern).fullmatch
-
-    def check(value: Any) -> str:
-        if type(value) is not str:
-            raise _wrong(value, "give text")
-        if len(value) > longest:
-            raise _wrong(value, f"give at most {longest} characters")
-        if fits(value) is None:
-            raise _wrong(value, _RIGHT_TEXT[pattern])
-        return value
-
-    return check
-
-
-def _integer(low: int, high: int) -> Check:
-    def check(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise _wrong(value, f"give a whole number from {low} to {high}")
-        return value
-
-    return check
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise _wrong(value, "give true or false")
-    return value
-
-
-def _time(value: Any) -> datetime:
-    right = "give a time in UTC, as in 2026-11-21T10:42:00Z"
-    if type(value) is not str or len(value) > MAX_TIME_CHARACTERS:
-        raise _wrong(value, right)
-    try:
-        time = datetime.fromisoformat(value)
-        in_utc = time.astimezone(UTC)
-    except OverflowError:
-        raise _wrong(value, "it is not a valid time") from None
-    except ValueError:
-        raise _wrong(value, right) from None
-    if time.tzinfo is None:
-        raise _wrong(value, f"it names no time zone; {right}")
-    return in_utc
-
-
-def _one_of(kind: type[StrEnum]) -> Check:
-    known = {member.value: member for member in kind}
-
-    def check(value: Any) -> StrEnum:
-        if type(value) is not str or value not in known:
-            raise _wrong(value, f"give one of {', '.join(known)}")
-        return known[value]
-
-    return check
-
-
-def _list(inner: Check, longest: int) -> Check:
-    def check(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise _wrong(value, "give a list")
-        if len(value) > longest:
-            raise ProbeLineError("", f"{len(value)} entries are too many; give at most {longest}")
-        made = []
-        for number, each in enumerate(value):
-            try:
-                made.append(inner(each))
-            except ProbeLineError as error:
-                raise error.inside(f"[{number}]") from None
-        return tuple(made)
-
-    return check
-
-
-def _map(key: Check, inner: Check, longest: int) -> Check:
-    def check(value: Any) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise _wrong(value, "give an object")
-        if len(value) > longest:
-            raise ProbeLineError("", f"{len(value)} entries are too many; give at most {longest}")
-        made = {}
-        for name in sorted(value):
-            known = key(name)
-            try:
-                made[known] = inner(value[name])
-            except ProbeLineError as error:
-                raise error.inside(known) from None
-        return made
-
-    return check
-
-
-def _object(kind: type[Any]) -> Check:
-    hints = get_type_hints(kind, include_extras=True)
-    fields = [
-        (camel(field.name), field.name, _check_of(hints[field.name]), _is_required(field))
-        for field in dataclasses.fields(kind)
-    ]
-
-    def check(value: Any) -> Any:
-        if type(value) is not dict:
-            raise _wrong(value, "give an object")
-        made = {}
-        for key, name, inner, required in fields:
-            if key in value:
-                try:
-                    made[name] = inner(value[key])
-                except ProbeLineError as error:
-                    raise error.inside(key) from None
-            elif required:
-                raise ProbeLineError(key, "is missing; every line needs it")
-        return kind(**made)
-
-    return check
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _wrong(value: object, right: str) -> ProbeLineError:
-    return ProbeLineError("", f"{_shown(value)} is not allowed; {right}")
+def _not_allowed(value: object, right: str) -> str:
+    return f"{_shown(value)} is not allowed; {right}"
 
 
 def _shown(value: object) -> str:
@@ -260,9 +121,6 @@ def _shown(value: object) -> str:
         return "an object" if isinstance(value, dict) else "a list"
     shown = ascii(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
     return shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
-
-
-_SNAPSHOT = _check_of(Snapshot)
 
 
 # --- the line as a whole ---------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe import protocol
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_PARTITIONS, DeviceFact, Snapshot
-from pydantic import TypeAdapter
 from support import resourceslice
 from support.accepted_lines import LINES, published
 from support.cases import cases
@@ -33,7 +32,6 @@ from support.stepped_node import report_of
 from support.steps import step
 
 LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
-BY_PYDANTIC = TypeAdapter(Snapshot)
 
 
 def follow(*lines: Snapshot) -> tuple[Inventory, NodeDevicesStatus]:
@@ -117,23 +115,11 @@ def test_devices_that_would_be_called_the_same_have_names_of_their_own() -> None
     assert resourceslice.problems(slices(inventory)) == []
 
 
-@settings(max_examples=scaled(60, share=6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(LINES)
-def test_what_the_reader_reads_is_what_the_published_types_say(said: Snapshot) -> None:
-    raw = encode(said)
-    try:
-        read = parse_line(raw)
-    except ProbeLineError:
-        assume(False)
-        raise
-    assert BY_PYDANTIC.validate_json(raw, strict=True) == read
-
-
 @cases(
     ("fact", "complaint"),
     (gpu(0, type="gpu-x"), "devices[0].type: 'gpu-x' is not allowed; give 1 to 32 letters and digits"),
     (gpu(0, type="g" * 33), "devices[0].type: "),
-    (gpu(0, numa_node=1024), "devices[0].numaNode: 1024 is not allowed; give a whole number from 0 to 1023"),
+    (gpu(0, numa_node=1024), "devices[0].numaNode: 1024 is not allowed; give 1023 or less"),
     (gpu(0, readings=well(recovery_action="reset-gpu")), "devices[0].readings.recoveryAction: 'reset-gpu' is not"),
     (gpu(0, partitions=(partition(0, 0, profile="1g 10gb/x"),)), "devices[0].partitions[0].profile: '1g 10gb/x'"),
     (gpu(0, partitions=(partition(0, 0, profile=""),)), "devices[0].partitions[0].profile: '' is not allowed"),

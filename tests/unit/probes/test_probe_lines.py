@@ -148,7 +148,7 @@ def test_newer_keys_change_nothing_and_another_protocol_is_refused_by_name() -> 
         ("devices.0.partitions.0.capacity", {f"c{n}": "1" for n in range(17)}, "devices[0].partitions.capacity: 19"),
         ("devices.0.extra.speed", {"int": 1, "string": "1"}, "extra.speed: give exactly one of string, int, bool and"),
         ("devices.0.extra.speed", {}, "devices[0].extra.speed: give exactly one of string, int, bool and version"),
-        ("devices.0.extra.speed", 3, "devices[0].extra.speed: 3 is not allowed; give an object"),
+        ("devices.0.extra.speed", 3, "devices[0].extra.speed: 3 is not allowed; give keys and values"),
         ("devices.0.extra.shell", {"version": "1.2"}, "'1.2' is not allowed; give a semantic version such as 9.0.0"),
         ("devices.0.extra.vendor", {"string": "x"}, "devices[0].extra.vendor: has a field of its own"),
         ("devices.0.name", "GPU 3", "devices[0].name: 'GPU 3' is not allowed; give small letters, digits and hyphens"),
