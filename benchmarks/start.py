@@ -32,6 +32,7 @@ RUNS = 5
 EIGHT = ("--probe", "simulated", "--simulated", "h100 x 8")
 SETTLE_SECONDS = 3.0
 DEADLINE_SECONDS = 30.0
+RELEASED = Path(__file__).with_name("released")  # in the place of packages that only development has
 FLOOR = """
 import sys, time, grpc
 channel = grpc.insecure_channel("unix://" + sys.argv[1])
@@ -72,6 +73,11 @@ def children(pid: int) -> list[int]:
     return direct + [below for one in direct for below in children(one)]
 
 
+def as_released() -> dict[str, str]:
+    """The variables of a process that loads what a release does, and nothing of `requirements/dev.lock`."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(RELEASED), os.environ.get("PYTHONPATH"))))}
+
+
 @contextlib.asynccontextmanager
 async def server_of(folder: Path) -> AsyncIterator[tuple[Path, asyncio.subprocess.Process]]:
     """`nodedevices-probe serve`, listening, ended after the block."""
@@ -81,6 +87,7 @@ async def server_of(folder: Path) -> AsyncIterator[tuple[Path, asyncio.subproces
         *("serve", "--listen", f"unix:{path}", "--health-address", "off"),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
+        env=as_released(),
     )
     try:
         while not path.is_socket():  # noqa: ASYNC110
@@ -100,7 +107,8 @@ async def agent_of(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """`nodedevices-agent` with these devices (flags) and no API server, ended after the block. `more`: variables."""
     quiet = {"NODEDEVICES_HEALTH_ADDRESS": "off"}
-    environment = {**os.environ, **quiet, **more, **({"NODEDEVICES_PROBE_SERVER": f"unix:{server}"} if server else {})}
+    served = {"NODEDEVICES_PROBE_SERVER": f"unix:{server}"} if server else {}
+    environment = {**as_released(), **quiet, **more, **served}
     agent = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("nodedevices-agent"),
         *("--standalone", "--node-name", "bench", "--http-address", "off"),

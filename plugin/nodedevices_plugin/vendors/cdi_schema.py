@@ -26,7 +26,8 @@ Number = Annotated[StrictInt, Field(ge=0, le=(1 << 32) - 1)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+    # Deferred: every agent loads this, and those that write and read no CDI file validate nothing by it.
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, defer_build=True)
 
 
 class _DeviceNode(_Part):
@@ -90,7 +91,7 @@ class _Spec(_Part):
     kind: Kind
     annotations: dict[str, StrictStr] = {}
     devices: tuple[_Device, ...]
-    container_edits: _Edits = _Edits()
+    container_edits: _Edits = Field(default_factory=_Edits)
 
 
 def problems(document: Any) -> tuple[str, ...]:
