@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -40,64 +40,51 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Anything:
-    """For what is checked elsewhere, or means nothing."""
+class Fits:
+    """What the test accepts; `right` describes it."""
+
+    test: Callable[[Any], object]
+    right: str
 
     def check(self, place: str, value: Any) -> None:
-        pass
+        if not self.test(value):
+            raise wrong(place, value, self.right)
 
 
-@dataclass(frozen=True, slots=True)
-class Integer:
-    low: int
-    high: int
-
-    def check(self, place: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
-            raise wrong(place, value, f"an integer from {self.low} to {self.high}")
+ANYTHING = Fits(lambda _: True, "anything")  # what is checked elsewhere, or means nothing
+FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, bool):
-            raise wrong(place, value, "true or false")
+def integer(low: int, high: int) -> Fits:
+    return Fits(lambda value: type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
+
+
+def one_of(*values: str) -> Fits:
+    return Fits(lambda value: isinstance(value, str) and value in values, "one of " + ", ".join(values))
+
+
+_FIELD = re.compile(r"\{\{([^{}]*)\}\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text that matches `regex`; `right` describes it."""
+    """Text that matches `regex`; `right` describes it. `fields`: of a template, which without them matches."""
 
     regex: str
     right: str
     longest: int = 64
+    fields: Collection[str] = ()
 
     def check(self, place: str, value: Any) -> None:
         if not isinstance(value, str):
             raise wrong(place, value, f"{self.right}, in quotes")
-        if len(value) > self.longest or not re.fullmatch(self.regex, value):
+        for name in map(str.strip, _FIELD.findall(value) if self.fields else ()):
+            if name not in self.fields:
+                known = ", ".join(f"{{{{{field}}}}}" for field in self.fields)
+                raise CheckError(f"{place}: {{{{{name[:40]}}}}} is not a field; known here: {known}")
+        plain = _FIELD.sub("0", value) if self.fields else value
+        if len(value) > self.longest or not re.fullmatch(self.regex, plain):
             raise wrong(place, value, f"{self.right}, at most {self.longest} characters")
-
-
-@dataclass(frozen=True, slots=True)
-class Fits:
-    """Text that the test accepts; `right` describes it."""
-
-    test: Callable[[str], object]
-    right: str
-
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, str) or not self.test(value):
-            raise wrong(place, value, self.right)
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    values: tuple[str, ...]
-
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, str) or value not in self.values:
-            raise wrong(place, value, "one of " + ", ".join(self.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +104,9 @@ class ListOf:
     def check(self, place: str, value: Any) -> None:
         if not isinstance(value, list):
             raise wrong(place, value, "a list")
-        if len(value) > self.most:
-            raise CheckError(f"{place}: {len(value)} entries are too many; give at most {self.most}")
-        for number, each in enumerate(value):
-            self.rule.check(f"{place}[{number}]", each)
+        _check_length(place, value, self.most)
+        for number, item in enumerate(value):
+            self.rule.check(f"{place}[{number}]", item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +121,7 @@ class MapOf:
     def check(self, place: str, value: Any) -> None:
         if not isinstance(value, dict):
             raise wrong(place, value, self.what)
-        if len(value) > self.most:
-            raise CheckError(f"{place}: {len(value)} entries are too many; give at most {self.most}")
+        _check_length(place, value, self.most)
         for name, each in value.items():
             self.name.check(f"{place}: a name", name)
             self.rule.check(f"{place}.{name}", each)
@@ -163,6 +148,11 @@ class Object:
                 raise CheckError(f"{place}.{key}: is missing" if place else f"{key}: is missing")
 
 
+def _check_length(place: str, value: Sized, most: int) -> None:
+    if len(value) > most:
+        raise CheckError(f"{place}: {len(value)} entries are too many; give at most {most}")
+
+
 def wrong(place: str, value: Any, right: str) -> CheckError:
     """The error for a value that is not what it should be."""
     return CheckError(f"{place}: {shown(value)} is not allowed; give {right}" if place else f"give {right}")
@@ -176,30 +166,6 @@ def shown(value: Any) -> str:
 
 
 # --- templates --------------------------------------------------------------------------------------------------------
-_FIELD = re.compile(r"\{\{([^{}]*)\}\}")
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """The rule of such a text: without its fields it matches `regex`, which `right` describes, and it has no field but
-    these."""
-
-    fields: Collection[str]
-    regex: str
-    right: str
-    longest: int = 1024
-
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, str):
-            raise wrong(place, value, f"{self.right}, in quotes")
-        for name in map(str.strip, _FIELD.findall(value)):
-            if name not in self.fields:
-                known = ", ".join(f"{{{{{each}}}}}" for each in self.fields)
-                raise CheckError(f"{place}: {{{{{name[:40]}}}}} is not a field; known here: {known}")
-        if len(value) > self.longest or not re.fullmatch(self.regex, _FIELD.sub("0", value)):
-            raise wrong(place, value, f"{self.right}, at most {self.longest} characters")
-
-
 def rendered_path(template: str, values: Mapping[str, str]) -> str:
     """The same for a path or a name: a value is part of one name, whatever it is. A USB device says of itself what its
     serial number is, and must not lead a mount to another folder."""
@@ -221,23 +187,44 @@ MAX_FILE_BYTES = 1 << 20  # what an object of Kubernetes can have
 MAX_VALUES = 1 << 17
 
 
-def load(content: str, *, aliases: bool = True) -> Any:
-    """The value; None for a document without one. Raises CheckError, also for an alias where `aliases` is false: a few
-    lines of them stand for a value without end."""
+def load(raw: bytes, *, aliases: bool = True) -> Any:
+    """The value in a file; None for a document without one. Raises CheckError, also for an alias where `aliases` is
+    false: a few lines of them stand for a value without end."""
+    if len(raw) > MAX_FILE_BYTES:
+        raise CheckError(f"more than {MAX_FILE_BYTES} bytes are too many")
     try:
-        return safe_yaml.load(content, max_values=MAX_VALUES, max_aliases=None if aliases else 0)
+        return safe_yaml.load(raw.decode("utf-8"), max_values=MAX_VALUES, max_aliases=None if aliases else 0)
+    except UnicodeDecodeError as error:
+        raise CheckError(f"byte {error.start}: not UTF-8 text") from None
     except safe_yaml.YamlError as error:
         raise CheckError(str(error)) from None
 
 
-def decode(raw: bytes) -> str:
-    """The text of a file. Raises CheckError where it is longer than MAX_FILE_BYTES."""
-    if len(raw) > MAX_FILE_BYTES:
-        raise CheckError(f"more than {MAX_FILE_BYTES} bytes are too many")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CheckError(f"byte {error.start}: not UTF-8 text") from None
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=_Named)
+
+
+def entries(place: str, given: Sequence[Any], read: Callable[[str, Any], Entry], again: str) -> tuple[Entry, ...]:
+    """Read the entries of a list, each with a name of its own. Raises InputError with what is wrong with each of them.
+    `again`: what to do about a name that is given twice."""
+    problems = list[str]()
+    found = dict[str, Entry]()
+    for number, value in enumerate(given):
+        where = f"{place}[{number}]"
+        try:
+            entry = read(where, value)
+            if entry.name in found:
+                raise CheckError(f"{where}.name: {entry.name} is given twice; {again}")
+            found[entry.name] = entry
+        except CheckError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return tuple(found.values())
 
 
 MAX_VARIABLES = 64
@@ -256,7 +243,7 @@ _TEXT = r"[^\x00-\x1f\x7f]*"
 def variables(fields: tuple[str, ...]) -> MapOf:
     """The rule of variables; `fields`: of their templates."""
     name = Text("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name")
-    return MapOf(name, Template(fields, _TEXT, "a text"), MAX_VARIABLES, "a mapping of variables to texts")
+    return MapOf(name, Text(_TEXT, "a text", 1024, fields), MAX_VARIABLES, "a mapping of variables to texts")
 
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from nodedevices_probe.simulated.probe import ProfileSource
+from nodedevices_probe.simulated.file import from_profile
 from support.agentprocess import NODE, AgentProcess, agent_on
 from support.kubelet import StandInKubelet
 from support.vendor import VendorProcess
@@ -31,7 +31,7 @@ async def made(kubelet: StandInKubelet, tmp_path: Path) -> AsyncIterator[AgentPr
 @pytest.fixture
 def ids() -> list[str]:
     """The node's devices."""
-    return [each.id for each in ProfileSource.for_profile("l4 x 4", node=NODE).poll().devices]
+    return [each.id for each in from_profile("l4 x 4", node=NODE).facts.devices]
 
 
 def ready(agent: AgentProcess) -> tuple[int, str]:

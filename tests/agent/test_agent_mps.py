@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from nodedevices_probe.simulated.probe import ProfileSource
+from nodedevices_probe.simulated.file import from_profile
 from support.agentprocess import NODE, AgentProcess, agent_on
 from support.kubelet import StandInKubelet
 from support.mps import MpsRunner, with_path
@@ -129,7 +129,7 @@ async def test_a_restart_of_the_agent_or_of_the_runner_leaves_the_daemon_and_its
 async def test_at_a_first_start_gpus_that_another_plugin_hands_out_get_no_daemon(
     made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner, tmp_path: Path
 ) -> None:
-    ids = [each.id for each in ProfileSource.for_profile("l4 x 2", node=NODE).poll().devices]
+    ids = [each.id for each in from_profile("l4 x 2", node=NODE).facts.devices]
     configure(made, FOUR)
     with VendorProcess(tmp_path, kubelet.plugin_folder, ids) as vendor:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)

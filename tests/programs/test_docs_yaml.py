@@ -191,7 +191,7 @@ def check(document: Any, text: str) -> None:
     elif keys == {"pools"}:
         assert remote_config.parse(text.encode()).pools
     elif keys <= SIMULATED:
-        simulated_file.parse(text, node="node-a")
+        simulated_file.parse(text.encode(), node="node-a")
     elif keys == {"configList"}:
         rdma_config.parse(text.encode())
     elif keys == {"resourceList"}:

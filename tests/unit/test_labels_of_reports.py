@@ -29,7 +29,7 @@ devices:
 
 
 def labels_of(file: str, **settings: Any) -> dict[str, str]:
-    facts = parse(file, node="n1").facts
+    facts = parse(file.encode(), node="n1").facts
     line = snapshot(*facts.devices, driver=facts.driver, machine=facts.machine)
     known = inventory.update(Inventory(), line, now=START, monotonic=0.0)
     verdicts = healthy(*facts.devices)

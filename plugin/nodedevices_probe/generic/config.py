@@ -15,23 +15,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodedevices_api.bounds import MAX_DEVICES
-from nodedevices_common.errors import InputError
 
 from nodedevices_probe.files import (
+    ANYTHING,
     DOMAIN,
+    FLAG,
     NAME,
-    Anything,
     CheckError,
-    Flag,
-    Integer,
     ListOf,
     Object,
-    OneOf,
     Rule,
-    Template,
     Text,
-    decode,
+    entries,
+    integer,
     load,
+    one_of,
     variables,
     wrong,
 )
@@ -137,9 +135,9 @@ class _Pattern:
 
 
 _PLAIN_PATH = _NO_DOTS + r"/[^/\x00-\x1f\x7f:]+(/[^/\x00-\x1f\x7f:]+)*"
-_CONTAINER_PATH = Template(DEVICE_FIELDS, _PLAIN_PATH, "an absolute path", 255)
-_PART_PATH = Template(DEVICE_FIELDS, _PLAIN_PATH + "/?", "an absolute path", 255)
-_COUNT = Integer(1, MAX_COUNT)
+_CONTAINER_PATH = Text(_PLAIN_PATH, "an absolute path", 255, DEVICE_FIELDS)
+_PART_PATH = Text(_PLAIN_PATH + "/?", "an absolute path", 255, DEVICE_FIELDS)
+_COUNT = integer(1, MAX_COUNT)
 _PERMISSIONS = Text(r"(?!.*(.).*\1)[rwm]+", "some of r, w and m, such as rw", 3)
 _HEX = Text("[0-9A-Fa-f]{4}", "four hexadecimal digits, such as 1a86", 4)
 _PATH_KEYS: Mapping[str, Rule] = {
@@ -147,10 +145,10 @@ _PATH_KEYS: Mapping[str, Rule] = {
     "containerPath": _PART_PATH,
     "mountPath": _PART_PATH,
     "permissions": _PERMISSIONS,
-    "readOnly": Flag(),
-    "type": OneOf(("Device", "Mount")),
+    "readOnly": FLAG,
+    "type": one_of("Device", "Mount"),
     "limit": _COUNT,
-    "optional": Flag(),
+    "optional": FLAG,
 }
 _USB_KEYS: Mapping[str, Rule] = {
     "vendor": _HEX,
@@ -163,29 +161,27 @@ _GROUP_KEYS: Mapping[str, Rule] = {
     "count": _COUNT,
     "paths": ListOf(Object(_PATH_KEYS, required=("path",)), MAX_PARTS),
     "usb": ListOf(Object(_USB_KEYS, required=("vendor",)), MAX_PARTS),
-    "pair": OneOf((BY_ORDER, BY_MATCH)),
-    "together": Flag(),
+    "pair": one_of(BY_ORDER, BY_MATCH),
+    "together": FLAG,
 }
 _MOUNT_KEYS: Mapping[str, Rule] = {
-    "hostPath": Template(DEVICE_FIELDS, _NO_DOTS + r"/[^\x00-\x1f\x7f:]*", "an absolute path", 255),
+    "hostPath": Text(_NO_DOTS + r"/[^\x00-\x1f\x7f:]*", "an absolute path", 255, DEVICE_FIELDS),
     "containerPath": _CONTAINER_PATH,
-    "readOnly": Flag(),
+    "readOnly": FLAG,
 }
 
 
 _ENTRY = Object(
     {
-        "preset": OneOf(tuple(PRESETS)),
+        "preset": one_of(*PRESETS),
         "name": NAME,
         "groups": ListOf(Object(_GROUP_KEYS), MAX_GROUPS),
         **_GROUP_KEYS,
-        "required": Flag(),
+        "required": FLAG,
         "env": variables(FIELDS),
         "mounts": ListOf(Object(_MOUNT_KEYS, required=("hostPath",)), 32),
         "cdiDevices": ListOf(
-            Template(
-                DEVICE_FIELDS, r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+", "a name such as a.com/b=c", 255
-            ),
+            Text(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+", "a name such as a.com/b=c", 255, DEVICE_FIELDS),
             32,
         ),
     },
@@ -197,29 +193,18 @@ _SQUATS = ("plugin-directory", "log-level", "listen", "version")
 
 def parse(raw: bytes) -> GenericConfig:
     """Return what the file says. Raises InputError with what is wrong with each of its entries."""
-    value = load(decode(raw), aliases=False)
+    value = load(raw, aliases=False)
     if value is None:
         raise CheckError("is empty; give devices, for example 'devices: [{preset: fuse}]'")
     top: Any = {"devices": value} if isinstance(value, list) else value
-    keys: dict[str, Rule] = dict.fromkeys(("device", "devices", *_SQUATS), Anything())
+    listed = ListOf(ANYTHING, MAX_DEVICES)
+    keys: dict[str, Rule] = {"device": listed, "devices": listed, **dict.fromkeys(_SQUATS, ANYTHING)}
     Object({**keys, "domain": DOMAIN}, what="a mapping with devices, or a list of them").check("", top)
     if ("devices" in top) == ("device" in top):
         raise CheckError("devices: is missing" if "devices" not in top else "device: devices is given, too; keep one")
     place = "devices" if "devices" in top else "device"
-    ListOf(Anything(), MAX_DEVICES).check(place, top[place])
-    problems: list[str] = []
-    entries: dict[str, ConfigEntry] = {}
-    for number, device in enumerate(top[place]):
-        try:
-            entry = _entry(f"{place}[{number}]", device)
-            if entry.name in entries:
-                raise CheckError(f"{place}[{number}].name: {entry.name} is given twice; put both into groups of one")
-            entries[entry.name] = entry
-        except CheckError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return GenericConfig(domain=top.get("domain", ""), devices=tuple(entries.values()))
+    found = entries(place, top[place], _entry, "put both into groups of one")
+    return GenericConfig(domain=top.get("domain", ""), devices=found)
 
 
 def _entry(place: str, value: Any) -> ConfigEntry:

@@ -10,20 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from nodedevices_common.errors import InputError
-
 from nodedevices_probe.files import (
+    ANYTHING,
     DOMAIN,
     NAME,
-    Anything,
     CheckError,
     Fits,
-    Integer,
     ListOf,
     Object,
-    OneOf,
-    decode,
+    entries,
+    integer,
     load,
+    one_of,
     variables,
 )
 
@@ -61,18 +59,12 @@ class RemoteConfig:
     pools: tuple[RemotePool, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
-    name: str
-    env: Mapping[str, str]
-
-
-PRESETS: Mapping[str, Preset] = {
+PRESETS: Mapping[str, Mapping[str, Any]] = {  # what a pool has where the file says nothing
     # Orion vGPU: one request is so many vGPUs; their memory and share are the pod's own ORION_GMEM and ORION_RATIO.
-    "orion": Preset(
-        name="virtaitech.com/gpu",
-        env={"ORION_CONTROLLER": "{{controller}}", "ORION_VGPU": "{{count}}", "ORION_DEVICE_TYPE": "GPU"},
-    ),
+    "orion": {
+        "name": "virtaitech.com/gpu",
+        "env": {"ORION_CONTROLLER": "{{controller}}", "ORION_VGPU": "{{count}}", "ORION_DEVICE_TYPE": "GPU"},
+    },
 }
 
 
@@ -89,33 +81,34 @@ def split_address(address: str) -> tuple[str, int] | None:
     return host, int(port)
 
 
-def _is_url(value: str) -> bool:
-    if len(value) > 1024 or not value.isascii() or not value.isprintable() or " " in value:
+def _is_url(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > 1024 or not value.isascii() or not value.isprintable():
         return False
     try:
-        parts = urlsplit(value)
-        port = parts.port
+        url = urlsplit(value)
+        plain = url.username is None and url.password is None and " " not in value
+        return url.scheme in {"http", "https"} and bool(url.hostname) and plain and url.port != 0
     except ValueError:
         return False
-    secret = parts.username is not None or parts.password is not None
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not secret and port != 0
 
 
-_ADDRESS = Fits(split_address, "host:port, such as 10.0.0.5:9123")
+_ADDRESS = Fits(
+    lambda value: isinstance(value, str) and split_address(value) is not None, "host:port, such as 10.0.0.5:9123"
+)
 _CHECK = Object(
     {
         "tcp": _ADDRESS,
         "http": Fits(_is_url, "a URL, such as http://10.0.0.5:9123/healthz"),
-        "periodSeconds": Integer(1, 300),
-        "timeoutSeconds": Integer(1, 10),
-        "failureThreshold": Integer(1, 100),
+        "periodSeconds": integer(1, 300),
+        "timeoutSeconds": integer(1, 10),
+        "failureThreshold": integer(1, 100),
     }
 )
 _POOL = Object(
     {
-        "preset": OneOf(tuple(PRESETS)),
+        "preset": one_of(*PRESETS),
         "name": NAME,
-        "count": Integer(1, MAX_COUNT),
+        "count": integer(1, MAX_COUNT),
         "controller": _ADDRESS,
         "env": variables(FIELDS),
         "check": _CHECK,
@@ -127,43 +120,31 @@ _POOL = Object(
 
 def parse(raw: bytes) -> RemoteConfig:
     """Return what the file says. Raises InputError with what is wrong with each of its pools."""
-    value = load(decode(raw), aliases=False)
+    value = load(raw, aliases=False)
     if value is None:
         raise CheckError("is empty; give pools, for example 'pools: [{preset: orion, controller: ..., count: 4}]'")
-    pools = ListOf(Anything(), MAX_POOLS)
+    pools = ListOf(ANYTHING, MAX_POOLS)
     Object({"domain": DOMAIN, "pools": pools}, required=("pools",), what="a mapping with pools").check("", value)
-    problems: list[str] = []
-    found: dict[str, RemotePool] = {}
-    for number, given in enumerate(value["pools"]):
-        place = f"pools[{number}]"
-        try:
-            pool = _pool(place, given)
-            if pool.name in found:
-                raise CheckError(f"{place}.name: {pool.name} is given twice; keep one")
-            found[pool.name] = pool
-        except CheckError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return RemoteConfig(domain=value.get("domain", ""), pools=tuple(found.values()))
+    return RemoteConfig(domain=value.get("domain", ""), pools=entries("pools", value["pools"], _pool, again="keep one"))
 
 
 def _pool(place: str, value: Any) -> RemotePool:
     _POOL.check(place, value)
-    preset = PRESETS.get(value.get("preset", ""))
-    if preset is None and "name" not in value:
+    preset = PRESETS.get(value.get("preset", ""), {})
+    given = {**preset, **value}
+    if "name" not in given:
         raise CheckError(f"{place}.name: is missing")
-    controller, check = value.get("controller", ""), value.get("check", {})
+    controller, check = given.get("controller", ""), given.get("check", {})
     if "tcp" in check and "http" in check:
         raise CheckError(f"{place}.check.http: tcp is given, too; keep one")
-    env = {**(preset.env if preset is not None else {}), **value.get("env", {})}
+    env = {**preset.get("env", {}), **value.get("env", {})}
     if not controller and (not check or any("{{controller}}" in text.replace(" ", "") for text in env.values())):
         raise CheckError(f"{place}.controller: is missing; give host:port")
     if not controller and not {"tcp", "http"} & check.keys():
         raise CheckError(f"{place}.check.tcp: is missing; give tcp or http, or a controller")
     return RemotePool(
-        name=value.get("name", preset.name if preset is not None else ""),
-        count=value["count"],
+        name=given["name"],
+        count=given["count"],
         controller=controller,
         env=env,
         check=ControllerCheck(

@@ -39,10 +39,10 @@ def _passes(flag: str, value: AgentValue) -> bool:
 def _check(given: AgentOptions) -> None:
     value = str(given[OPTION])
     if value and not is_file(value):
-        from nodedevices_probe.simulated.probe import ProfileSource  # noqa: PLC0415  2 MiB that others do not need
+        from nodedevices_probe.simulated.file import from_profile  # noqa: PLC0415  2 MiB that others do not need
 
         try:
-            ProfileSource.for_profile(value, node="node")
+            from_profile(value, node="node")
         except CheckError as error:
             what = "taken for a profile, as a file begins with / or ends in .yaml or .json"
             raise CheckError(f"--{OPTION}: {what}: {str(error).removeprefix('profile: ')}") from None

@@ -6,7 +6,7 @@ docs/simulated-devices.md is the description for people, `rules` has the keys. N
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.quantity import MEBIBYTE, from_bytes
 
 from nodedevices_probe import nic, nvidia
-from nodedevices_probe.files import CheckError, decode, load, wrong
+from nodedevices_probe.files import CheckError, load, wrong
 from nodedevices_probe.loop import EventKey, SourceFacts
 from nodedevices_probe.node.sysfs import nearest, parse_mig_minors, unbound
 from nodedevices_probe.protocol import (
@@ -42,32 +42,22 @@ PCIE_LINK = {"pcie_width": 16, "pcie_width_possible": 16, "pcie_generation": 5, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedEvent:
-    key: EventKey
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedState:
-    """Content of a good file."""
+    """Content of a good file. `events`: by the file's id, with how often each happens; it does when its id first
+    appears."""
 
     facts: SourceFacts
-    events: Mapping[str, SimulatedEvent]  # by the file's id: it happens once, when its id first appears
+    events: Mapping[str, tuple[EventKey, int]]
     hang: bool = False
 
 
-def parse(text: str, *, node: str) -> SimulatedState:
-    """Return what the file's text says. Raises CheckError."""
-    value = load(text)
+def parse(raw: bytes, *, node: str) -> SimulatedState:
+    """Return what the file says. Raises CheckError."""
+    value = load(raw)
     if value is None:
         raise CheckError("is empty; give a profile or devices, for example 'profile: h100 x 8'")
     RULES.check("", value)
     return _state(value, node)
-
-
-def parse_file(raw: bytes, *, node: str) -> SimulatedState:
-    """Return what the file's content says. Raises CheckError."""
-    return parse(decode(raw), node=node)
 
 
 def from_profile(profile: str, *, node: str) -> SimulatedState:
@@ -76,24 +66,19 @@ def from_profile(profile: str, *, node: str) -> SimulatedState:
 
 
 def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
-    entries = _entries(value)
-    minors = parse_mig_minors("\n".join(value.get("migMinors", ())))
+    entries = _entries(value, node)
     supported = value.get("recoveryActionSupported", True)
-    seats = _seats(entries, node=node, mig_minors=minors)
-    every = [_device(each, seats[each.index], supported=supported) for each in entries]
-    every.sort(key=lambda device: device.index)
-    absent = {entry.index for entry in entries if entry.said.get("absent")}
+    every = sorted((_device(entry, supported=supported) for entry in entries.values()), key=lambda fact: fact.index)
+    absent = {index for index, entry in entries.items() if entry.said.get("absent")}
     devices = [fact for fact in every if fact.index not in absent and fact.product_name not in nvidia.DISPLAY_PRODUCTS]
     _refuse_repeats(devices)
-    boards = {entry.index: entry.board for entry in entries}
-    models = {entry.planned.model for entry in entries if entry.planned.model}
+    models = {entry.planned.model for entry in entries.values() if entry.planned.model}
     machine, only = value.get("machine", {}), MODELS[models.pop()] if len(models) == 1 else PLAIN
     count = sum(device.type not in nic.TYPES for device in devices)
     on_bus = value.get("acceleratorsOnBus", count)
     gone = [device.pci_bus_id for device in every if device.index in absent and device.type not in nic.TYPES]
     without_driver = dict.fromkeys(gone[: max(0, on_bus - count)], "")
-    driver = _driver(value.get("driver", {}), entries[0].board if entries else only)
-    loaded = driver.state is DriverState.LOADED
+    driver = _driver(value.get("driver", {}), next((entry.board for entry in entries.values()), only))
     facts = SourceFacts(
         driver=driver,
         machine=Machine(
@@ -108,7 +93,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
             *(Problem(code=problem["code"], message=problem["message"]) for problem in value.get("problems", ())),
             *unbound(without_driver, devices),
         ),
-        devices=_connected(devices, value.get("links", ()), boards, seats) if loaded else (),
+        devices=_connected(devices, value.get("links", ()), entries) if driver.state is DriverState.LOADED else (),
         silent=value.get("silent", False),
     )
     events = _events(value.get("events", ()), {device.index: device.id for device in every})
@@ -117,27 +102,18 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """One device: the profile's, changed and extended by the file's own."""
+    """One device: the profile's, changed and extended by the file's own. `place`: where it was written, for errors.
+    `board`: what it has where the file says nothing."""
 
-    place: str  # where it was written, for errors
+    place: str
     said: Mapping[str, Any]
     planned: Planned
-
-    @property
-    def index(self) -> int:
-        return self.planned.index
-
-    @property
-    def board(self) -> Board:
-        """Return what the device has where the file says nothing. Without a model it is a GPU of NVIDIA's, unless the
-        file names another maker, of which only what the file says is known."""
-        if self.planned.model:
-            return MODELS[self.planned.model]
-        vendor = self.said.get("vendor", nvidia.VENDOR)
-        return PLAIN if vendor == nvidia.VENDOR else Board(vendor=vendor, driver=PLAIN.driver)
+    board: Board
+    seat: Seat
 
 
-def _entries(value: Mapping[str, Any]) -> list[_Entry]:
+def _entries(value: Mapping[str, Any], node: str) -> dict[int, _Entry]:
+    """Return the devices by index, those of the profile first."""
     try:
         profile = parse_profile(value["profile"]) if "profile" in value else ()
     except ValueError as error:
@@ -155,7 +131,8 @@ def _entries(value: Mapping[str, Any]) -> list[_Entry]:
     every = dict.fromkeys((*plans, *written))
     if len(every) > MAX_DEVICES:
         raise CheckError(f"devices: {len(every)} together with the profile are too many; give at most {MAX_DEVICES}")
-    entries, counts = list[_Entry](), Counter[str]()
+    minors = parse_mig_minors("\n".join(value.get("migMinors", ())))
+    entries, counts = dict[int, _Entry](), Counter[str]()
     for index in every:
         place, said = written.get(index, ("profile", {}))
         plan = plans.get(index)
@@ -164,8 +141,18 @@ def _entries(value: Mapping[str, Any]) -> list[_Entry]:
             first_half = index < (len(every) + 1) // 2
             plan = Planned(index=index, model=model, place=counts[model], beside=index, first_half=first_half)
         counts[model] += 1
-        entries.append(_Entry(place=place, said=said, planned=replace(plan, model=model)))
+        board = MODELS[model] if model else _unknown(said.get("vendor", nvidia.VENDOR))
+        parent = None if plan.parent is None else entries[plan.parent].seat
+        bus_id = _bus_id(place, said, plan, parent, board)
+        seat = Seat(node=node, index=index, bus_id=bus_id, place=plan.place, parent=parent, mig_minors=minors)
+        entries[index] = _Entry(place=place, said=said, planned=replace(plan, model=model), board=board, seat=seat)
     return entries
+
+
+def _unknown(vendor: str) -> Board:
+    """The board of a device without a model: a GPU of NVIDIA's, unless the file names another maker, of which only what
+    the file says is known."""
+    return PLAIN if vendor == nvidia.VENDOR else Board(vendor=vendor, driver=PLAIN.driver)
 
 
 def _driver(said: Mapping[str, Any], board: Board) -> Driver:
@@ -180,52 +167,33 @@ def _driver(said: Mapping[str, Any], board: Board) -> Driver:
     )
 
 
-def _seats(
-    entries: Sequence[_Entry], *, node: str, mig_minors: Mapping[tuple[int, int, int | None], int]
-) -> dict[int, Seat]:
-    seats: dict[int, Seat] = {}
-    for entry in entries:
-        parent = None if entry.planned.parent is None else seats.get(entry.planned.parent)
-        seats[entry.index] = Seat(
-            node=node,
-            index=entry.index,
-            bus_id=_bus_id(entry, parent),
-            place=entry.planned.place,
-            parent=parent,
-            mig_minors=mig_minors,
-        )
-    return seats
-
-
-def _bus_id(entry: _Entry, parent: Seat | None) -> str:
-    if "pciBusId" in entry.said:
-        if bus_id := normal_bus_id(entry.said["pciBusId"]):
+def _bus_id(place: str, said: Mapping[str, Any], plan: Planned, parent: Seat | None, board: Board) -> str:
+    if "pciBusId" in said:
+        if bus_id := normal_bus_id(said["pciBusId"]):
             return bus_id
-        raise wrong(f"{entry.place}.pciBusId", entry.said["pciBusId"], "a PCI address such as 0000:17:00.0")
+        raise wrong(f"{place}.pciBusId", said["pciBusId"], "a PCI address such as 0000:17:00.0")
     if parent is not None:
-        return function_bus_id(parent.bus_id, entry.planned.place)
-    return f"{pci_bus_id(entry.index)[:-1]}{entry.board.function}"
+        return function_bus_id(parent.bus_id, plan.place)
+    return f"{pci_bus_id(plan.index)[:-1]}{board.function}"
 
 
-def _device(entry: _Entry, seat: Seat, *, supported: bool) -> DeviceFact:
+def _device(entry: _Entry, *, supported: bool) -> DeviceFact:
     """`supported`: NVIDIA's driver says which recovery action it requires."""
     said, board, planned = entry.said, entry.board, entry.planned
-    if not isinstance(board, NvidiaBoard):
-        for key in KEYS:
-            if key in said:
-                raise CheckError(
-                    f"{entry.place}.{key}: only NVIDIA's GPUs have this; the device is one of {board.vendor}"
-                )
-    own = board.device(seat, said, entry.place)
+    odd = [key for key in KEYS if key in said and not isinstance(board, NvidiaBoard)]
+    if odd:
+        raise CheckError(f"{entry.place}.{odd[0]}: only NVIDIA's GPUs have this; the device is one of {board.vendor}")
+    own = board.device(entry.seat, said, entry.place)
     vendor, kind = said.get("vendor", board.vendor), said.get("type", board.type)
     conditions, counters = said.get("conditions", ()), said.get("counters", ())
     check_words(entry.place, vendor, kind, conditions=conditions, counters=counters)
     memory = said.get("memoryBytes", board.memory_mib * MEBIBYTE)
     texts = {name: said[camel(name)] for name in TEXTS if camel(name) in said}
-    root = _pcie_root(planned, seat) if planned.model else ""
+    root = _pcie_root(planned, entry.seat) if planned.model else ""
     half = 0 if planned.first_half else 1  # of the devices at each of two CPUs
     numa = said.get("numaNode", half if planned.model else None)
-    written = {name: _reading(said[key]) for key, name in READINGS.items() if key in said}
+    written = {name: said[key] for key, name in READINGS.items() if key in said}
+    written |= {name: tuple(value) for name, value in written.items() if isinstance(value, list)}
     readings = {**(PCIE_LINK if planned.model else {}), **board.well, **written}
     if not supported:
         readings["recovery_action"] = None
@@ -249,19 +217,13 @@ def _device(entry: _Entry, seat: Seat, *, supported: bool) -> DeviceFact:
     )
 
 
-def _reading(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _pcie_root(planned: Planned, seat: Seat) -> str:
     """Each has one of its own, unless a profile puts it beside another device."""
     bus_id = seat.bus_id if planned.beside == planned.index else pci_bus_id(planned.beside)
     return f"pci{bus_id[:5]}{max(int(bus_id[5:7], 16) - 1, 0):02x}"
 
 
-def _connected(
-    devices: list[DeviceFact], links: Any, boards: Mapping[int, Board], seats: Mapping[int, Seat]
-) -> tuple[DeviceFact, ...]:
+def _connected(devices: list[DeviceFact], links: Any, entries: Mapping[int, _Entry]) -> tuple[DeviceFact, ...]:
     """The devices with PCIe paths and direct links between them; what the file says about a pair comes first."""
     known = {device.index for device in devices}
     pairs: dict[frozenset[int], Mapping[str, Any]] = {}
@@ -274,18 +236,16 @@ def _connected(
         pairs[frozenset((link["a"], link["b"]))] = link
     result = []
     for device in devices:
-        paths, direct = [], []
-        board, pair = boards[device.index], seats[device.index].place // 2
+        paths, direct, own = list[PcieNeighbour](), list[Link](), entries[device.index]
         for other in devices:
             if other.index == device.index:
                 continue
-            said = pairs.get(frozenset((device.index, other.index)), {})
+            said, its = pairs.get(frozenset((device.index, other.index)), {}), entries[other.index]
             paths.append(PcieNeighbour(to=other.id, path=PciePath(said.get("pcie", _usual_path(device, other)))))
-            alike = boards[other.index] is board
-            bridge = board.bridged if alike and seats[other.index].place // 2 == pair else 0
-            if count := said.get("nvlinks", bridge):
+            is_bridged = its.board is own.board and its.seat.place // 2 == own.seat.place // 2
+            if count := said.get("nvlinks", own.board.bridged if is_bridged else 0):
                 direct.append(Link(kind="NVLink", to=other.id, count=count))
-            if board.xgmi and boards[other.index].xgmi:
+            if own.board.xgmi and its.board.xgmi:
                 direct.append(Link(kind="XGMI", to=other.id, count=1))
         linked = (*device.links, *direct)[:MAX_LINKS]
         result.append(replace(device, pcie=nearest(paths, len(devices)), links=linked))
@@ -298,8 +258,8 @@ def _usual_path(one: DeviceFact, other: DeviceFact) -> PciePath:
     return PciePath.HOSTBRIDGE if one.pcie_root and one.pcie_root == other.pcie_root else PciePath.NODE
 
 
-def _events(entries: Any, ids: Mapping[int, str]) -> dict[str, SimulatedEvent]:
-    events: dict[str, SimulatedEvent] = {}
+def _events(entries: Any, ids: Mapping[int, str]) -> dict[str, tuple[EventKey, int]]:
+    events: dict[str, tuple[EventKey, int]] = {}
     for number, entry in enumerate(entries):
         place = f"events[{number}]"
         if entry["id"] in events:
@@ -316,14 +276,11 @@ def _events(entries: Any, ids: Mapping[int, str]) -> dict[str, SimulatedEvent]:
             gi=entry.get("gi"),
             ci=entry.get("ci"),
         )
-        events[entry["id"]] = SimulatedEvent(key=key, count=entry.get("count", 1))
+        events[entry["id"]] = key, entry.get("count", 1)
     return events
 
 
 def _refuse_repeats(devices: list[DeviceFact]) -> None:
-    seen: set[str] = set()
-    for device in devices:
-        for id_ in (device.id, *(partition.id for partition in device.partitions)):
-            if id_ in seen:
-                raise CheckError(f"devices: the id {id_} is given twice; give each device its own")
-            seen.add(id_)
+    ids = Counter(id_ for device in devices for id_ in (device.id, *(part.id for part in device.partitions)))
+    if again := [id_ for id_, count in ids.items() if count > 1]:
+        raise CheckError(f"devices: the id {again[0]} is given twice; give each device its own")

@@ -17,7 +17,7 @@ from pathlib import Path
 from nodedevices_probe.files import FILE_MISSING, CheckError, WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, Source, SourceFacts
 from nodedevices_probe.protocol import DeviceFact
-from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse_file
+from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse
 
 FILE_POLL_SECONDS = 0.1
 MAX_REMEMBERED_EVENTS = 4096
@@ -29,11 +29,6 @@ class ProfileSource(Source):
 
     state: SimulatedState
     name: str = "simulated"
-
-    @classmethod
-    def for_profile(cls, profile: str, *, node: str) -> ProfileSource:
-        """Raises CheckError when there is no such profile."""
-        return cls(state=from_profile(profile, node=node))
 
     def poll(self) -> SourceFacts:
         return self.state.facts
@@ -51,7 +46,7 @@ class FileSource(Source):
 
     @classmethod
     def for_file(cls, path: Path, *, node: str) -> FileSource:
-        return cls(file=WatchedFile(path=path, parse=partial(parse_file, node=node)))
+        return cls(file=WatchedFile(path=path, parse=partial(parse, node=node)))
 
     def poll(self) -> SourceFacts:
         before = self.file.value
@@ -68,9 +63,9 @@ class FileSource(Source):
         return replace(state.facts, devices=devices, problems=(*state.facts.problems, *wrong))
 
     def _fire(self, state: SimulatedState) -> None:
-        for name, event in state.events.items():
+        for name, (key, count) in state.events.items():
             if name not in self._remembered and self._had_good:
-                self.events.record(event.key, count=event.count)
+                self.events.record(key, count=count)
             self._remembered[name] = None
         self._had_good = True
         while len(self._remembered) > MAX_REMEMBERED_EVENTS:
@@ -86,6 +81,6 @@ def source(options: Namespace) -> ProfileSource | FileSource:
     if options.file:
         return FileSource.for_file(options.file, node=options.node_name)
     try:
-        return ProfileSource.for_profile(options.profile, node=options.node_name)
+        return ProfileSource(state=from_profile(options.profile, node=options.node_name))
     except CheckError as error:
         raise CheckError(f"argument --{error}") from None

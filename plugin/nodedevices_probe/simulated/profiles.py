@@ -7,8 +7,9 @@ are.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodedevices_api.bounds import MAX_DEVICES
 
@@ -47,37 +48,27 @@ def parse_profile(profile: str) -> tuple[Planned, ...]:
     if total > MAX_DEVICES or any(count < 1 for _, count in wanted):
         bad = next((count for _, count in wanted if count < 1), total)
         raise ValueError(f"{profile!a}: {bad} devices are not possible; give 1 to {MAX_DEVICES}")
-    planned: list[Planned] = []
-    gpus: list[Planned] = []
-    places: dict[str, int] = {}  # how many there are of a model
-    in_all: dict[str, int] = {}
-    for name, count in wanted:
-        in_all[name] = in_all.get(name, 0) + count
-    for name, count in wanted:
-        for _ in range(count):
-            index, place = len(planned), places.get(name, 0)
-            places[name] = place + 1
-            by = gpus[place] if MODELS[name].beside_gpus and place < len(gpus) else None
-            device = Planned(
-                index=index,
-                model=name,
-                place=place,
-                beside=index if by is None else by.index,
-                first_half=place < (in_all[name] + 1) // 2 if by is None else by.first_half,
-            )
-            planned.append(device)
-            if MODELS[name].type == "gpu":
-                gpus.append(device)
-            for number in range(MODELS[name].functions):
-                function = Planned(
-                    index=len(planned),
-                    model=name + FUNCTION,
-                    place=number,
-                    beside=device.beside,
-                    first_half=device.first_half,
-                    parent=index,
-                )
-                planned.append(function)
+    names = [name for name, count in wanted for _ in range(count)]
+    in_all, places = Counter(names), Counter[str]()
+    planned, gpus = list[Planned](), list[Planned]()
+    for name in names:
+        board, place, index = MODELS[name], places[name], len(planned)
+        places[name] += 1
+        by = gpus[place] if board.beside_gpus and place < len(gpus) else None
+        device = Planned(
+            index=index,
+            model=name,
+            place=place,
+            beside=index if by is None else by.index,
+            first_half=place < (in_all[name] + 1) // 2 if by is None else by.first_half,
+        )
+        planned.append(device)
+        if board.type == "gpu":
+            gpus.append(device)
+        planned += [
+            replace(device, index=index + 1 + number, model=name + FUNCTION, place=number, parent=index)
+            for number in range(board.functions)
+        ]
     return tuple(planned)
 
 

@@ -30,7 +30,7 @@ from nodedevices_api.bounds import (
 )
 
 from nodedevices_probe import amd, fpga, generic, intel, nic, nvidia, remote
-from nodedevices_probe.files import CheckError, Flag, Integer, ListOf, MapOf, Object, OneOf, OrNull, Rule, Text, shown
+from nodedevices_probe.files import FLAG, CheckError, ListOf, MapOf, Object, OrNull, Rule, Text, integer, one_of, shown
 from nodedevices_probe.nic.models import MAKERS
 from nodedevices_probe.nic.rdma import COUNTERS
 from nodedevices_probe.node.sysfs import NODE_MISSING
@@ -115,29 +115,29 @@ def _why(what: str, given: str, known: tuple[str, ...], whose: str) -> str:
 _TEXT = Text(PLAIN_TEXT, "text")
 _MESSAGE = Text(PLAIN_TEXT, "text", 512)
 _WORD = Text(WORD, "letters, digits and hyphens")
-_COUNTER = Text(WORD_PATTERN, "letters and digits, such as symbolError")
-_CONDITION = Text(WORD_PATTERN, "letters and digits, such as linkDown")
 _ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ - with single colons between them", MAX_DEVICE_ID)
 _NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", MAX_DEVICE_NODE)
-_COUNT = Integer(0, MAX_INTEGER)
-_SMALL = Integer(0, 65535)
-_INDEX = Integer(0, MAX_INDEX)
-
-
-_COUNTERS = MapOf(_COUNTER, _COUNT, MAX_COUNTERS, "a mapping such as {symbolError: 3}")
+_COUNT = integer(0, MAX_INTEGER)
+_SMALL = integer(0, 65535)
+_INDEX = integer(0, MAX_INDEX)
 # Rules of readings by the types that they have in a line; of two, whose words are known, by name.
 _READINGS_BY_TYPE: Mapping[Any, Rule] = {
-    bool: Flag(),
+    bool: FLAG,
     Count: _COUNT,
     Small: _SMALL,
-    Celsius: Integer(-300, 1000),
+    Celsius: integer(-300, 1000),
     Message: OrNull(_MESSAGE),
-    UpTo16[PlainWord]: ListOf(_CONDITION, 16),
+    UpTo16[PlainWord]: ListOf(Text(WORD_PATTERN, "letters and digits, such as linkDown"), 16),
 }
 _READINGS_BY_NAME: Mapping[str, Rule] = {
-    "recovery_action": OneOf(nvidia.RECOVERY_ACTIONS),
-    "fabric_state": OneOf(nvidia.FABRIC_STATES),
-    "counters": _COUNTERS,
+    "recovery_action": one_of(*nvidia.RECOVERY_ACTIONS),
+    "fabric_state": one_of(*nvidia.FABRIC_STATES),
+    "counters": MapOf(
+        Text(WORD_PATTERN, "letters and digits, such as symbolError"),
+        _COUNT,
+        MAX_COUNTERS,
+        "a mapping such as {symbolError: 3}",
+    ),
 }
 
 
@@ -149,7 +149,6 @@ def _reading(name: str, hint: Any) -> Rule:
 _TYPES = get_type_hints(Readings, include_extras=True)
 READINGS: Mapping[str, str] = {camel(reading.name): reading.name for reading in fields(Readings)}
 TEXTS = ("product_name", "brand", "architecture", "firmware", "pcie_root")
-_ATTRIBUTE_NAME = Text(ATTRIBUTE_NAME_PATTERN, "a name such as speedGbps", MAX_ATTRIBUTE_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +157,16 @@ class _Value:
 
     def check(self, place: str, value: Any) -> None:
         if not isinstance(value, bool):
-            (Integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(value, int) else _TEXT).check(place, value)
+            (integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(value, int) else _TEXT).check(place, value)
 
 
-_EXTRA = MapOf(_ATTRIBUTE_NAME, _Value(), MAX_EXTRA, "a mapping such as {speedGbps: 400}")
 _MIG = Object(
     {
         "profile": _TEXT,
         "id": _ID,
         **dict.fromkeys(("index", "gi", "ci"), _SMALL),
-        **dict.fromkeys(("giSlices", "ciSlices", "size"), Integer(1, 8)),
-        "start": Integer(0, 7),
+        **dict.fromkeys(("giSlices", "ciSlices", "size"), integer(1, 8)),
+        "start": integer(0, 7),
         "memoryBytes": _COUNT,
         **dict.fromkeys(
             ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines"), _SMALL
@@ -181,22 +179,27 @@ _MIG = Object(
 _DEVICE = Object(
     {
         "index": _INDEX,
-        "model": OneOf(tuple(sorted(MODELS))),
-        "absent": Flag(),
+        "model": one_of(*sorted(MODELS)),
+        "absent": FLAG,
         "id": _ID,
-        "minor": Integer(0, MAX_MINOR),
+        "minor": integer(0, MAX_MINOR),
         "type": Text(DEVICE_TYPE, "letters and digits, a letter first", 32),
         "vendor": _WORD,
         **dict.fromkeys((*map(camel, TEXTS), "computeCapability"), _TEXT),
         "pciBusId": _TEXT,
-        "numaNode": OrNull(Integer(-1, MAX_NUMA_NODE)),
+        "numaNode": OrNull(integer(-1, MAX_NUMA_NODE)),
         "memoryBytes": _COUNT,
-        "migCapable": Flag(),
-        "migEnabled": Flag(),
+        "migCapable": FLAG,
+        "migEnabled": FLAG,
         "mig": ListOf(_MIG, MAX_PARTITIONS),
-        "nvlinksToSwitch": Integer(0, 64),
+        "nvlinksToSwitch": integer(0, 64),
         "deviceNodes": ListOf(_NODE, 16),
-        "extra": _EXTRA,
+        "extra": MapOf(
+            Text(ATTRIBUTE_NAME_PATTERN, "a name such as speedGbps", MAX_ATTRIBUTE_NAME),
+            _Value(),
+            MAX_EXTRA,
+            "a mapping such as {speedGbps: 400}",
+        ),
         **{key: _reading(name, _TYPES[name]) for key, name in READINGS.items()},
     },
     what="a device such as {index: 0, lost: true}",
@@ -206,7 +209,7 @@ RULES = Object(
         "profile": Text(PLAIN_TEXT, "text", MAX_PROFILE),
         "driver": Object(
             {
-                "state": OneOf(tuple(state.value for state in DriverState)),
+                "state": one_of(*DriverState),
                 **dict.fromkeys(("name", "version", "cudaVersion"), _TEXT),
             }
         ),
@@ -217,8 +220,8 @@ RULES = Object(
                 {
                     "a": _INDEX,
                     "b": _INDEX,
-                    "pcie": OneOf(tuple(path.value for path in PciePath)),
-                    "nvlinks": Integer(0, 64),
+                    "pcie": one_of(*PciePath),
+                    "nvlinks": integer(0, 64),
                 },
                 required=("a", "b"),
                 what="a pair such as {a: 0, b: 1, nvlinks: 4}",
@@ -231,32 +234,30 @@ RULES = Object(
                 {
                     "id": _ID,
                     "device": _INDEX,
-                    "kind": OneOf(
-                        (
-                            "xid",
-                            "recovery-action",
-                            "gpu-unavailable",
-                            "dram-retirement",
-                            "poison",
-                            "mig-config",
-                            "ecc-storm",
-                        )
+                    "kind": one_of(
+                        "xid",
+                        "recovery-action",
+                        "gpu-unavailable",
+                        "dram-retirement",
+                        "poison",
+                        "mig-config",
+                        "ecc-storm",
                     ),
-                    "xid": Integer(0, INT32_MAX),
+                    "xid": integer(0, INT32_MAX),
                     "gi": _SMALL,
                     "ci": _SMALL,
-                    "count": Integer(1, MAX_INTEGER),
+                    "count": integer(1, MAX_INTEGER),
                 },
                 required=("id",),
                 what="an event such as {id: first, device: 3, xid: 79}",
             ),
             256,
         ),
-        "recoveryActionSupported": Flag(),
+        "recoveryActionSupported": FLAG,
         "acceleratorsOnBus": _SMALL,
         "problems": ListOf(Object({"code": _WORD, "message": _MESSAGE}, required=("code", "message")), 16),
-        "silent": Flag(),
-        "hang": Flag(),
+        "silent": FLAG,
+        "hang": FLAG,
     },
     what="a mapping such as {profile: h100 x 8}",
 )

@@ -17,7 +17,8 @@ WELL, REPORTED = ("Healthy", "", True), ("Degraded", "FabricRegistrationLost", T
 
 def machine(said: str = "") -> tuple[DeviceFact, ...]:
     """Two simulated GPUs, the first of which says this."""
-    return parse(f"{{profile: h100 x 2, devices: [{{index: 0{', ' if said else ''}{said}}}]}}", node="n").facts.devices
+    file = f"{{profile: h100 x 2, devices: [{{index: 0{', ' if said else ''}{said}}}]}}"
+    return parse(file.encode(), node="n").facts.devices
 
 
 FIRST, SECOND = (each.id for each in machine())

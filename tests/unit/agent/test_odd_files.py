@@ -38,7 +38,7 @@ async def test_a_word_that_its_yaml_tag_refuses_is_a_refused_file(tmp_path: Path
 @cases(("word", "complaint"), *WORDS)
 def test_in_a_probes_file_too(word: str, complaint: str) -> None:
     with pytest.raises(CheckError) as refused:
-        load(f"devices:\n- {word}\n")
+        load(f"devices:\n- {word}\n".encode())
     assert str(refused.value) == complaint
 
 

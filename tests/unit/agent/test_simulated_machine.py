@@ -20,7 +20,7 @@ U250 = "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1623351600"
 
 
 def machine(more: str = "") -> tuple[DeviceFact, ...]:
-    return parse(f"{{profile: '{MACHINE}'{', ' if more else ''}{more}}}", node="n").facts.devices
+    return parse(f"{{profile: '{MACHINE}'{', ' if more else ''}{more}}}".encode(), node="n").facts.devices
 
 
 def counts(node: Node) -> dict[str, int]:

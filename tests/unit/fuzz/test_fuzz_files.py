@@ -30,7 +30,7 @@ from support.local import at_once
 LOCAL = at_once(["--node-name=n1", "--probe=nic", "--probe=fpga"], {})
 PARSED: dict[str, Callable[[bytes], object]] = {
     "config-file": file.parse,
-    "simulated-file": lambda raw: simulated.parse_file(raw, node="n1"),
+    "simulated-file": lambda raw: simulated.parse(raw, node="n1"),
     **{name: file.parse for name, (_, file) in VENDORS.files_by_name().items()},
 }
 CALLS = 50_000  # of Python functions, whatever the file

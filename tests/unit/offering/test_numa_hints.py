@@ -10,7 +10,7 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import snapshot
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_probe.protocol import DeviceFact
-from nodedevices_probe.simulated.probe import ProfileSource
+from nodedevices_probe.simulated.file import from_profile
 from nodedevices_probe.simulated.profiles import MODELS
 from support.cases import cases
 from support.facts import healthy, inventory_of
@@ -20,7 +20,7 @@ NAME = "example.com/device"
 
 
 def machine(profile: str, *, numa_node: int | None) -> tuple[DeviceFact, ...]:
-    found = ProfileSource.for_profile(profile, node="node-a").poll().devices
+    found = from_profile(profile, node="node-a").facts.devices
     return tuple(dataclasses.replace(each, numa_node=numa_node) for each in found)
 
 

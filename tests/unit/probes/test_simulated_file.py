@@ -24,7 +24,7 @@ from support.facts import snapshot
 
 def state(text: str, node: str = "node-a") -> SimulatedState:
     """What the text says; all of it must fit into a line."""
-    parsed = parse(text, node=node)
+    parsed = parse(text.encode(), node=node)
     facts = parsed.facts
     snapshot = Snapshot(
         probe="simulated",
@@ -154,7 +154,7 @@ def test_devices_may_be_hidden_from_the_bus_absent_or_struck_though_they_are_gon
     [problem] = state(f"{{profile: h100 x 8, {absent}, acceleratorsOnBus: 7}}").facts.problems
     assert (problem.code, problem.message.split(": ")[0]) == ("DriverUnbound", "0000:b3:00.0")
     parsed = state("{profile: l4 x 2, devices: [{index: 1, absent: true}], events: [{id: e, device: 1, xid: 79}]}")
-    assert parsed.events["e"].key.device_id == from_profile("l4 x 2", node="node-a").facts.devices[1].id
+    assert parsed.events["e"][0].device_id == from_profile("l4 x 2", node="node-a").facts.devices[1].id
 
 
 def test_mig_devices_need_only_a_profile() -> None:
@@ -219,7 +219,7 @@ def test_mig_devices_need_only_a_profile() -> None:
 )  # fmt: skip
 def test_a_wrong_file_is_refused_by_place_and_value(text: str, complaint: str) -> None:
     with pytest.raises(CheckError, match=re.escape(complaint)):
-        parse(text, node="n")
+        parse(text.encode(), node="n")
 
 
 @cases("count", 64, 256)
@@ -361,4 +361,4 @@ def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: st
 )
 def test_what_is_wrong_about_other_makers_devices_is_named(text: str, complaint: str) -> None:
     with pytest.raises(CheckError, match=re.escape(complaint)):
-        parse(text, node="n")
+        parse(text.encode(), node="n")

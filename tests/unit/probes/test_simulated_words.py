@@ -31,13 +31,13 @@ def test_a_word_that_its_probe_does_not_report_is_refused_with_those_it_does(
     profile: str, said: str, complaint: str
 ) -> None:
     with pytest.raises(CheckError, match="devices.0.*" + re.escape(complaint)):
-        parse(f"{{profile: {profile}, devices: [{{index: 0, {said}}}]}}", node="n")
+        parse(f"{{profile: {profile}, devices: [{{index: 0, {said}}}]}}".encode(), node="n")
 
 
 @cases("device", "vendor: acme, type: nic", "vendor: nvidia, type: dpu")
 def test_a_device_that_no_built_in_probe_reports_may_have_any_word(device: str) -> None:
     text = f"devices: [{{{device}, conditions: [cableBent], counters: {{bends: 3}}}}]"
-    [found] = parse(text, node="n").facts.devices
+    [found] = parse(text.encode(), node="n").facts.devices
     assert (found.readings.conditions, found.readings.counters) == (("cableBent",), {"bends": 3})
 
 
