@@ -93,7 +93,7 @@ class NodeEvents:
 
     def write(self, event: Event) -> None:
         """Have the Event written, or count it where the node has had too many."""
-        node = event.what.node
+        node = event.node
         of_node = self._nodes.get(node)
         if of_node is None:
             of_node = self._nodes[node] = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))

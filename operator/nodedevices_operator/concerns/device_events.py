@@ -9,6 +9,7 @@ saves reads; the Event's name says who wrote it already. A notice of long before
 from __future__ import annotations
 
 from msgspec import Struct, field
+from nodedevices_api.conditions import EVENT_NOTICED
 
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import (
@@ -21,7 +22,7 @@ from nodedevices_operator.concerns.port import (
 )
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.device_news import Reported, news, noticed
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError, find
 from nodedevices_operator.records.names import pod_path
@@ -76,7 +77,7 @@ class NoticeEventsConcern(Remembering[NoticeMemory]):
         again: float | None = None
         problems: list[KubeError] = []
         for key in [key for key in wanted if key not in memory.settled]:
-            holding, notice = wanted[key].holding, wanted[key].notice
+            holding = wanted[key].holding
             if not memory.reads.take():
                 again = READS_WAIT_SECONDS
                 break
@@ -91,7 +92,7 @@ class NoticeEventsConcern(Remembering[NoticeMemory]):
                 continue
             if match is HolderMatch.YES and pod is not None:
                 about = About.holder(holding.holder, str(pod["metadata"]["uid"]))
-                what = EventIdentity(record.name, holding.device, notice.code, notice.since)
-                self._tools.events.write(Event(EventKind.NOTICED, about, what, wanted[key].text))
+                event = Event(EVENT_NOTICED, about, wanted[key].text, record.name, holding.device, *key[2:])
+                self._tools.events.write(event)
             memory.settled.add(key)
         return Outcome(requeue_after=again, problems=tuple(problems))

@@ -38,7 +38,7 @@ from nodedevices_operator.concerns.port import (
 from nodedevices_operator.desired import consequences, pods
 from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.consequences import Due, HeldFault
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.fleet import EVICT, HOUR, Action
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError, find
@@ -266,14 +266,13 @@ class EvictionsConcern(Remembering[dict[EvictionKey, Subject]]):
         """Write an Event on the pod: before the first try, and when one is blocked for the first time."""
         if subject.tries > (1 if blocked else 0):
             return
-        holding = due.holding
-        about = About.holder(holding.holder, subject.uid)
-        what = EventIdentity(view.record.name, holding.device, holding.health.reason, holding.health.since)
-        kind, text = EventKind.EVICTING, f"evicting the pod: {pods.fault_text(holding)}"
+        holding, health = due.holding, due.holding.health
+        about, node = About.holder(holding.holder, subject.uid), view.record.name
+        kind, text = names.EVENT_EVICTION, f"evicting the pod: {pods.fault_text(holding)}"
         if blocked:
-            kind = EventKind.BLOCKED
+            kind = names.EVENT_BLOCKED
             text = f"{pods.fault_text(holding)} The eviction is blocked and will be tried again: {blocked}"
-        self._tools.events.write(Event(kind, about, what, text))
+        self._tools.events.write(Event(kind, about, text, node, holding.device, health.reason, health.since))
 
 
 def _key(due: Due) -> EvictionKey:

@@ -35,7 +35,7 @@ from nodedevices_operator.concerns.port import (
 )
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.conditions import Staleness
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.idle import (
     IdleHolding,
     IdlePod,
@@ -231,5 +231,5 @@ def _news(view: View, seen: _Looking, at: tuple[str, str], who: IdlePod) -> Iter
         period, device = _period(at, idle), idle.holding.device
         if (device, idle.since) not in seen.memory.old and period not in seen.memory.told:
             seen.memory.told.add(period)
-            what = EventIdentity(view.record.name, device, idle.word, idle.since)
-            yield Event(EventKind.IDLE, about, what, f"{idle.word}: {idle.text}")
+            text = f"{idle.word}: {idle.text}"
+            yield Event(names.EVENT_IDLE, about, text, view.record.name, device, idle.word, idle.since)

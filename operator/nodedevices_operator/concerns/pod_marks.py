@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 from msgspec import Struct, field
-from nodedevices_api.conditions import HOLDERS_KNOWN
+from nodedevices_api import conditions as names
 from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
 
@@ -35,7 +35,7 @@ from nodedevices_operator.concerns.port import (
     write_status,
 )
 from nodedevices_operator.desired import pods
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope
 from nodedevices_operator.kube.port import KubeError, find
 from nodedevices_operator.records.names import pod_path
@@ -332,9 +332,10 @@ class PodMarksConcern(Remembering[_Memory]):
     def _fault_event(self, seen: _Marking, uid: str, holding: Holding) -> None:
         if not (holding.health.state == "Unhealthy" or holding.application):
             return
-        what = EventIdentity(seen.record.name, holding.device, holding.health.reason, holding.health.since)
-        kind = EventKind.NOTICED if holding.application else EventKind.FAULT
-        self._tools.events.write(Event(kind, About.holder(holding.holder, uid), what, pods.fault_text(holding)))
+        kind = names.EVENT_NOTICED if holding.application else names.EVENT_FAULT
+        about, text, health = About.holder(holding.holder, uid), pods.fault_text(holding), holding.health
+        event = Event(kind, about, text, seen.record.name, holding.device, health.reason, health.since)
+        self._tools.events.write(event)
 
     async def _take_back(self, seen: _Marking, entry: Affected) -> bool:
         """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""
@@ -344,7 +345,7 @@ class PodMarksConcern(Remembering[_Memory]):
             well = all(p.health.state == "Healthy" for d in record.devices for p in d.parts)
         else:
             well = part is None or part.health.state == "Healthy"
-        if not (well or never or record.is_true(HOLDERS_KNOWN)):
+        if not (well or never or record.is_true(names.HOLDERS_KNOWN)):
             return False  # it is still at fault, and it is not known who holds it
         pod = await self._read(seen, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != entry.uid:
@@ -376,8 +377,8 @@ class PodMarksConcern(Remembering[_Memory]):
 
     def _recovered_event(self, seen: _Marking, entry: Affected, message: str) -> None:
         about = About("Pod", entry.name, entry.uid, entry.namespace)
-        what = EventIdentity(seen.record.name, entry.device, entry.reason, entry.since)
-        self._tools.events.write(Event(EventKind.RECOVERED, about, what, message))
+        fault = (seen.record.name, entry.device, entry.reason, entry.since)
+        self._tools.events.write(Event(names.EVENT_RECOVERED, about, message, *fault))
 
     @staticmethod
     def _failed(seen: _Marking, uid: str, holding: Holding, error: KubeError) -> None:

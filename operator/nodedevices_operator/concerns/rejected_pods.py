@@ -10,10 +10,11 @@ other pods theirs: each controller has a budget, and what is beyond that is not 
 from __future__ import annotations
 
 from msgspec import Struct, field
+from nodedevices_api.conditions import EVENT_UNAVAILABLE
 
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, Remembering, View
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.rejected import NEWS_SECONDS, SETTLE_SECONDS, age, rejection_text
 
 EVENTS_AT_ONCE, SECONDS_PER_EVENT = 16, 30.0  # of one controller's pods on one node
@@ -58,7 +59,7 @@ class RejectionEventsConcern(Remembering[RejectionMemory]):
             )
             if own.take() and memory.budget.take():
                 about = About("Pod", pod.name, pod.uid, pod.namespace)
-                self._writer.event(Event(EventKind.UNAVAILABLE, about, EventIdentity(pod.node), text))
+                self._writer.event(Event(EVENT_UNAVAILABLE, about, text, pod.node))
             else:
                 self._tools.metrics.suppressed_events.inc()
             memory.done[pod.uid] = clock()

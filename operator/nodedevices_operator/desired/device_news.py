@@ -20,10 +20,10 @@ from itertools import product
 
 from msgspec import Struct
 from nodedevices_api import RESTORED_BY
-from nodedevices_api.conditions import ALLOCATED_ONCE, DOUBLE_ALLOCATION
+from nodedevices_api import conditions as names
 from nodedevices_common.times import seconds_between
 
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.pods import Holding, device_text, may_have_expired
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import (
@@ -56,7 +56,7 @@ def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tupl
     # Unknown and Degraded are neither the old fault nor well.
     open_faults = {id_: old for id_, old in before.faulty.items() if states.get(id_) in {"Unknown", "Degraded"}}
     out, wait = out_of_service(record, now)
-    shown = record.condition(ALLOCATED_ONCE)
+    shown = record.condition(names.ALLOCATED_ONCE)
     doubled = (shown.message, shown.since) if shown is not None and shown.status == "False" else None
     found = [
         *_faults(record, about, faulty, before.faulty, now, started=reported is None),
@@ -64,8 +64,8 @@ def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tupl
         *_services(record, about, reported, out, now),
     ]
     if doubled is not None and doubled != before.doubled and (before.doubled or not may_have_expired(doubled[1], now)):
-        what = EventIdentity(record.name, doubled[0], DOUBLE_ALLOCATION, doubled[1])
-        found.append(Event(EventKind.DOUBLE_ALLOCATION, about, what, doubled[0]))
+        kind = names.DOUBLE_ALLOCATION
+        found.append(Event(kind, about, doubled[0], record.name, doubled[0], kind, doubled[1]))
     return found, Reported(faulty={**open_faults, **faulty}, out_of_service=out, doubled=doubled), wait
 
 
@@ -83,14 +83,13 @@ def _faults(
         if old is not None and (old.health.reason, old.health.since) == (health.reason, health.since):
             continue
         if not (started and may_have_expired(health.since, now)):
-            what = EventIdentity(record.name, id_, health.reason, health.since)
-            yield Event(EventKind.FAULT, about, what, device_text(device))
+            text = device_text(device)
+            yield Event(names.EVENT_FAULT, about, text, record.name, id_, health.reason, health.since)
 
 
 def _recovered(record: NodeDevicesRecord, about: About, old: DeviceRecord) -> Event:
-    what = EventIdentity(record.name, old.id, old.health.reason, old.health.since)
     text = f"{old.name} {old.id} is healthy again; was {old.health.reason}"
-    return Event(EventKind.RECOVERED, about, what, text)
+    return Event(names.EVENT_RECOVERED, about, text, record.name, old.id, old.health.reason, old.health.since)
 
 
 def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[dict[str, OutOfServiceRecord], float | None]:
@@ -123,18 +122,14 @@ def _services(
         if reported is None and (not entry.since or entry.manager == RESTORED_BY or may_have_expired(entry.since, now)):
             continue
         text = f"{_name(record, entry.id)}: out of service: {entry.reason}{_who(entry)}"
-        yield Event(EventKind.OUT_OF_SERVICE, about, _identity(record, entry), text)
+        yield Event(names.EVENT_OUT_OF_SERVICE, about, text, record.name, entry.id, OUT_OF_SERVICE, entry.since)
     listed = _listed(record)  # one that is no longer listed has not come back
     for entry in before.values():
         if entry.id in listed and entry.id not in out:
             over = f", until {entry.until}" if entry.until else ""
             was = f"was out of service for {entry.reason}{_who(entry)}{over}"
             text = f"{_name(record, entry.id)}: in service again; {was}"
-            yield Event(EventKind.IN_SERVICE, about, _identity(record, entry), text)
-
-
-def _identity(record: NodeDevicesRecord, entry: OutOfServiceRecord) -> EventIdentity:
-    return EventIdentity(record.name, entry.id, OUT_OF_SERVICE, entry.since)
+            yield Event(names.EVENT_IN_SERVICE, about, text, record.name, entry.id, OUT_OF_SERVICE, entry.since)
 
 
 def _listed(record: NodeDevicesRecord) -> frozenset[str]:

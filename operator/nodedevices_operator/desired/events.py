@@ -1,4 +1,4 @@
-"""Events: EventKind has all there are.
+"""Events: nodedevices_api.conditions has the reasons of all there are.
 
 The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
 duplicate, whichever replica writes it and however often the operator was killed.
@@ -7,7 +7,6 @@ duplicate, whichever replica writes it and however often the operator was killed
 from __future__ import annotations
 
 import hashlib
-from enum import Enum
 from typing import Any, Self
 
 from msgspec import Struct
@@ -20,27 +19,15 @@ from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord
 
 CLUSTER_SCOPED_NAMESPACE = "default"  # where Events about cluster-scoped objects go
 REPORTER = "nodedevices-operator"
-
-
-class EventKind(Enum):
-    """The reason of an Event, and how severe it is."""
-
-    FAULT = names.EVENT_FAULT, "Warning"  # the object holds, or has, a device that is no longer well
-    NOTICED = names.EVENT_NOTICED, "Warning"  # something came to a device that it holds, and changed no state
-    IDLE = names.EVENT_IDLE, "Normal"  # it holds a device and does not use it
-    RECOVERED = names.EVENT_RECOVERED, "Normal"  # the fault is over
-    OUT_OF_SERVICE = names.EVENT_OUT_OF_SERVICE, "Normal"  # people took a device out of service
-    IN_SERVICE = names.EVENT_IN_SERVICE, "Normal"  # and brought it back
-    DOUBLE_ALLOCATION = names.DOUBLE_ALLOCATION, "Warning"  # the node's kubelet has given a device to two pods
-    EVICTING = names.EVENT_EVICTION, "Warning"  # the pod is about to be evicted, because of what it holds
-    BLOCKED = names.EVENT_BLOCKED, "Warning"  # a PodDisruptionBudget does not allow it now
-    REFUSED = names.EVENT_REFUSED, "Warning"  # the budget does not allow what a policy would do about the node's fault
-    UNAVAILABLE = names.EVENT_UNAVAILABLE, "Warning"  # the pod, which its node has rejected, found no devices there
-    STOPPED = names.ACTIONS_STOPPED, "Warning"  # the breaker is open: what the policy would do about faults is not done
-    RESUMED = names.EVENT_RESUMED, "Normal"  # it is closed
-    RESUME_REFUSED = names.EVENT_RESUME_REFUSED, "Warning"  # a person's annotation does not close it
-    WORSE_OFF = names.EVENT_ROLLOUT, "Warning"  # a change of configuration has cost a node devices
-    SUPPRESSED = names.EVENTS_SUPPRESSED, "Warning"  # so many were not written
+NORMAL = frozenset(
+    {
+        names.EVENT_IDLE,
+        names.EVENT_RECOVERED,
+        names.EVENT_OUT_OF_SERVICE,
+        names.EVENT_IN_SERVICE,
+        names.EVENT_RESUMED,
+    }
+)  # all others are warnings
 
 
 class About(Struct, frozen=True):
@@ -61,28 +48,21 @@ class About(Struct, frozen=True):
         return cls("Pod", holder.pod, uid, holder.namespace)
 
 
-class EventIdentity(Struct, frozen=True):
-    """What happened to which device; together with the object's uid it is the Event's name."""
+class Event(Struct, frozen=True):
+    """Something to be said of an object, once. What happened to which device is, with the object's uid, its name."""
 
+    reason: str
+    about: About
+    message: str
     node: str = ""
     device: str = ""
-    reason: str = ""
+    cause: str = ""  # what happened to it
     since: str = ""
-
-
-class Event(Struct, frozen=True):
-    """Something to be said of an object, once."""
-
-    kind: EventKind
-    about: About
-    what: EventIdentity
-    message: str
 
     def body(self, now: str) -> dict[str, Any]:
         """Return the object as it is created at that time."""
-        reason, severity = self.kind.value
-        about, what = self.about, self.what
-        key = (reason, about.uid, what.device, what.reason, what.since)
+        about = self.about
+        key = (self.reason, about.uid, self.device, self.cause, self.since)
         digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:20]
         involved = {
             "apiVersion": "v1" if about.kind == "Pod" else API_VERSION,
@@ -97,13 +77,13 @@ class Event(Struct, frozen=True):
             "kind": "Event",
             "metadata": {"name": f"nodedevices-{digest}", "namespace": about.namespace or CLUSTER_SCOPED_NAMESPACE},
             "involvedObject": involved,
-            "reason": reason,
-            "type": severity,
+            "reason": self.reason,
+            "type": "Normal" if self.reason in NORMAL else "Warning",
             "message": clip(self.message, CONDITION_MESSAGE_LIMIT),
-            "source": {"component": REPORTER, "host": what.node},
+            "source": {"component": REPORTER, "host": self.node},
             "reportingComponent": REPORTER,
             "reportingInstance": REPORTER,
-            "action": reason,
+            "action": self.reason,
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,
@@ -117,4 +97,4 @@ def suppressed(about: About, count: int, since: str, limit: str) -> Event:
         f"{more} about devices of {about.name} and the pods that hold them since {since}, not written: {limit}. "
         "The status of the NodeDevices and the conditions of the pods are complete."
     )
-    return Event(EventKind.SUPPRESSED, about, EventIdentity(about.name, since=since), message)
+    return Event(names.EVENTS_SUPPRESSED, about, message, about.name, since=since)

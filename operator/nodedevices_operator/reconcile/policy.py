@@ -20,7 +20,7 @@ from nodedevices_api import conditions as names
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired.conditions import ConditionVerdict
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.policy_status import (
     Contribution,
     NodeOutcome,
@@ -216,21 +216,21 @@ class PolicyReconciler:
         was = shown is not None and shown.status == "True"
         about = About.record(policy)
         if stop is not None and not was:
-            self._writer.event(Event(EventKind.STOPPED, about, EventIdentity(since=stop.since), stop.message))
+            self._writer.event(Event(names.ACTIONS_STOPPED, about, stop.message, since=stop.since))
         elif stop is None and was and shown is not None:
-            what = EventIdentity(since=shown.since)
-            self._writer.event(Event(EventKind.RESUMED, about, what, "taints and evictions continue"))
+            text = "taints and evictions continue"
+            self._writer.event(Event(names.EVENT_RESUMED, about, text, since=shown.since))
         if stop is not None and stop.refusal and (shown is None or stop.refusal not in shown.message):
-            what = EventIdentity(reason=stop.refusal, since=stop.since)
-            self._writer.event(Event(EventKind.RESUME_REFUSED, about, what, stop.refusal))
+            refused = Event(names.EVENT_RESUME_REFUSED, about, stop.refusal, cause=stop.refusal, since=stop.since)
+            self._writer.event(refused)
 
     def _say_of_rollout(self, policy: PolicyRecord, rollout: RolloutState) -> None:
         """Write an Event where the status says that the roll-out is stopped, and `policy` did not."""
         shown = next((it.reason for it in policy.conditions if it.type == names.ROLLED_OUT), "")
         if rollout.stopped and shown != names.STOPPED:
-            what = EventIdentity(device=rollout.worse_off[0][0], since=str(policy.generation))
-            message = rollout_message(policy, rollout)
-            self._writer.event(Event(EventKind.WORSE_OFF, About.record(policy), what, message))
+            about, message = About.record(policy), rollout_message(policy, rollout)
+            node, since = rollout.worse_off[0][0], str(policy.generation)
+            self._writer.event(Event(names.EVENT_ROLLOUT, about, message, device=node, since=since))
 
 
 def _verdict(stop: Stop | None) -> ConditionVerdict:

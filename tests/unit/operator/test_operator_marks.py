@@ -12,7 +12,7 @@ import pytest
 from nodedevices_api import conditions as names
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.budget import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.kube.apply import MOST, Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
@@ -261,8 +261,7 @@ async def test_events_beyond_what_may_wait_are_dropped_and_counted() -> None:
     writer = Writer(bench.kube, bench.metrics, lambda: NOW)
     about = About("NodeDevices", "n1", "nd-uid")
     for number in range(MOST + 3):
-        what = EventIdentity("n1", f"GPU-{number}", "Xid79", SINCE)
-        writer.event(Event(EventKind.FAULT, about, what, "text"))
+        writer.event(Event("DeviceFault", about, "text", "n1", f"GPU-{number}", "Xid79", SINCE))
     await events_sent()
     assert len(bench.kube.events) == MOST
     assert bench.metrics.registry.get_sample_value("nodedevices_operator_suppressed_events_total") == 3
@@ -459,8 +458,7 @@ class Bench:
     async def flood(self, count: int, since: str = SINCE) -> None:
         about = About("NodeDevices", "n1", "nd-uid")
         for index in range(count):
-            what = EventIdentity("n1", f"GPU-{index}", "Xid79", since)
-            self.events.write(Event(EventKind.FAULT, about, what, "text"))
+            self.events.write(Event("DeviceFault", about, "text", "n1", f"GPU-{index}", "Xid79", since))
         await events_sent()
 
     @property

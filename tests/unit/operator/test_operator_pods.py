@@ -10,7 +10,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired import pods
-from nodedevices_operator.desired.events import About, Event, EventIdentity, EventKind
+from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.pods import NO_DEVICE, HolderMatch, Holding, Scope, scope
 from nodedevices_operator.records.objects import Affected, NodeRecord
 from support.cases import cases
@@ -228,15 +228,15 @@ def test_a_pod_that_is_well_or_unmarked_or_over_is_not_remembered(reason: str) -
 
 def test_an_event_has_one_name_for_one_happening() -> None:
     about = About("Pod", "trainer", "pod-uid", "ml")
-    what = EventIdentity("n1", "GPU-3", "Xid79", SINCE)
-    first, again = (Event(EventKind.FAULT, about, what, "text").body(now) for now in (SINCE, NOW))
+    same = Event("DeviceFault", about, "text", "n1", "GPU-3", "Xid79", SINCE)
+    first, again = (same.body(now) for now in (SINCE, NOW))
     assert first["metadata"]["name"] == again["metadata"]["name"]
     others = (
-        Event(EventKind.FAULT, About("Pod", "trainer", "other", "ml"), what, "text").body(NOW),
-        Event(EventKind.FAULT, about, EventIdentity("n1", "GPU-4", "Xid79", SINCE), "text").body(NOW),
-        Event(EventKind.FAULT, about, EventIdentity("n1", "GPU-3", "Missing", SINCE), "text").body(NOW),
-        Event(EventKind.FAULT, about, EventIdentity("n1", "GPU-3", "Xid79", NOW), "text").body(NOW),
-        Event(EventKind.RECOVERED, about, what, "text").body(NOW),
+        Event("DeviceFault", About("Pod", "trainer", "other", "ml"), "text", "n1", "GPU-3", "Xid79", SINCE).body(NOW),
+        Event("DeviceFault", about, "text", "n1", "GPU-4", "Xid79", SINCE).body(NOW),
+        Event("DeviceFault", about, "text", "n1", "GPU-3", "Missing", SINCE).body(NOW),
+        Event("DeviceFault", about, "text", "n1", "GPU-3", "Xid79", NOW).body(NOW),
+        Event("DeviceRecovered", about, "text", "n1", "GPU-3", "Xid79", SINCE).body(NOW),
     )
     assert len({it["metadata"]["name"] for it in (first, *others)}) == 6
     assert (others[-1]["type"], first["type"]) == ("Normal", "Warning")
@@ -244,8 +244,7 @@ def test_an_event_has_one_name_for_one_happening() -> None:
 
 
 def test_events_about_cluster_scoped_objects_go_to_default_and_say_if_not_all_pods_are_marked() -> None:
-    what = EventIdentity("n1", "d", "r", SINCE)
-    made = Event(EventKind.FAULT, About("NodeDevices", "n1", "u"), what, "text").body(NOW)
+    made = Event("DeviceFault", About("NodeDevices", "n1", "u"), "text", "n1", "d", "r", SINCE).body(NOW)
     assert made["metadata"]["namespace"] == "default"
     assert "namespace" not in made["involvedObject"]
     assert made["involvedObject"]["apiVersion"] == "nodedevices.io/v1alpha1"
