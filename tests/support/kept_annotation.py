@@ -5,31 +5,30 @@ Everything that one needs is in this file; its registration is the class itself,
 
 from __future__ import annotations
 
-from nodedevices_operator.concerns.port import Concern, Info, Outcome, View
+from nodedevices_api.defaults import Resolved
+from nodedevices_operator.concerns.port import Info, OnNode, Outcome, View
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import identified, named
+from nodedevices_operator.records.objects import NodeRecord
 
 ANNOTATION = "example.com/devices"
 
 
-class KeptAnnotation(Concern):
+class KeptAnnotation(OnNode[None]):
     """How many devices the node has, as an annotation of the Node; none where the policy has no labels section."""
 
     info = Info("annotation", section="labels", condition="AnnotationSynced")
 
-    async def reconcile(self, view: View) -> Outcome:
-        if view.target() is None:
-            return Outcome()
-        metadata = (await self._writer.kube.get(named(names.NODES, view.record.name)))["metadata"]
-        enabled = view.sections is not None and view.sections.labels.feature_discovery
-        value = str(len(view.record.devices)) if enabled else None
+    async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
+        path = named(names.NODES, node.name)
+        metadata = (await self._writer.kube.get(path))["metadata"]
+        value = str(len(view.record.devices)) if sections.labels.feature_discovery else None
         verdict = ("True", "InSync", value or "none")
         if metadata.get("annotations", {}).get(ANNOTATION) == value:
             return Outcome(verdict)
-        body = identified("Node", view.record.name, metadata["uid"])
+        body = identified("Node", node.name, metadata["uid"])
         if value is not None:
             body["metadata"]["annotations"] = {ANNOTATION: value}
-        path = named(names.NODES, view.record.name)
         view.wrote(Kind.NODE, await self._writer.apply("nodedevices-operator-annotation", path, body))
         return Outcome(verdict)

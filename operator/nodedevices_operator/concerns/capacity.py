@@ -21,9 +21,10 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
+from nodedevices_api.defaults import Resolved
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
-from nodedevices_operator.concerns.port import SETTLED_SECONDS, Info, Outcome, Remembering, Shown, View, failed_to
+from nodedevices_operator.concerns.port import SETTLED_SECONDS, Info, OnNode, Outcome, Shown, View, failed_to
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
 from nodedevices_operator.kube.port import KubeError, node_pods
 from nodedevices_operator.records.kinds import Kind
@@ -43,13 +44,11 @@ class _Memory(Struct):
     recheck: bool = False
 
 
-class CapacityConcern(Remembering[_Memory]):
+class CapacityConcern(OnNode[_Memory]):
     info = Info("capacity", section="capacity", action=names.ACTION_CAPACITY)
 
-    async def reconcile(self, view: View) -> Outcome:
-        if (target := view.target()) is None:
-            return Outcome()
-        node, entries = target[0], target[1].capacity
+    async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
+        entries = sections.capacity
         memory = self._nodes.setdefault(view.record.name, _Memory())
         ours = node.owned | memory.names | claimed_names(view.before)
         shown = view.record.action(names.ACTION_CAPACITY)
@@ -77,10 +76,7 @@ class CapacityConcern(Remembering[_Memory]):
             text = "another writer keeps changing it on the Node; find it in the Node's managedFields"
             return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
         lowers = any(self._lowers(memory, node, name, value) for name, value in plan.values.items())
-        try:
-            view.wrote(Kind.NODE, await self._writer.capacity(node, plan.values))
-        except KubeError as error:
-            return failed_to("write the Node's capacity", error)
+        view.wrote(Kind.NODE, await self._writer.capacity(node, plan.values))
         log.info("capacity set", node=node.name, capacity=dict(plan.values))
         memory.names, memory.values = shared(plan.values), plan.values
         if lowers:
@@ -115,13 +111,11 @@ def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:
 
 
 # --- retired zeros ---------------------------------------------------------------------------------------------------
-class RetiredZerosConcern(Remembering[dict[Retirement, float]]):
+class RetiredZerosConcern(OnNode[dict[Retirement, float]]):
     info = Info("retired-zeros")
 
-    async def reconcile(self, view: View) -> Outcome:
-        if (target := view.target()) is None:
-            return Outcome()
-        node, name, now = target[0], view.record.name, self._tools.clock()
+    async def keep(self, view: View, node: NodeRecord, _sections: Resolved) -> Outcome:
+        name, now = view.record.name, self._tools.clock()
         before = self._nodes.pop(name, {})
         seen = {retirement: before.get(retirement, now) for retirement in view.record.retired}
         if seen:

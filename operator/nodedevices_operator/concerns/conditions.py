@@ -16,9 +16,10 @@ from __future__ import annotations
 import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY
+from nodedevices_api.defaults import Resolved
 from nodedevices_common.conditions import same
 
-from nodedevices_operator.concerns.port import Concern, Info, Outcome, Remembering, Shown, View, hindered
+from nodedevices_operator.concerns.port import Concern, Info, OnNode, Outcome, Remembering, Shown, View
 from nodedevices_operator.desired.conditions import (
     OVERDUE_AFTER_SECONDS,
     Since,
@@ -34,7 +35,7 @@ from nodedevices_operator.desired.policy_status import Hindrance
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import NODE_DEVICES, named
-from nodedevices_operator.records.objects import HeartbeatArrival
+from nodedevices_operator.records.objects import HeartbeatArrival, NodeRecord
 
 AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
 
@@ -85,14 +86,12 @@ class MaintenanceConcern(Concern):
 log = structlog.get_logger()
 
 
-class NodeConditionConcern(Concern):
+class NodeConditionConcern(OnNode[None]):
     info = Info("node-condition", section="faults", informs=True)
 
-    async def reconcile(self, view: View) -> Outcome:
-        target = view.target()
-        if target is None or view.staleness is None:
+    async def keep(self, view: View, node: NodeRecord, _sections: Resolved) -> Outcome:
+        if view.staleness is None:
             return Outcome()
-        node = target[0]
         wanted = node_conditions(view.record, view.staleness, node, now=view.now)
         by_type = {condition["type"]: condition for condition in wanted}
         shown = {NODE_READY: node.ready_condition, NODE_DEVICES_HEALTHY: node.condition}
@@ -100,31 +99,25 @@ class NodeConditionConcern(Concern):
         changed = [kind for kind, it in shown.items() if kind in ours and not same(it, by_type.get(kind))]
         if not changed:
             return Outcome()
-        try:
-            view.wrote(Kind.NODE, await self._writer.node_conditions(node, wanted))
-        except KubeError as error:
-            return Outcome(problems=(error,), hindrance=hindered(error))
+        view.wrote(Kind.NODE, await self._writer.node_conditions(node, wanted))
         for kind in changed:
             it = by_type.get(kind, {"status": "removed", "reason": ""})
             log.info("node condition set", node=node.name, condition=kind, status=it["status"], reason=it["reason"])
         return Outcome()
 
 
-class XidConditionConcern(Concern):
+class XidConditionConcern(OnNode[None]):
     info = Info("xid-condition", section="faults", informs=True)
 
-    async def reconcile(self, view: View) -> Outcome:
-        if (target := view.target()) is None:
-            return Outcome()
-        node, faults = target[0], target[1].faults
-        wanted = xid_condition(view.record, node, now=view.now) if faults.xid_node_condition else None
+    async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
+        wanted = xid_condition(view.record, node, now=view.now) if sections.faults.xid_node_condition else None
         if same(node.xid_condition, wanted) or (wanted is None and not node.xid_condition_owned):
             return Outcome()
         try:
             view.wrote(Kind.NODE, await self._writer.xid_condition(node, wanted))
         except KubeError as error:
-            conflict = Hindrance(f"{names.CONFLICT}: {error}") if error.status == 409 else None
-            hindrance = conflict or hindered(error)
-            return Outcome(problems=(error,), hindrance=hindrance)
+            if error.status != 409:
+                raise
+            return Outcome(problems=(error,), hindrance=Hindrance(f"{names.CONFLICT}: {error}"))
         log.info("xid condition set", node=node.name, xids=wanted["reason"] if wanted is not None else "")
         return Outcome()

@@ -21,14 +21,15 @@ from datetime import UTC, datetime
 import structlog
 from msgspec import Struct, field
 from nodedevices_api import conditions as names
+from nodedevices_api.defaults import Resolved
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
     Info,
+    OnNode,
     Outcome,
-    Remembering,
     Shown,
     Tools,
     View,
@@ -43,7 +44,7 @@ from nodedevices_operator.desired.fleet import EVICT, HOUR, Action
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError, find
 from nodedevices_operator.records.names import pod_path
-from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord
+from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord, NodeRecord
 
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
 BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)
@@ -97,7 +98,7 @@ class EvictionTally(Struct):
         return "True" if reason == names.IN_SYNC else "False", reason, message
 
 
-class EvictionsConcern(Remembering[dict[EvictionKey, Subject]]):
+class EvictionsConcern(OnNode[dict[EvictionKey, Subject]]):
     info = Info("evictions", section="faults", action=names.ACTION_EVICTIONS)
 
     def __init__(self, tools: Tools) -> None:
@@ -123,17 +124,19 @@ class EvictionsConcern(Remembering[dict[EvictionKey, Subject]]):
         return datetime.fromtimestamp(self._tools.wall(), UTC)
 
     async def reconcile(self, view: View) -> Outcome:
-        target, name = view.target(), view.record.name
         self._notice(view.record)
-        if target is None or view.staleness is None:
+        return await super().reconcile(view)
+
+    async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
+        if view.staleness is None:
             return Outcome()
-        section = target[1].faults
+        section = sections.faults
         if not consequences.evicts(section):
-            self._evict_nobody(name)
+            self._evict_nobody(node.name)
             return Outcome(Shown.REMOVED)
         due = consequences.evictions(view.record, section, view.restarted)
         if due and (why := _unknown(view)):
-            self._tools.gate.propose(name, EVICT, ())
+            self._tools.gate.propose(node.name, EVICT, ())
             return Outcome(("False", names.PENDING, why))
         tally = EvictionTally()
         await self._act(view, await self._find(view, due, tally), tally)

@@ -10,25 +10,24 @@ from __future__ import annotations
 
 import structlog
 from nodedevices_api import conditions as names
+from nodedevices_api.defaults import Resolved
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, CallBudget, Repairs
-from nodedevices_operator.concerns.port import Info, Outcome, Remembering, Shown, Tools, View, failed_to
+from nodedevices_operator.concerns.port import Info, OnNode, Outcome, Remembering, Shown, Tools, View
 from nodedevices_operator.desired.labels import MOST_LABELS, plan_labels, plan_object_labels
-from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
+from nodedevices_operator.records.objects import NodeRecord
 
 MOST_WRITES = 20  # in a minute: a take-over alone changes them several times within a second
 
 log = structlog.get_logger()
 
 
-class LabelsConcern(Remembering[Repairs]):
+class LabelsConcern(OnNode[Repairs]):
     info = Info("labels", section="labels", action=names.ACTION_LABELS)
 
-    async def reconcile(self, view: View) -> Outcome:
-        if (target := view.target()) is None:
-            return Outcome()
-        node, section = target[0], target[1].labels
+    async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
+        section = sections.labels
         plan = plan_labels(section, view.record, node, now=int(self._tools.wall()))
         configured = section.feature_discovery or bool(section.extra)
         outcome = Outcome((plan.status, plan.reason, plan.message) if configured else Shown.REMOVED)
@@ -40,10 +39,7 @@ class LabelsConcern(Remembering[Repairs]):
                 "policy depends on labels that the policy sets"
             )
             return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
-        try:
-            view.wrote(Kind.NODE, await self._writer.labels(node, plan.values))
-        except KubeError as error:
-            return failed_to("write the Node's labels", error)
+        view.wrote(Kind.NODE, await self._writer.labels(node, plan.values))
         log.info("labels set", node=node.name, labels=len(plan.values))
         return outcome
 
@@ -71,10 +67,8 @@ class ObjectLabelsConcern(Remembering[CallBudget]):
         self._log_cut(record.name, plan.cut)
         if plan.matches(record):
             return Outcome()
-        budget = self._nodes.get(record.name)
-        if budget is None:
-            budget = self._nodes[record.name] = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._tools.clock)
-        if not budget.take():
+        budget = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._tools.clock)
+        if not self._nodes.setdefault(record.name, budget).take():
             return Outcome(requeue_after=SECONDS_PER_WRITE)
         view.wrote(Kind.NODE_DEVICES, await self._writer.labels(record, plan.values))
         log.info("labels of the NodeDevices set", node=record.name, labels=len(plan.values))

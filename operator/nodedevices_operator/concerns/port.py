@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
 from nodedevices_common.conditions import build, same
@@ -105,6 +106,24 @@ class Remembering(Concern, Generic[Memory]):
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
+
+
+class OnNode(Remembering[Memory]):
+    """A concern that keeps something on the Node, or on its pods, as policies say."""
+
+    async def reconcile(self, view: View) -> Outcome:
+        """Nothing changes before the agent has said anything, and the configuration is known and stored."""
+        if view.node is None or view.sections is None or not (view.reported and view.stored):
+            return Outcome()
+        try:
+            return await self.keep(view, view.node, view.sections)
+        except KubeError as error:
+            outcome = failed_to(f"write the Node's {self.info.name}", error)
+            return outcome if self.info.action else replace(outcome, hindrance=hindered(error))
+
+    @abstractmethod
+    async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
+        """As `reconcile`, with the Node to write to and the sections to act by."""
 
 
 class ActionGate(Protocol):
@@ -204,12 +223,6 @@ class View:
     def scope(self) -> Scope:
         """Return what the node's agent may speak for."""
         return scope(self.record.name, self.node, self.sections)
-
-    def target(self) -> tuple[NodeRecord, Resolved] | None:
-        """The Node to write to, and the sections to act by. None: nothing on it changes now."""
-        if self.node is None or not (self.reported and self.stored) or self.sections is None:
-            return None
-        return self.node, self.sections
 
     def wrote(self, kind: Kind, raw: JsonObject) -> None:
         """Go on with what a write or a read returned. It may hold other writers' news as well."""

@@ -13,15 +13,15 @@ from __future__ import annotations
 import structlog
 from msgspec import Struct, field
 from nodedevices_api import conditions as names
+from nodedevices_api.defaults import Resolved
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
-from nodedevices_operator.concerns.port import Info, Outcome, Remembering, Shown, View, failed_to, not_granted
+from nodedevices_operator.concerns.port import Info, OnNode, Outcome, Shown, View, not_granted
 from nodedevices_operator.desired.consequences import stronger, tainting, taints
 from nodedevices_operator.desired.fleet import TAINT, Action
-from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import TAINT as KEY
-from nodedevices_operator.records.objects import TaintRecord
+from nodedevices_operator.records.objects import NodeRecord, TaintRecord
 
 log = structlog.get_logger()
 
@@ -33,20 +33,17 @@ class TaintMemory(Struct):
     repairs: Repairs = field(default_factory=Repairs)
 
 
-class TaintConcern(Remembering[TaintMemory]):
+class TaintConcern(OnNode[TaintMemory]):
     info = Info("taint", section="faults", action=names.ACTION_TAINT)
 
     def forget(self, node: str) -> None:
         super().forget(node)
         self._tools.gate.propose(node, TAINT, ())
 
-    async def reconcile(self, view: View) -> Outcome:
-        target = view.target()
-        if target is None or view.staleness is None:
-            return Outcome()
-        node, section, gate = target[0], target[1].faults, self._tools.gate
+    async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
+        section, gate = sections.faults, self._tools.gate
         configured = taints(section)
-        if configured and view.staleness.status == "True":
+        if configured and (view.staleness is None or view.staleness.status == "True"):
             gate.propose(node.name, TAINT, ())
             return Outcome()
         wanted = tainting(view.record, section, node.taints, gate.acted_on(node.name))
@@ -65,10 +62,7 @@ class TaintConcern(Remembering[TaintMemory]):
             if memory.written == listed and memory.repairs.contested(self._tools.clock()):
                 text = f"another writer keeps changing the taint {KEY} on the Node; find it in the Node's managedFields"
                 return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
-            try:
-                view.wrote(Kind.NODE, await self._writer.taint(node, taint))
-            except KubeError as error:
-                return failed_to("write the Node's taint", error)
+            view.wrote(Kind.NODE, await self._writer.taint(node, taint))
             log.info(
                 "taint set",
                 node=node.name,
