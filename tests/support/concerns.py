@@ -13,8 +13,8 @@ from nodedevices_api.sections import Sections
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache
+from nodedevices_operator.concerns.device_events import RejectionEventsConcern
 from nodedevices_operator.concerns.port import ActionGate, Concern, Shown, Tools, View
-from nodedevices_operator.concerns.rejected_pods import RejectionEventsConcern
 from nodedevices_operator.desired.configuration import Understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.kube.apply import Writer, utc_now

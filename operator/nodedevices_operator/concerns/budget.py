@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from msgspec import Struct
 
@@ -40,27 +39,23 @@ class Repairs(Struct):
         return False
 
 
-@dataclass(slots=True)
-class CallBudget:
+class CallBudget(Struct):
     """A token bucket, full at first. `clock` is monotonic."""
 
     burst: int
     seconds_per_token: float
     clock: Callable[[], float]
-    _tokens: float = field(init=False)
-    _filled: float = field(init=False)  # when the tokens were counted
-
-    def __post_init__(self) -> None:
-        self._tokens, self._filled = float(self.burst), self.clock()
+    _taken: float = 0.0  # tokens that are not back yet
+    _counted: float = 0.0  # when they were counted
 
     def take(self) -> bool:
         """Take one token. True when there was one."""
         now = self.clock()
-        self._tokens = min(float(self.burst), self._tokens + (now - self._filled) / self.seconds_per_token)
-        self._filled = now
-        if self._tokens < 1.0:
+        self._taken = max(0.0, self._taken - (now - self._counted) / self.seconds_per_token)
+        self._counted = now
+        if self._taken > self.burst - 1:
             return False
-        self._tokens -= 1.0
+        self._taken += 1
         return True
 
 
@@ -93,10 +88,8 @@ class NodeEvents:
 
     def write(self, event: Event) -> None:
         """Have the Event written, or count it where the node has had too many."""
-        node = event.node
-        of_node = self._nodes.get(node)
-        if of_node is None:
-            of_node = self._nodes[node] = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
+        full = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
+        of_node = self._nodes.setdefault(event.node, full)
         if of_node.budget.take():
             self._writer.event(event)
             return

@@ -19,14 +19,16 @@ from nodedevices_operator.concerns.conditions import (
     XidConditionConcern,
 )
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
-from nodedevices_operator.concerns.device_events import DeviceEventsConcern, NoticeEventsConcern
-from nodedevices_operator.concerns.evictions import EvictionsConcern
+from nodedevices_operator.concerns.consequences import EvictionsConcern, TaintConcern
+from nodedevices_operator.concerns.device_events import (
+    DeviceEventsConcern,
+    NoticeEventsConcern,
+    RejectionEventsConcern,
+)
 from nodedevices_operator.concerns.idle_pods import IdlePodsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern, ObjectLabelsConcern
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern, Tools
-from nodedevices_operator.concerns.rejected_pods import RejectionEventsConcern
-from nodedevices_operator.concerns.taint import TaintConcern
 
 Factory = Callable[[Tools], Concern]
 

@@ -10,9 +10,8 @@ import pytest
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
-from nodedevices_operator.concerns.evictions import BLOCKED, EvictionsConcern
+from nodedevices_operator.concerns.consequences import BLOCKED, EvictionsConcern, TaintConcern
 from nodedevices_operator.concerns.port import Concern, Tools
-from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.desired.conditions import Staleness
 from nodedevices_operator.desired.consequences import KEEP, ON_OFFER
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_operator.concerns.rejected_pods import EVENTS_AT_ONCE, SECONDS_PER_EVENT
-from nodedevices_operator.desired.rejected import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
+from nodedevices_operator.concerns.device_events import EVENTS_AT_ONCE, SECONDS_PER_EVENT
+from nodedevices_operator.desired.device_news import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records import pods as records
 from nodedevices_operator.records.objects import NodeDevicesRecord

@@ -1,10 +1,18 @@
-"""Evicting the pods that hold a faulty device, where a policy says so; decided in desired/consequences.py.
+"""Consequences of a fault, where a policy says so: the taint nodedevices.io/device-fault on the Node, and the eviction
+of the pods that hold the device; decided in desired/consequences.py. What takes something from pods is proposed to the
+fleet gate, and done only once that has granted it.
 
-A pod is evicted when it is the holder (as for marks: of this node, by uid), its condition says so (where the policy has
-one written), its grace is over, nothing keeps it, and the fleet gate has granted it. The order is the promise: the
-pod's condition, the record of the action, the eviction with the pod's uid as a precondition.
-Killed in between, a restarted operator finds the same pod and the same record. A pod that is being deleted is done,
-whichever client deletes it, and one whose container has restarted is left where that is all that its fault required.
+The taint: a grant is needed for a taint where there was none, and for NoExecute in the place of NoSchedule, not to take
+one back or to name another reason. The list of taints is one value for server-side apply, so our entry is changed by a
+JSON patch that holds for the very Node that was read; others' taints stay. A stale NodeDevices puts no taint there and
+takes none away; a policy that taints no longer does. Where another writer keeps changing our entry back (machine
+controllers set the whole list), we pause after a few repairs, and say so.
+
+Evictions: a pod is evicted when it is the holder (as for marks: of this node, by uid), its condition says so (where the
+policy has one written), its grace is over, nothing keeps it, and the fleet gate has granted it. The order is the
+promise: the pod's condition, the record of the action, the eviction with the pod's uid as a precondition. Killed in
+between, a restarted operator finds the same pod and the same record. A pod that is being deleted is done, whichever
+client deletes it, and one whose container has restarted is left where that is all that its fault required.
 
 PodDisruptionBudgets are honoured: a refused eviction is shown on the pod and on the NodeDevices, and tried again with
 back-off. What is remembered only saves calls: which pod a holder entry means, and when to try again. A stale
@@ -25,6 +33,7 @@ from nodedevices_api.defaults import Resolved
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.times import rfc3339
 
+from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
     Info,
@@ -40,12 +49,71 @@ from nodedevices_operator.desired import consequences, pods
 from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.consequences import Due, HeldFault
 from nodedevices_operator.desired.events import About, Event
-from nodedevices_operator.desired.fleet import EVICT, HOUR, Action
+from nodedevices_operator.desired.fleet import EVICT, HOUR, TAINT, Action
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError, find
+from nodedevices_operator.records.kinds import Kind
+from nodedevices_operator.records.names import TAINT as KEY
 from nodedevices_operator.records.names import pod_path
-from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord, NodeRecord, TaintRecord
 
+log = structlog.get_logger()
+
+
+# --- the taint -------------------------------------------------------------------------------------------------------
+class TaintMemory(Struct):
+    """Of one node; lost, one repair more is made."""
+
+    written: tuple[TaintRecord, ...] | None = None  # our entries, as they were last written or found right
+    repairs: Repairs = field(default_factory=Repairs)
+
+
+class TaintConcern(OnNode[TaintMemory]):
+    info = Info("taint", section="faults", action=names.ACTION_TAINT)
+
+    def forget(self, node: str) -> None:
+        super().forget(node)
+        self._tools.gate.propose(node, TAINT, ())
+
+    async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
+        section, gate = sections.faults, self._tools.gate
+        configured = consequences.taints(section)
+        if configured and (view.staleness is None or view.staleness.status == "True"):
+            gate.propose(node.name, TAINT, ())
+            return Outcome()
+        wanted = consequences.tainting(view.record, section, node.taints, gate.acted_on(node.name))
+        action = None
+        if wanted is not None and consequences.stronger(wanted.taint, node.taints):
+            action = Action(wanted.since, node.name, TAINT, wanted.taint.effect, wanted.reason)
+        gate.propose(node.name, TAINT, () if action is None else (action,))
+        if action is not None:
+            answer = gate.answer(action)
+            if answer is None or not answer.granted:
+                return Outcome(not_granted(answer, gate.stopped()))
+        taint = None if wanted is None else wanted.taint
+        memory = self._nodes.setdefault(node.name, TaintMemory())
+        listed = () if taint is None else (taint,)
+        if node.taints != listed:
+            if memory.written == listed and memory.repairs.contested(self._tools.clock()):
+                text = f"another writer keeps changing the taint {KEY} on the Node; find it in the Node's managedFields"
+                return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
+            view.wrote(Kind.NODE, await self._writer.taint(node, taint))
+            log.info(
+                "taint set",
+                node=node.name,
+                effect=taint.effect if taint else "none",
+                reason=taint.value if taint else "",
+            )
+            if action is not None:
+                self._tools.metrics.actions.labels(TAINT, "done").inc()
+        memory.written = listed
+        if not configured:
+            return Outcome(Shown.REMOVED)
+        text = "no fault requires a taint" if taint is None else f"tainted {taint.effect} for {taint.value}"
+        return Outcome(("True", names.IN_SYNC, text))
+
+
+# --- evictions -------------------------------------------------------------------------------------------------------
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
 BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)
 MAX_LISTED = 5  # pods in the message
@@ -59,8 +127,6 @@ _ORDER = (
     names.PENDING,
     names.IN_SYNC,
 )
-
-log = structlog.get_logger()
 
 EvictionKey = tuple[HolderRecord, str, str]  # of a holder entry, its device, and since when that is at fault
 
