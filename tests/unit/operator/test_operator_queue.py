@@ -171,14 +171,6 @@ def test_the_age_is_that_of_the_key_that_waits_longest_for_a_worker(queue: KeyQu
     assert queue.age() == 0, "what is being reconciled, or is not due, does not wait"
 
 
-def test_a_forgotten_key_has_no_timer(queue: KeyQueue, clock: Clock) -> None:
-    queue.add("n1", delay=5.0)
-    queue.forget("n1")
-    clock.now = 10.0
-    assert queue.take() is None
-    assert queue.next_due() is None
-
-
 def test_of_two_delays_the_earlier_counts(queue: KeyQueue, clock: Clock) -> None:
     queue.add("n1", delay=10.0)
     queue.add("n1", delay=3.0)
