@@ -9,8 +9,8 @@ for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import lru_cache, partial
 from sys import intern
 
 from msgspec import Struct, field
@@ -51,7 +51,9 @@ class SharesCache:
 
     # --- NodeDevices -------------------------------------------------------------------------------------------------
     def observe_node(self, raw: Raw, now: float) -> None:
-        shares = read(raw)
+        self._observe(read(raw), now)
+
+    def _observe(self, shares: NodeShares, now: float) -> None:
         known = self._nodes.get(shares.name)
         if known is not None and known.shares == shares:
             return
@@ -77,9 +79,11 @@ class SharesCache:
             self._offering.subtract(known.shares.resources.keys())
             self._ended.pop(name, None)
 
-    def keep_nodes(self, names: Collection[str]) -> None:
-        """Forget all nodes but these, which a complete list has."""
-        for name in self._nodes.keys() - names:
+    def replace_nodes(self, found: Sequence[NodeShares], now: float) -> None:
+        """Replace all nodes by these, which a complete list has."""
+        for shares in found:
+            self._observe(shares, now)
+        for name in self._nodes.keys() - {shares.name for shares in found}:
             self.remove_node(name)
 
     @property
@@ -146,6 +150,11 @@ class SharesCache:
             if len(ended) > MAX_ENDED:
                 del ended[next(iter(ended))]
 
+    def listing_pods(self) -> tuple[Callable[[Raw], BoundPod | None], Callable[[list[BoundPod]], None]]:
+        """Return what reads the pods of a list that begins now, and what takes them in."""
+        resources = self.resources
+        return partial(self.read_pod, resources=resources, arrival=0), partial(self.replace_pods, resources=resources)
+
     def replace_pods(self, pods: Iterable[BoundPod], resources: frozenset[str]) -> None:
         """Replace all pods by these, which are all that request one of these resources."""
         before, self._pods = self._pods, {}
@@ -200,13 +209,13 @@ class SharesCache:
         else:
             del self._ended[shares.name]
 
-    def nodes(self) -> Iterator[str]:
-        """Return the nodes that share memory, by name."""
-        return (name for name, known in sorted(self._nodes.items()) if known.shares.resources)
+    def nodes(self) -> list[str]:
+        return sorted(self._nodes)
 
     def shares(self, node: str) -> NodeShares | None:
+        """Return the node's shares of memory; None: it is not known that it has any."""
         known = self._nodes.get(node)
-        return known.shares if known is not None else None
+        return known.shares if known is not None and known.shares.resources else None
 
     def sizes(self) -> tuple[int, int]:
         """Return the numbers of NodeDevices and pods that are remembered."""

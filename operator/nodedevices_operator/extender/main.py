@@ -26,7 +26,7 @@ from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.reflector import Reflector
 from nodedevices_operator.extender.server import Server
 from nodedevices_operator.extender.settings import ExtenderSettings
-from nodedevices_operator.extender.table import BoundPod
+from nodedevices_operator.extender.shares import NodeShares, read
 from nodedevices_operator.extender.verbs import Verbs, name_of
 from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
@@ -42,59 +42,6 @@ BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"  # field 
 log = structlog.get_logger()
 
 
-class NodeStore:
-    """NodeDevices, from a reflector into the cache."""
-
-    def __init__(self, cache: SharesCache, clock: Callable[[], float]) -> None:
-        self._cache = cache
-        self._clock = clock
-        self._listed: set[str] = set()
-
-    def begin(self) -> None:
-        self._listed = set()
-
-    def page(self, items: Sequence[Raw]) -> None:
-        for item in items:
-            self._cache.observe_node(item, self._clock())
-            self._listed.add(name_of(item))
-
-    def complete(self) -> None:
-        self._cache.keep_nodes(self._listed)
-
-    def event(self, deleted: bool, item: Raw) -> None:
-        if deleted:
-            self._cache.remove_node(name_of(item))
-        else:
-            self._cache.observe_node(item, self._clock())
-
-
-class BoundPodStore:
-    """Pods, from a reflector into the cache."""
-
-    def __init__(self, cache: SharesCache) -> None:
-        self._cache = cache
-        self._resources: frozenset[str] = frozenset()
-        self._listed: list[BoundPod] = []
-
-    def begin(self) -> None:
-        self._resources = self._cache.resources
-        self._listed = []
-
-    def page(self, items: Sequence[Raw]) -> None:
-        found = (self._cache.read_pod(item, self._resources, arrival=0) for item in items)
-        self._listed += [pod for pod in found if pod is not None]
-
-    def complete(self) -> None:
-        self._cache.replace_pods(self._listed, self._resources)
-        self._listed = []
-
-    def event(self, deleted: bool, item: Raw) -> None:
-        if deleted:
-            self._cache.remove_pod(item)
-        else:
-            self._cache.observe_pod(item)
-
-
 class Extender:
     """The watches, the cache and the verbs, without HTTP and signals. Make it inside a running loop."""
 
@@ -103,10 +50,26 @@ class Extender:
         self.cache = SharesCache()
         self.metrics = ExtenderMetrics()
         self.verbs = Verbs(self.cache, sees=lambda: not self.problem(), clock=clock)
-        self._nodes = Reflector(kube, NODE_DEVICES, NodeStore(self.cache, clock), clock=clock)
-        self._pods = Reflector(kube, PODS, BoundPodStore(self.cache), query={"fieldSelector": BOUND}, clock=clock)
+        self._nodes = Reflector(kube, NODE_DEVICES, lambda: (read, self._listed), self._node_devices_event, clock=clock)
+        self._pods = Reflector(
+            kube,
+            PODS,
+            self.cache.listing_pods,
+            lambda gone, pod: (self.cache.remove_pod if gone else self.cache.observe_pod)(pod),
+            query={"fieldSelector": BOUND},
+            clock=clock,
+        )
         self._wanted = asyncio.Event()  # a node shares memory: pods matter
         self.cache.pods_wanted = self._want_pods
+
+    def _listed(self, found: Sequence[NodeShares]) -> None:
+        self.cache.replace_nodes(found, self._clock())
+
+    def _node_devices_event(self, gone: bool, item: Raw) -> None:
+        if gone:
+            self.cache.remove_node(name_of(item))
+        else:
+            self.cache.observe_node(item, self._clock())
 
     def _want_pods(self) -> None:
         self._wanted.set()

@@ -12,64 +12,46 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 import structlog
 from nodedevices_common.backoff import Backoff
-from nodedevices_common.errors import OperationError
-from nodedevices_common.raw import Raw, mapping
+from nodedevices_common.raw import Raw, mapping, mappings
 
 from nodedevices_operator.kube.port import KubeError, WatchingKube, watch_event
 
 PAGE_SIZE = 500
 WATCH_SECONDS = 300  # until the API server ends a watch by itself
 LEAST_SECONDS = 1.0  # between two attempts, where the API server ends each at once
-GONE = 410
+GONE = 410  # the API server no longer has the version from which to go on
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0, jitter=0.2)
+
+T = TypeVar("T")
+Listing = tuple[Callable[[Raw], T | None], Callable[[list[T]], None]]
+"""Reads an object of a LIST (None: it does not matter); and gets what was read of all of them."""
 
 log = structlog.get_logger()
 
 
-class Store(Protocol):
-    """Receiver of objects. Nothing raises for what an object contains."""
-
-    def begin(self) -> None:
-        """Called when a LIST begins."""
-        ...
-
-    def page(self, items: Sequence[Raw]) -> None:
-        """Called with some of its objects."""
-        ...
-
-    def complete(self) -> None:
-        """Called when these were all."""
-        ...
-
-    def event(self, deleted: bool, item: Raw) -> None:
-        """Called with an object that is there, or is not any more."""
-        ...
-
-
-class _Expired(OperationError):  # noqa: N818  a state of the watch
-    """The API server no longer has the version from which to go on."""
-
-
-class Reflector:
-    """Fills a store, for ever."""
+class Reflector(Generic[T]):
+    """Fills a store, for ever: `listing` is called when a LIST begins, `event` with whether an object is gone, and the
+    object. Nothing raises for what an object contains."""
 
     def __init__(
         self,
         kube: WatchingKube,
         path: str,
-        store: Store,
+        listing: Callable[[], Listing[T]],
+        event: Callable[[bool, Raw], None],
         *,
         query: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._path = path
-        self._store = store
+        self._listing = listing
+        self._event = event
         self._query = dict(query or {})
         self._clock = clock
         self._again = asyncio.Event()
@@ -100,17 +82,16 @@ class Reflector:
                 await self._watch()
                 failures, self.problem = 0, ""
                 wait = 0.0
-            except _Expired as error:
-                log.info("listing again", path=self._path, why=str(error))
-                self._version, wait = "", 0.0
             except KubeError as error:
-                failures += 1
-                wait = BACKOFF.after(failures, at_least=error.retry_after)
-                if not self.problem:
-                    log.warning("watch failed", path=self._path, error=str(error), retry_seconds=round(wait, 1))
-                self.problem = str(error)
                 if error.status == GONE:
-                    self._version = ""
+                    log.info("listing again", path=self._path, why=str(error))
+                    self._version, wait = "", 0.0
+                else:
+                    failures += 1
+                    wait = BACKOFF.after(failures, at_least=error.retry_after)
+                    if not self.problem:
+                        log.warning("watch failed", path=self._path, error=str(error), retry_seconds=round(wait, 1))
+                    self.problem = str(error)
             if self._again.is_set():
                 self._version = ""
             elif self._clock() - began < LEAST_SECONDS:
@@ -118,7 +99,8 @@ class Reflector:
             await asyncio.sleep(wait)
 
     async def _list(self) -> None:
-        self._store.begin()
+        read, complete = self._listing()
+        found: list[T] = []
         token = ""
         while True:
             query = {**self._query, "limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
@@ -126,11 +108,11 @@ class Reflector:
             items, metadata = page.get("items"), page.get("metadata")
             if not isinstance(items, list) or not isinstance(metadata, Mapping):
                 raise KubeError(f"GET {self._path}: the answer is not a list")
-            self._store.page([item for item in items if isinstance(item, Mapping)])
+            found += [it for it in map(read, mappings(items)) if it is not None]
             token = metadata.get("continue") or ""
             if not token:
                 break
-        self._store.complete()
+        complete(found)
         self._heard, self.synced, self.lists = self._clock(), True, self.lists + 1
         self._version = str(metadata.get("resourceVersion", ""))
 
@@ -159,8 +141,8 @@ class Reflector:
             try:
                 kind, item = watch_event(self._path, line)
             except KubeError as error:
-                raise _Expired(str(error)) from error
+                raise KubeError(str(error), status=GONE) from error
             self._version = str(mapping(item.get("metadata")).get("resourceVersion") or self._version)
             if kind != "BOOKMARK":
-                self._store.event(kind == "DELETED", item)
+                self._event(kind == "DELETED", item)
         self._heard = self._clock()

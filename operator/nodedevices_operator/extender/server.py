@@ -126,25 +126,21 @@ class Server:
         seconds = self._metrics.seconds.labels(verb)
 
         async def handle(request: web.Request) -> web.Response:
-            code = 500
+            response = web.Response(status=500)
             try:
                 await self._read(request)
                 async with self._answering:
                     began = self._clock()
                     response = await respond(request)
                     seconds.observe(self._clock() - began)
-                code = response.status
             except TimeoutError:
-                code = 408
-                raise web.HTTPRequestTimeout(
-                    text=f"the body did not come in time, {self._limits.body_seconds:.0f} s or less where many come\n"
-                ) from None
+                most = f"{self._limits.body_seconds:.0f} s or less where many come"
+                response = web.Response(status=408, text=f"the body did not come in time, {most}\n")
             except InputError as error:
-                code = 400
-                raise web.HTTPBadRequest(text=f"{error}\n") from error
-            except web.HTTPException as error:
-                code = error.status
-                if code == web.HTTPRequestEntityTooLarge.status_code and not self._too_large:
+                response = web.Response(status=400, text=f"{error}\n")
+            except web.HTTPRequestEntityTooLarge as error:
+                response = web.Response(status=error.status, text=error.text)
+                if not self._too_large:
                     self._too_large = True
                     log.warning(
                         "a body is too large: set nodeCacheCapable in the scheduler's configuration, so that it sends "
@@ -152,9 +148,8 @@ class Server:
                         verb=verb,
                         most_bytes=self._limits.body_bytes,
                     )
-                raise
             finally:
-                self._metrics.requests.labels(verb, str(code)).inc()
+                self._metrics.requests.labels(verb, str(response.status)).inc()
             return response
 
         return handle
@@ -190,18 +185,16 @@ class Server:
         return web.Response(body=self._verbs.prioritize(read_arguments(await request.read())), content_type=JSON)
 
     async def _inspect(self, request: web.Request) -> web.Response:
-        if not (name := request.match_info.get("node", "")):
-            found = []
-            for at, node in enumerate(list(self._cache.nodes())):
-                if (shares := self._cache.shares(node)) is not None:
-                    found.append(inspect_node(self._cache, shares, self._clock()))
-                if at % AT_ONCE == AT_ONCE - 1:
-                    await asyncio.sleep(0)
-            return _json(inspected(found, self._ready()))
-        shares = self._cache.shares(name)
-        if shares is None or not shares.resources:
+        name = request.match_info.get("node", "")
+        found = []
+        for at, node in enumerate([name] if name else self._cache.nodes()):
+            if (shares := self._cache.shares(node)) is not None:
+                found.append(inspect_node(self._cache, shares, self._clock()))
+            if at % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+        if name and not found:
             return _json(inspected([], f"node {name}: no NodeDevices of it with shares of memory is known"), 404)
-        return _json(inspected([inspect_node(self._cache, shares, self._clock())], self._ready()))
+        return _json(inspected(found, self._ready()))
 
     async def _readyz(self, _: web.Request) -> web.Response:
         wrong = self._ready()
