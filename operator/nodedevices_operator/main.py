@@ -34,31 +34,28 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import socket
 import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import structlog
 from nodedevices_common import logs
 from nodedevices_common.errors import InputError
 
 from nodedevices_operator import settings as flags
-from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.extender import main as extender
 from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.extender.settings import ExtenderSettings
-from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.election import Election, LostLeadershipError
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.watch import Watch
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
+from nodedevices_operator.process import cancel, ended, serving, stop_requested, until_one_ends
 from nodedevices_operator.settings import OperatorSettings
 
 FAILED, MISUSED = 1, 2  # exit codes
@@ -110,15 +107,12 @@ async def _clean_up(settings: OperatorSettings) -> int:
 async def run(settings: OperatorSettings) -> None:
     """Until SIGTERM or SIGINT. Raises when the credentials or the HTTP address cannot be used, and where this replica
     was the leader and is no longer."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_requested()
     replica = await Replica.connect(settings)
     try:
-        tasks = replica.start(settings)
+        replica.start(settings)
         log.info("operator started", http=str(settings.http_address))
-        await _until_one_ends([asyncio.create_task(stop.wait()), *tasks])
+        await until_one_ends([stop, *replica.tasks])
         log.info("operator stopping")
     finally:
         await replica.stop()
@@ -138,8 +132,7 @@ class Replica:
         kube = clients[0]
         self._metrics = metrics
         self._election = election
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self.tasks: list[asyncio.Task[None]] = []
         self._clients = clients
         self._manager = Manager(
             kube,
@@ -147,9 +140,7 @@ class Replica:
             namespace=settings.namespace,
             relist_seconds=settings.relist_seconds,
             retired_seconds=settings.retired_seconds,
-            rejected=RejectedPods(kube),
             cluster_properties=settings.cluster_properties,
-            events=kube,
             standby=election is not None,
         )
         relister = self._manager.relister
@@ -175,29 +166,17 @@ class Replica:
         kube.may_write = election.may_write
         return cls(settings, metrics, [kube, own], election)
 
-    def start(self, settings: OperatorSettings) -> Sequence[asyncio.Task[None]]:
-        """Return the tasks of which none ends by itself but by an error."""
-        listening = servers(
-            settings.http_address,
-            settings.health_address,
-            scrape=self._scrape,
-            healthy=self._healthy,
-            ready=self._ready,
-            guard=settings.guard,
-        )
-        self._tasks += [asyncio.create_task(server.run(), name="http") for server in listening]
-        self._tasks += self._manager.watching()
+    def start(self, settings: OperatorSettings) -> None:
+        """Start the tasks, of which none ends by itself but by an error."""
+        self.tasks += serving(settings, scrape=self._scrape, healthy=self._healthy, ready=self._ready)
+        self.tasks += self._manager.watching()
         for client in self._clients:
-            self._tasks.append(asyncio.create_task(client.watch_credentials(), name="credentials"))
-        self._tasks.append(asyncio.create_task(self._lead(), name="leader"))
-        return tuple(self._tasks)
+            self.tasks.append(asyncio.create_task(client.watch_credentials(), name="credentials"))
+        self.tasks.append(asyncio.create_task(self._lead(), name="leader"))
 
     async def stop(self) -> None:
         """End everything, give the Lease back and close all connections."""
-        self._stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self.tasks)
         if self._election is not None:
             await self._election.release()  # nothing is written any more: another replica need not wait
         await self._watch.stop()
@@ -211,14 +190,13 @@ class Replica:
         working = self._manager.lead()
         if self._election is not None:
             working.append(asyncio.create_task(self._election.keep(), name="election"))
-        self._tasks.extend(working)
-        await _until_one_ends(working)
+        self.tasks.extend(working)
+        await until_one_ends(working)
 
     def _ended(self, why: str) -> None:
-        if not self._stopping:
-            log.warning("watches ended, restarting them and relisting", why=why)
-            self._metrics.watch_restarts.inc()
-            self._manager.relister.ended()
+        log.warning("watches ended, restarting them and relisting", why=why)
+        self._metrics.watch_restarts.inc()
+        self._manager.relister.ended()
 
     def _scrape(self) -> bytes:
         self._manager.gauge()
@@ -226,10 +204,7 @@ class Replica:
         return self._metrics.render()
 
     def _healthy(self) -> str:
-        ended = [task.get_name() for task in self._tasks if task.done()]
-        if ended:
-            return f"ended: {', '.join(ended)}"
-        return "the watch thread has ended" if self._watch.dead else ""
+        return ended(self.tasks) or ("the watch thread has ended" if self._watch.dead else "")
 
     def _ready(self) -> str:
         relister = self._manager.relister
@@ -245,11 +220,3 @@ def _freeze() -> None:
     of a fault."""
     gc.collect()
     gc.freeze()
-
-
-async def _until_one_ends(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Wait until one of the tasks ends; raise what ended it."""
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        if task.done():
-            task.result()

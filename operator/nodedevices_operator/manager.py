@@ -29,12 +29,12 @@ from nodedevices_operator.desired.consequences import faulty
 from nodedevices_operator.desired.pods import holder_health
 from nodedevices_operator.desired.pools import acts, claims
 from nodedevices_operator.kube.apply import Writer, utc_now
-from nodedevices_operator.kube.port import Kube, KubeError, Watching
+from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.cluster_properties import ClusterProperties
 from nodedevices_operator.reconcile.device_classes import DeviceClasses
 from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
-from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, RecordWatch
+from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler, Tallies
 from nodedevices_operator.reconcile.surveyor import Surveyor
@@ -64,9 +64,7 @@ class Manager:
         retired_seconds: float = SETTLED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], str] = utc_now,
-        rejected: RejectedPods | None = None,
         cluster_properties: bool = False,
-        events: Watching | None = None,
         concerns: Sequence[Factory] = CONCERNS,
         standby: bool = False,
     ) -> None:
@@ -78,6 +76,7 @@ class Manager:
         self._clock = clock
         tallies = Tallies()
         writer = Writer(kube, metrics, now)
+        self.rejected = RejectedPods(kube, changed=lambda node: self.dirty(Dirty(frozenset({node}))))
         self._surveyor = Surveyor(self.cache)
         self._gate = FleetGate(
             kube,
@@ -104,7 +103,7 @@ class Manager:
                 self._rollouts,
                 clock=clock,
                 retired_seconds=retired_seconds,
-                rejected=rejected,
+                rejected=self.rejected,
             ),
             metrics=metrics,
             dirty=self.dirty,
@@ -114,19 +113,11 @@ class Manager:
         self._policy = PolicyReconciler(
             self.cache, writer, self.dirty, tallies, gate=self._gate, rollouts=self._rollouts
         )
-        self._watch = None
-        if events is not None:
-            self._watch = RecordWatch(
-                events, namespace=namespace, wanted=self._gate.open, changed=lambda: self.fleet.add(FLEET_KEY)
-            )
         self._properties = ClusterProperties(self.cache, writer) if cluster_properties else None
         self._classes = DeviceClasses(self.cache, writer)
         self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds, clock=clock)
         self.relister.synced = self._synced
         self.relister.went_back = self._forget_writes
-        self._rejected = rejected
-        if rejected is not None:
-            rejected.changed = lambda node: self.dirty(Dirty(frozenset({node})))
         self._unseen: set[str] = set()  # nodes not reconciled since the cache was synced
         self._leading = not standby
 
@@ -172,8 +163,7 @@ class Manager:
 
     def watching(self) -> list[asyncio.Task[None]]:
         """Start what only reads: every replica does. None of the tasks ever ends by itself."""
-        rejected = [] if self._rejected is None else _tasks("rejected-pods", self._rejected.run)
-        return [*_tasks("relist", self.relister.run), *rejected]
+        return [*_tasks("relist", self.relister.run), *_tasks("rejected-pods", self.rejected.run)]
 
     def lead(self) -> list[asyncio.Task[None]]:
         """Start what writes: the leader alone does, for as long as it lives. A standby begins with everything that is
@@ -188,7 +178,7 @@ class Manager:
             *_tasks("node", lambda: nodes.run(self.reconcile_node, failure=self._failed), NODE_WORKERS),
             *_tasks("policy", lambda: policies.run(self.reconcile_policy, failure=self._failed), POLICY_WORKERS),
             *_tasks("fleet", lambda: fleet.run(self.reconcile_fleet, failure=self._failed)),
-            *([] if self._watch is None else _tasks("record", self._watch.run)),
+            *_tasks("record", self._gate.watch_record),
             *([] if self._properties is None else _tasks("properties", self._properties.run)),
             *_tasks("device-classes", self._classes.run),
         ]

@@ -265,7 +265,7 @@ class Lying:
         self._kube = kube
         self.lie = ""
         self.get, self.apply, self.create = kube.get, kube.apply, kube.create
-        self.json_patch, self.delete = kube.json_patch, kube.delete
+        self.json_patch, self.delete, self.watch = kube.json_patch, kube.delete, kube.watch
 
     async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
         if self.lie == "failed":

@@ -75,7 +75,9 @@ def tools(
     """`kube` needs no more of the port than the concern uses."""
     metrics = metrics or OperatorMetrics()
     rollouts = Rollouts(policies=dict, enqueue=lambda _: None, changed=lambda _: None)
-    return Tools(Writer(kube, metrics, now), metrics, gate or Granting(), rollouts, clock=clock, wall=wall, **more)
+    rejected = more.pop("rejected", RejectedPods(kube))
+    writer = Writer(kube, metrics, now)
+    return Tools(writer, metrics, gate or Granting(), rollouts, rejected, clock=clock, wall=wall, **more)
 
 
 def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections) -> View:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Hashable, Iterable
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
 from typing import Any
 
 from nodedevices_operator.kube.port import JsonObject, Kube
@@ -60,6 +60,9 @@ class CrashingKube:
         async for page in self._kube.pages(path, **query):
             yield page
         self._count(f"list {path}", write=False)
+
+    def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        return self._kube.watch(path, query)
 
     async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
         self._alive()

@@ -32,9 +32,16 @@ log = structlog.get_logger()
 class RejectedPods:
     """Made and used in the operator's loop. `changed` is called with the node of each pod that was found."""
 
-    def __init__(self, events: Watching, *, most: int = MAX_PODS, backoff: Backoff = BACKOFF) -> None:
-        self.changed: Callable[[str], None] = lambda _node: None
-        self._events = events
+    def __init__(
+        self,
+        kube: Watching,
+        changed: Callable[[str], None] = lambda _node: None,
+        *,
+        most: int = MAX_PODS,
+        backoff: Backoff = BACKOFF,
+    ) -> None:
+        self._kube = kube
+        self._changed = changed
         self._most = most
         self._backoff = backoff
         self._nodes: dict[str, dict[str, RejectedPod]] = {}  # node -> uid -> pod
@@ -59,7 +66,7 @@ class RejectedPods:
             "timeoutSeconds": str(seconds),
             "allowWatchBookmarks": "true",
         }
-        async for line in self._events.watch(PODS, query):
+        async for line in self._kube.watch(PODS, query):
             self._take(*watch_event(PODS, line))
 
     def _take(self, kind: str, raw: JsonObject) -> None:
@@ -69,7 +76,7 @@ class RejectedPods:
         if pod is not None and pod.node and self._count < self._most:
             self._nodes.setdefault(node, {})[pod.uid] = pod
             self._count += 1
-            self.changed(node)
+            self._changed(node)
 
     def _remove(self, node: str, uid: str) -> None:
         pods = self._nodes.get(node, {})

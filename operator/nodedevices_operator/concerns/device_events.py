@@ -131,8 +131,7 @@ class RejectionEventsConcern(Remembering[RejectionMemory]):
 
     async def reconcile(self, view: View) -> Outcome:
         node, clock = view.record.name, self._tools.clock
-        watched = self._tools.rejected
-        there = watched.on_node(node) if watched is not None and view.reported else ()
+        there = self._tools.rejected.on_node(node) if view.reported else ()
         if not there:
             return Outcome()
         memory = self._nodes.setdefault(node, RejectionMemory(CallBudget(OF_THE_NODE, SECONDS_PER_EVENT, clock)))

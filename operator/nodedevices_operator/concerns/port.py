@@ -155,10 +155,10 @@ class Tools:
     metrics: OperatorMetrics
     gate: ActionGate
     rollouts: Rollouts
+    rejected: RejectedPods
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     retired_seconds: float = SETTLED_SECONDS
-    rejected: RejectedPods | None = None  # None: not watched
     events: NodeEvents = field(init=False)
 
     def __post_init__(self) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -28,10 +27,10 @@ from nodedevices_operator.extender.server import Server
 from nodedevices_operator.extender.settings import ExtenderSettings
 from nodedevices_operator.extender.shares import NodeShares, read
 from nodedevices_operator.extender.verbs import Verbs, name_of
-from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import WatchingKube
 from nodedevices_operator.metrics import ExtenderMetrics
+from nodedevices_operator.process import cancel, ended, serving, stop_requested, until_one_ends
 from nodedevices_operator.records.names import NODE_DEVICES, PODS
 
 UNHEARD_SECONDS = 180.0  # nothing heard of the API server for so long: what is remembered is no ground for a refusal
@@ -125,10 +124,7 @@ class Extender:
 
 async def run(settings: ExtenderSettings) -> None:
     """Until SIGTERM or SIGINT. Raises when credentials or an address cannot be used."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_requested()
     kube = await KubeClient.connect(settings.kubeconfig)
     tasks: list[asyncio.Task[None]] = []
     try:
@@ -143,31 +139,13 @@ async def run(settings: ExtenderSettings) -> None:
             scrape=extender.scrape,
             limits=settings.limits,
         )
-
-        def healthy() -> str:
-            ended = [task.get_name() for task in tasks if task.done()]
-            return f"ended: {', '.join(ended)}" if ended else ""
-
-        listening = servers(
-            settings.http_address,
-            settings.health_address,
-            scrape=extender.scrape,
-            healthy=healthy,
-            ready=extender.problem,
-            guard=settings.guard,
-        )
+        tasks += serving(settings, scrape=extender.scrape, healthy=lambda: ended(tasks), ready=extender.problem)
         await server.start()
-        tasks += [asyncio.create_task(listener.run(), name="http") for listener in listening]
         tasks += [asyncio.create_task(server.run(), name="server"), *extender.tasks()]
         tasks.append(asyncio.create_task(kube.watch_credentials(), name="credentials"))
         log.info("extender started", address=str(settings.address), http=str(settings.http_address))
-        await asyncio.wait([asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()  # none ends by itself: raise what ended it
+        await until_one_ends([stop, *tasks])
         log.info("extender stopping")
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
         await kube.close()

@@ -27,8 +27,8 @@ from nodedevices_common.http import METRICS_TEXT
 
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.verbs import Verbs, inspect_node, inspected, read_arguments
-from nodedevices_operator.http import HealthCheck
 from nodedevices_operator.metrics import ExtenderMetrics
+from nodedevices_operator.process import HealthCheck
 
 STOP_SECONDS = 5.0  # for the answers that are being made
 AT_ONCE = 100  # nodes of an inspection, then others have their turn

@@ -41,7 +41,23 @@ class KubeError(RequestError):
         return self.status == 403
 
 
-class Kube(Protocol):
+class Watching(Protocol):
+    """Watches at the API server."""
+
+    def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
+        ...
+
+
+class WatchingKube(Watching, Protocol):
+    """Calls of a reflector at the API server."""
+
+    async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
+        """Return one page of a LIST, with its metadata. May raise KubeError."""
+        ...
+
+
+class Kube(Watching, Protocol):
     """Calls of the operator at the API server. Every method may raise KubeError."""
 
     async def get(self, path: str) -> JsonObject:
@@ -69,14 +85,6 @@ class Kube(Protocol):
 
     async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
         """Delete the object if it is still the one of that uid, in that very state; else 409, or 404."""
-        ...
-
-
-class Watching(Protocol):
-    """Watches at the API server."""
-
-    def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The events of a watch, a line of JSON each, until the API server ends it. May raise KubeError."""
         ...
 
 
@@ -109,11 +117,3 @@ def watch_event(path: str, line: bytes) -> tuple[str, JsonObject]:
     if kind == "ERROR":
         raise KubeError(f"watch {path}: {str(item.get('message', item))[:300]}", status=int(item.get("code") or 0))
     return kind, item
-
-
-class WatchingKube(Watching, Protocol):
-    """Calls of a reflector at the API server."""
-
-    async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
-        """Return one page of a LIST, with its metadata. May raise KubeError."""
-        ...

@@ -228,7 +228,8 @@ class Watch:
     def _over(self, why: str) -> None:
         self.running = False
         why, self._why = why or self._why, ""
-        self._ended(why)
+        if not self._ending.is_set():
+            self._ended(why)
 
     # --- in the thread -----------------------------------------------------------------------------------------------
     def _run(self) -> None:

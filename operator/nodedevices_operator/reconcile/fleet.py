@@ -13,7 +13,7 @@ A record that cannot be read or written, time after time, stops all actions as w
 
 It decides whenever a fault comes or goes, also where nothing is proposed: the breaker judges faults, not what is
 to be done about them. The record is read once after each start, so that an open breaker shows; while it is open the
-record is watched (`RecordWatch`), so that a person's annotation counts at once.
+record is watched, so that a person's annotation counts at once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from nodedevices_operator.desired.fleet import (
     to_data,
     why_stopped,
 )
-from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, Watching, find
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, find
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import FLEET, config_map_path, config_maps, identified
 
@@ -59,6 +59,7 @@ KEY = "fleet"  # the one key in its queue
 NAME = "nodedevices-actions"  # of the ConfigMap
 NAMESPACE = "nodedevices-system"  # its, where nothing else is said
 AGAIN_SECONDS = 30.0  # between two decisions while something is refused
+WATCH_SECONDS = 120  # after which the API server ends one; a silent one is given up after 150
 FAILURES = 3  # to read or write the record one after the other, and it is shown
 
 log = structlog.get_logger()
@@ -111,7 +112,7 @@ class FleetGate:
         self._faults: dict[str, Mapping[str, str]] = {}  # of each node, as it was last reconciled
         self._failures = 0  # to read or write the record, since that last succeeded
         self.stop: Stop | None = None  # why nothing is granted now; None: the breaker is closed, as far as is known
-        self.open = asyncio.Event()
+        self._open = asyncio.Event()  # the breaker is open
         self.place = ""  # of the record, as the policies are to name it; "": there is none yet, or it is not theirs
 
     def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
@@ -156,6 +157,18 @@ class FleetGate:
         else:
             self._faults.pop(node, None)
         self._enqueue(KEY)
+
+    async def watch_record(self) -> None:
+        """Watch the record while the breaker is open, so that a person's annotation counts at once; until cancelled.
+        Without the right to watch, or while no watch is possible, the record is read now and then."""
+        await again_and_again(self._watch_once, "failed to watch the record of actions, retrying")
+
+    async def _watch_once(self) -> None:
+        """One watch, until it ends. It begins with the record as it is, so that nothing between two is missed."""
+        await self._open.wait()
+        query = {"fieldSelector": f"metadata.name={NAME}", "timeoutSeconds": str(WATCH_SECONDS)}
+        async for _ in self._kube.watch(config_maps(self._namespace), query):
+            self._enqueue(KEY)
 
     async def reconcile(self, _key: str) -> float | None:
         """Decide on all proposals. Returns the seconds after which to decide again; KubeError: nothing was granted."""
@@ -226,9 +239,9 @@ class FleetGate:
         if fleet.breaker == OPEN:
             cause = fleet.cause or names.MASS_FAULT
             stop = Stop(cause, why_stopped(fleet, refused), fleet.opened, self._where, refused)
-            self.open.set()
+            self._open.set()
         else:
-            self.open.clear()
+            self._open.clear()
         theirs = written and fleet.cause != names.RECORD_MISSING
         if (stop, theirs) != (self.stop, bool(self.place)):
             self.place = self._where if theirs else ""
@@ -269,30 +282,3 @@ class FleetGate:
         body = identified("ConfigMap", NAME, metadata["uid"], namespace=self._namespace)
         body["metadata"]["resourceVersion"] = metadata["resourceVersion"]
         await self._kube.apply(self._path, body | {"data": data}, FLEET)
-
-
-class RecordWatch:
-    """While the breaker is open, the record is watched: `changed` is called for each change of it, by any client.
-    Without the right to watch, or while no watch is possible, the gate reads the record now and then."""
-
-    WATCH_SECONDS = 120  # after which the API server ends one; a silent one is given up after 150
-
-    def __init__(self, events: Watching, *, namespace: str, wanted: asyncio.Event, changed: Callable[[], None]) -> None:
-        self._events = events
-        self._path = config_maps(namespace)
-        self._wanted = wanted
-        self._changed = changed
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        await again_and_again(self._wanted_once, "failed to watch the record of actions, retrying")
-
-    async def _wanted_once(self) -> None:
-        await self._wanted.wait()
-        await self.once()
-
-    async def once(self) -> None:
-        """One watch, until it ends. It begins with the record as it is, so that nothing between two is missed."""
-        query = {"fieldSelector": f"metadata.name={NAME}", "timeoutSeconds": str(self.WATCH_SECONDS)}
-        async for _ in self._events.watch(self._path, query):
-            self._changed()

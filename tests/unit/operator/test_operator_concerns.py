@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
 from nodedevices_operator.concerns.port import Concern, Tools, View
@@ -110,9 +109,8 @@ def kube() -> FakeKube:
 
 
 async def synced(kube: FakeKube, *concerns: Factory) -> Manager:
-    rejected = RejectedPods(kube)
-    manager = Manager(kube, OperatorMetrics(), rejected=rejected, concerns=concerns or CONCERNS)
-    await rejected.once()
+    manager = Manager(kube, OperatorMetrics(), concerns=concerns or CONCERNS)
+    await manager.rejected.once()
     await manager.relister.once()
     return manager
 

@@ -29,7 +29,7 @@ from nodedevices_operator.desired.fleet import (
 )
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate, RecordWatch
+from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate
 from nodedevices_operator.records.names import config_map_path
 from support.cases import cases
 from support.crashes import CrashingKube, Killed
@@ -369,7 +369,7 @@ async def test_a_mass_fault_opens_the_breaker_before_anybody_proposes_anything(k
     assert recorded(kube).breaker == OPEN
     assert "6 of the 10 nodes of policy p failed" in operator.gate.stopped()
     assert "kubectl nodedevices confirm actions resumed" in operator.gate.stopped()
-    assert (operator.gate.open.is_set(), operator.switched) == (True, [list(operator.survey.faults)])
+    assert operator.switched == [list(operator.survey.faults)]
 
 
 async def test_what_was_granted_holds_no_more_in_a_mass_fault_that_cannot_be_written_down(kube: FakeKube) -> None:
@@ -402,22 +402,25 @@ async def test_an_annotation_that_is_refused_says_so_and_what_would_be_right(kub
     assert len(operator.switched) == 2, "said once"
 
 
-async def test_the_record_is_watched_while_the_breaker_is_open(kube: FakeKube) -> None:
-    wanted, changed, watched = asyncio.Event(), asyncio.Event(), []
+async def test_the_record_is_watched_while_the_breaker_is_open() -> None:
+    watched, changed = [], asyncio.Event()
 
-    class Events:
+    class Watched(FakeKube):
         async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
             watched.append((path, query["fieldSelector"]))
             yield b"{}"
+            changed.set()
 
-    watch = RecordWatch(Events(), namespace="ops", wanted=wanted, changed=changed.set)
-    task = asyncio.create_task(watch.run())
+    operator = Operator(Watched())
+    task = asyncio.create_task(operator.gate.watch_record())
     await asyncio.sleep(0)
     assert watched == []
-    wanted.set()
+    operator.survey = mass(SOME, 6, START)
+    await operator.gate.reconcile(KEY)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await changed.wait()
-    assert watched == [("/api/v1/namespaces/ops/configmaps", "metadata.name=nodedevices-actions")]
+    assert watched == [("/api/v1/namespaces/nodedevices-system/configmaps", "metadata.name=nodedevices-actions")]
+    assert operator.enqueued == [KEY]
     task.cancel()
 
 

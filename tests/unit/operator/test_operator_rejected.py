@@ -65,8 +65,8 @@ async def test_only_failed_pods_are_watched_and_of_these_only_rejected_ones_are_
     ]
     changes = [("DELETED", rejected_pod("a")), ("MODIFIED", rejected_pod("b", ownerReferences=[JOB]))]
     stream = Stream([*found, *changes])
-    pods, nodes = RejectedPods(stream), list[str]()
-    pods.changed = nodes.append
+    nodes = list[str]()
+    pods = RejectedPods(stream, nodes.append)
     await pods.once()
     [query] = stream.queries
     assert (query["path"], query["fieldSelector"]) == ("/api/v1/pods", "status.phase=Failed")
@@ -97,9 +97,9 @@ async def test_no_more_pods_are_remembered_than_a_bound_and_a_refused_watch_is_t
     await pods.once()
     assert [each.name for each in pods.on_node("n1")] == ["b"]
     soon = Backoff(initial_seconds=0.01, max_seconds=0.01, jitter=0.0)
-    pods = RejectedPods(Stream([KubeError("no", status=403)], [("ADDED", rejected_pod("a"))]), backoff=soon)
     known = asyncio.Event()
-    pods.changed = lambda _node: known.set()
+    stream = Stream([KubeError("no", status=403)], [("ADDED", rejected_pod("a"))])
+    pods = RejectedPods(stream, lambda _: known.set(), backoff=soon)
     task = asyncio.create_task(pods.run())
     async with asyncio.timeout(PATIENCE_SECONDS):
         await known.wait()
