@@ -243,7 +243,6 @@ class Parser(argparse.ArgumentParser):
         """Return what argparse found of its own arguments, and the options that were given. rest: what is wrong with an
         argument that is neither."""
         parsed, unknown = self.parse_known_args([_with_two_dashes(argument) for argument in arguments])
-        found: dict[str, Given] = {}
         problems = []
         names = {name for action in self._actions for name in action.option_strings if name.startswith("--")}
         for extra in unknown:
@@ -253,16 +252,12 @@ class Parser(argparse.ArgumentParser):
                 problems.append(f"{flag}: unknown flag{hint}")
             else:
                 problems.append(f"{show(extra)}; {rest}")
-        for option in self._table:
-            texts: list[str] | None = getattr(parsed, option.name)
-            if texts is None:
-                continue
-            text = ",".join(texts) if option.kind == "list" else texts[-1]
-            place = f"--{option.name}"
-            try:
-                found[option.name] = Given(read_text(option, text, place), place)
-            except ValueError as error:
-                problems.append(str(error))
+        written = [
+            (option, ",".join(texts) if option.kind == "list" else texts[-1], option.place)
+            for option in self._table
+            if (texts := getattr(parsed, option.name)) is not None
+        ]
+        found = _read_all(written, problems)
         if problems:
             raise InputError(problems)
         return parsed, found
@@ -273,29 +268,20 @@ class Parser(argparse.ArgumentParser):
 
 def from_environment(options: Sequence[Option], environment: Mapping[str, str], *, prefix: str) -> dict[str, Given]:
     """The options that variables give. Raises InputError."""
-    found: dict[str, Given] = {}
-    problems = []
     known = {variable for option in options for variable in option.variables}
     moved = {prefix + variable(name): option.variables[0] for option in options for name in option.formerly}
     prefixes = tuple(option.variable_prefix for option in options if option.variable_prefix)
+    written = []
     for option in options:
-        if option.variable_prefix:
-            added, wrong = _added(option, environment)
-            problems += wrong
-            if added:
-                found[option.name] = Given(added, f"environment variables {option.variable_prefix}*")
-        for name in option.variables:
-            text = environment.get(name, "")
-            if text and option.name not in found:
-                place = f"environment variable {name}"
-                try:
-                    found[option.name] = Given(read_text(option, text, place), place)
-                except ValueError as error:
-                    problems.append(str(error))
+        if begin := option.variable_prefix:
+            texts = [environment[name] for name in sorted(environment) if name.startswith(begin)]
+            written.append((option, ",".join(filter(str.strip, texts)), f"environment variables {begin}*"))
+        written += [(option, environment.get(name, ""), f"environment variable {name}") for name in option.variables]
+    problems: list[str] = []
+    found = _read_all((place for place in written if place[1]), problems)
     for name in sorted(environment):
-        if name.startswith(prefixes):
-            continue
-        if name.startswith(prefix) and name not in known and not SERVICE_LINK.search(name):
+        ours = name.startswith(prefix) and not name.startswith(prefixes)
+        if ours and name not in known and not SERVICE_LINK.search(name):
             hint = f"; give {moved[name]}" if name in moved else nearest(name, known)
             problems.append(f"environment variable {name}: unknown setting{hint}")
     if problems:
@@ -303,39 +289,37 @@ def from_environment(options: Sequence[Option], environment: Mapping[str, str], 
     return found
 
 
-def _added(option: Option, environment: Mapping[str, str]) -> tuple[tuple[str, ...], list[str]]:
-    """Return what all variables with the option's prefix say, and what is wrong with it."""
-    found: list[str] = []
-    problems = []
-    for variable in sorted(name for name in environment if name.startswith(option.variable_prefix)):
-        try:
-            value = read_text(option, environment[variable], f"environment variable {variable}")
-        except ValueError as error:
-            problems.append(str(error))
-            continue
-        found += value if isinstance(value, tuple) else ()
-    return tuple(found), problems
+def _read_all(written: Iterable[tuple[Option, str, str]], problems: list[str]) -> dict[str, Given]:
+    """Read what is written for options, and where; of several for one option the first counts. Add what is wrong to the
+    problems."""
+    found: dict[str, Given] = {}
+    for option, text, place in written:
+        if option.name not in found:
+            try:
+                found[option.name] = Given(read_text(option, text, place), place)
+            except ValueError as error:
+                problems.append(str(error))
+    return found
 
 
 def read_text(option: Option, text: str, place: str) -> Value:
     """The value written on a command line or in a variable. Raises ValueError with a sentence for people."""
-    if option.kind == "bool":
-        lowered = text.strip().lower()
-        if lowered not in TRUE | FALSE:
-            raise ValueError(f"{place}: {show(text)} is not true or false; give true or false")
-        truth = lowered in TRUE
-        return check(option, truth, place)
     if option.kind == "list":
         return check(option, tuple(part.strip() for part in text.split(",") if part.strip()), place)
-    return check(option, text, place)
+    if option.kind == "text":
+        return check(option, text, place)
+    lowered = text.strip().lower()
+    if lowered not in TRUE | FALSE:
+        raise ValueError(f"{place}: {show(text)} is not true or false; give true or false")
+    return lowered in TRUE
 
 
 def read_plain(option: Option, value: object, place: str) -> Value:
     """The value as read from a YAML or JSON file: of the right type already."""
     if option.kind == "bool":
-        if not isinstance(value, bool):
-            raise ValueError(f"{place}: {show(value)} is not true or false; give true or false, without quotes")
-        return check(option, value, place)
+        if isinstance(value, bool):
+            return value
+        raise ValueError(f"{place}: {show(value)} is not true or false; give true or false, without quotes")
     if option.kind == "list":
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str | int) for item in items):
@@ -346,9 +330,9 @@ def read_plain(option: Option, value: object, place: str) -> Value:
     return check(option, value, place)
 
 
-def check(option: Option, value: Value, place: str) -> Value:
+def check(option: Option, value: str | tuple[str, ...], place: str) -> str | tuple[str, ...]:
     """Return the value itself when it is possible."""
-    for text in _values(value):
+    for text in (value,) if isinstance(value, str) else value:
         if "\0" in text:
             raise ValueError(f"{place}: {show(text)} has a NUL byte, which no path and no name can have")
         if option.choices and text not in option.choices:
@@ -356,12 +340,6 @@ def check(option: Option, value: Value, place: str) -> Value:
             hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
             raise ValueError(f"{place}: {show(text)} is not allowed{hint}")
     return value
-
-
-def _values(value: Value) -> tuple[str, ...]:
-    if isinstance(value, bool):
-        return ("true" if value else "false",)
-    return (value,) if isinstance(value, str) else value
 
 
 def _with_two_dashes(argument: str) -> str:

@@ -5,6 +5,7 @@ Every request has a time limit, and none is sent twice. One connection is for on
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -14,7 +15,7 @@ import ssl
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from functools import cached_property
@@ -62,14 +63,11 @@ class Answer:
 
 
 class _Tls(http.client.HTTPSConnection):
-    """Checks the certificate for `tls-server-name` where the kubeconfig has one."""
+    """Checks the certificate for `tls_name`: the host's, or what the kubeconfig has as `tls-server-name`."""
 
     tls_name = ""
 
     def connect(self) -> None:
-        if not self.tls_name:
-            super().connect()
-            return
         http.client.HTTPConnection.connect(self)
         context: ssl.SSLContext = self._context  # type: ignore[attr-defined]
         self.sock = context.wrap_socket(self.sock, server_hostname=self.tls_name)
@@ -150,7 +148,7 @@ class Connection:
             connection = http.client.HTTPConnection(*first, timeout=self._connect_seconds)
         else:
             connection = _Tls(*first, timeout=self._connect_seconds, context=self._tls)
-            connection.tls_name = self._tls_name
+            connection.tls_name = self._tls_name or host
         if self._proxy is not None:
             connection.set_tunnel(host, port or (80 if self._tls is None else 443), _proxy_headers(self._proxy))
         connection.connect()
@@ -197,12 +195,10 @@ def _lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _url(given: str, what: str) -> SplitResult:
-    try:
+    with suppress(ValueError):
         url = urlsplit(given)
         if url.hostname and url.port != 0:  # to read the port is to check it
             return url
-    except ValueError as error:
-        raise KubeconfigError(f"{what}: give SCHEME://HOST:PORT") from error
     raise KubeconfigError(f"{what}: give SCHEME://HOST:PORT")
 
 
@@ -265,16 +261,13 @@ def _within(host: str, network: str) -> bool:
         return False
     from ipaddress import ip_address, ip_network  # noqa: PLC0415 - few have a network there
 
-    try:
+    with suppress(ValueError):
         return ip_address(host) in ip_network(network, strict=False)
-    except ValueError:
-        return False
+    return False
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
     if proxy.username is None:
         return {}
-    import base64  # noqa: PLC0415
-
     word = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return {"Proxy-Authorization": f"Basic {base64.b64encode(word.encode()).decode()}"}

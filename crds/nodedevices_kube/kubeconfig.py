@@ -74,14 +74,17 @@ class _Entry:
     value: Mapping[str, Any]
     file: Path
 
+    def text(self, key: str) -> str:
+        return text(self.value.get(key))
+
 
 class Kubeconfig:
     """The merged files."""
 
     def __init__(self, files: list[Path]) -> None:
-        self._current = ""
+        self.current = ""
         self._entries: dict[str, dict[str, _Entry]] = {"clusters": {}, "users": {}, "contexts": {}}
-        self._files = files
+        self._files = ", ".join(map(str, files))
         for file in files:
             self._add(file)
 
@@ -99,7 +102,7 @@ class Kubeconfig:
         if found is not None and not isinstance(found, dict):
             raise KubeconfigError(f"kubeconfig {file}: not a kubeconfig but {show(found)}")
         content = mapping(found)
-        self._current = self._current or text(content.get("current-context"))
+        self.current = self.current or text(content.get("current-context"))
         for kind, entries in self._entries.items():
             for named in mappings(content.get(kind)):
                 entries.setdefault(text(named.get("name")), _Entry(mapping(named.get(kind[:-1])), file))
@@ -108,30 +111,25 @@ class Kubeconfig:
     def contexts(self) -> list[str]:
         return list(self._entries["contexts"])
 
-    @property
-    def current(self) -> str:
-        return self._current
-
     def server(self, context: str) -> str:
         """The address of its API server; empty where the kubeconfig does not say."""
-        found = self._entries["contexts"].get(context)
-        cluster = self._entries["clusters"].get(text(found.value.get("cluster"))) if found is not None else None
-        return text(cluster.value.get("server")) if cluster is not None else ""
+        nothing = _Entry({}, Path())
+        cluster = self._entries["contexts"].get(context, nothing).text("cluster")
+        return self._entries["clusters"].get(cluster, nothing).text("server")
 
     def context(self, name: str) -> Context:
         """The context of this name; empty: the current one."""
-        wanted = name or self._current
+        wanted = name or self.current
         if not wanted:
             raise KubeconfigError(
-                f"kubeconfig {self._named_files()}: no current-context; give --context{nearest('', self.contexts)}"
+                f"kubeconfig {self._files}: no current-context; give --context{nearest('', self.contexts)}"
             )
-        found = mapping(self._need("contexts", wanted, "--context " if name else "current-context ").value)
-        cluster = self._need("clusters", text(found.get("cluster")), f"context {wanted}: cluster ")
-        user = text(found.get("user"))
+        found = self._need("contexts", wanted, "--context " if name else "current-context ")
+        cluster, user = found.text("cluster"), found.text("user")
         return Context(
             wanted,
-            text(found.get("namespace")) or "default",
-            _cluster(cluster, text(found.get("cluster"))),
+            found.text("namespace") or "default",
+            _cluster(self._need("clusters", cluster, f"context {wanted}: cluster "), cluster),
             _user(self._need("users", user, f"context {wanted}: user "), user) if user else User(),
         )
 
@@ -139,13 +137,10 @@ class Kubeconfig:
         found = self._entries[kind].get(name)
         if found is None:
             raise KubeconfigError(
-                f"{what}{show(name)}: kubeconfig {self._named_files()} has none of that name"
+                f"{what}{show(name)}: kubeconfig {self._files} has none of that name"
                 f"{nearest(name, self._entries[kind])}"
             )
         return found
-
-    def _named_files(self) -> str:
-        return ", ".join(map(str, self._files))
 
 
 def find(explicit: str | None, environment: Mapping[str, str]) -> Kubeconfig | None:
@@ -186,24 +181,16 @@ def of_service_account(environment: Mapping[str, str], folder: Path = SERVICE_AC
 
 
 def _cluster(entry: _Entry, name: str) -> Cluster:
-    raw = entry.value
-    _known(entry, f"cluster {name}", raw, CLUSTER)
-    server = text(raw.get("server"))
+    _known(entry, f"cluster {name}", entry.value, CLUSTER)
+    server, insecure = entry.text("server"), entry.value.get("insecure-skip-tls-verify") is True
     if not server.startswith(("https://", "http://")):
         raise KubeconfigError(f"kubeconfig {entry.file}: cluster {name}: server {show(server)}: give https://HOST:PORT")
     authority = _content(entry, "certificate-authority")
-    if authority and raw.get("insecure-skip-tls-verify") is True:
+    if authority and insecure:
         raise KubeconfigError(
             f"kubeconfig {entry.file}: cluster {name}: certificate-authority and insecure-skip-tls-verify: give one"
         )
-    return Cluster(
-        server,
-        authority,
-        raw.get("insecure-skip-tls-verify") is True,
-        text(raw.get("tls-server-name")),
-        text(raw.get("proxy-url")),
-        raw,
-    )
+    return Cluster(server, authority, insecure, entry.text("tls-server-name"), entry.text("proxy-url"), entry.value)
 
 
 def _user(entry: _Entry, name: str) -> User:
@@ -218,18 +205,17 @@ def _user(entry: _Entry, name: str) -> User:
         _known(entry, what, fields, known)
     if "/" in text(command.get("command")):  # else it is looked for in the PATH
         command["command"] = str(entry.file.absolute().parent / command["command"])
-    file = text(raw.get("tokenFile"))
-    groups = raw.get("as-groups")
+    file, groups = entry.text("tokenFile"), raw.get("as-groups")
     return User(
-        token=text(raw.get("token")),
+        token=entry.text("token"),
         token_file=entry.file.parent / file if file else None,
         certificate=_content(entry, "client-certificate"),
         key=_content(entry, "client-key"),
-        name=text(raw.get("username")),
-        password=text(raw.get("password")),
+        name=entry.text("username"),
+        password=entry.text("password"),
         command=command or None,
-        act_as=text(raw.get("as")),
-        act_as_uid=text(raw.get("as-uid")),
+        act_as=entry.text("as"),
+        act_as_uid=entry.text("as-uid"),
         act_as_groups=tuple(filter(None, map(text, groups))) if isinstance(groups, list) else (),
     )
 
@@ -241,12 +227,12 @@ def _known(entry: _Entry, what: str, fields: Mapping[str, Any], known: Set[str])
 
 def _content(entry: _Entry, key: str) -> bytes:
     """PEM, from the file itself (`<key>-data`) or from the one that it names."""
-    if data := text(entry.value.get(f"{key}-data")):
+    if data := entry.text(f"{key}-data"):
         try:
             return base64.b64decode(data, validate=False)
         except binascii.Error as error:
             raise KubeconfigError(f"kubeconfig {entry.file}: {key}-data: not base64") from error
-    name = text(entry.value.get(key))
+    name = entry.text(key)
     if not name:
         return b""
     try:
@@ -284,20 +270,16 @@ def credentials(context: Context, login: Login | None = None) -> Credentials:
         token = text(status.get("token"))
         certificate = text(status.get("clientCertificateData")).encode()
         key = text(status.get("clientKeyData")).encode()
-    headers = {}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    elif user.name:
-        word = base64.b64encode(f"{user.name}:{user.password}".encode()).decode()
-        headers["Authorization"] = f"Basic {word}"
-    if user.act_as:
-        headers["Impersonate-User"] = user.act_as
-    if user.act_as_uid:
-        headers["Impersonate-Uid"] = user.act_as_uid
     if len(user.act_as_groups) > 1:
         raise KubeconfigError(f"context {context.name}: as-groups: give one group; more are not possible here")
-    if user.act_as_groups:
-        headers["Impersonate-Group"] = user.act_as_groups[0]
+    basic = base64.b64encode(f"{user.name}:{user.password}".encode()).decode()
+    wanted = {
+        "Authorization": f"Bearer {token}" if token else f"Basic {basic}" if user.name else "",
+        "Impersonate-User": user.act_as,
+        "Impersonate-Uid": user.act_as_uid,
+        "Impersonate-Group": "".join(user.act_as_groups),
+    }
+    headers = {name: value for name, value in wanted.items() if value}
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):  # an error of http.client's would show it
             raise KubeconfigError(f"context {context.name}: what it has for {name} has characters that no header has")
