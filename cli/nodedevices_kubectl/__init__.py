@@ -3,7 +3,7 @@
     commands/   the commands: their options, what they read, what they write
     session     what one run has: options, clock, streams, the API server's client once it is needed
     views/      objects of the API server to rows and text; decides everything, does no I/O
-    documents   rows to JSON and YAML; to a table: nodedevices_common.table
+    listing     rows as a table (nodedevices_common.table), as JSON and YAML; and what changes (-w)
     api         the client, with nodedevices_kube
     objects     where objects are
 

@@ -11,7 +11,7 @@ def main() -> None:
 
 def complete() -> None:
     with loading.needing("kubectl_complete-nodedevices", "cli"):
-        from nodedevices_kubectl.completing import main as run  # noqa: PLC0415
+        from nodedevices_kubectl.main import complete as run  # noqa: PLC0415
     run()
 
 

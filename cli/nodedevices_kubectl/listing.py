@@ -3,29 +3,36 @@
 Several clusters are read in a thread each, and one that does not answer costs three seconds. What is bounded is the
 wait for a cluster's first page, its login plugin included; a cluster that answers may take as long as its pages do. An
 answer that comes too late is not waited for, and its thread ends with the program.
+
+JSON and YAML are one document with a version, the rows' fields as they are. Characters beyond ASCII are escaped in
+both, so that no text of an object can steer a terminal.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from threading import Event, Thread
+from typing import Any
 
 import click
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.errors import NodeDevicesError, OperationError
-from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.raw import Raw
 from nodedevices_common.table import Column, Kind, Row, TableText, sort_rows
 from nodedevices_common.text import nearest
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import documents, objects
+from nodedevices_kubectl import objects
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 
 SECONDS = 3.0
+API_VERSION = "kubectl.nodedevices.io/v1alpha1"  # of what `-o json` and `-o yaml` write; a field may be added to it
 OUTPUTS = ("table", "wide", "json", "yaml", "name")
+ANSWERED = "Answered"
 _Node = tuple[str, list[Row]]  # its name and its rows
 
 
@@ -58,6 +65,17 @@ class Source:
         return facts.name_of(item), list(self.rows(item))
 
 
+def document(output: str, kind: str, **content: Any) -> str:
+    """Return one document, in JSON or YAML."""
+    value = {"apiVersion": API_VERSION, "kind": kind, **content}
+    if output == "json":
+        return json.dumps(value, indent=4)
+    import yaml  # noqa: PLC0415 - takes as long to load as all the rest, and few ask for it
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, default_flow_style=False)).rstrip("\n")
+
+
 def show(session: Session, listing: Listing, source: Source) -> None:
     field = _sort_field(source.kind, listing.sort_by)
     if source.names and listing.selector:
@@ -66,14 +84,10 @@ def show(session: Session, listing: Listing, source: Source) -> None:
         _show_several(session, listing, source, field)
         return
     if source.names:
-        names = tuple(dict.fromkeys(source.names))
-        items = [session.node(name) for name in names]
-        nodes = [source.node(item) for item in items]
-        version = ""
-        if listing.watch and len(names) > 1:
+        items = [session.node(name) for name in dict.fromkeys(source.names)]
+        if listing.watch and len(items) > 1:
             raise click.UsageError("-w: give one name, or none to watch all")
-        if listing.watch:
-            version = text(mapping(items[0].get("metadata")).get("resourceVersion"))
+        nodes, version = [source.node(item) for item in items], facts.version_of(items[0])
     else:
         nodes, version = session.api.read_all(objects.NODE_DEVICES, source.node, selector=listing.selector)
     printer = _Printer(session, listing, source)
@@ -95,7 +109,7 @@ def _show_several(session: Session, listing: Listing, source: Source, field: str
     kind = replace(source.kind, columns=(Column("CLUSTER", "cluster"), *source.kind.columns))
     rows, without = [], []  # of devices, and of clusters that have nothing to show
     for answer in answers:
-        if answer.problem or not answer.installed:
+        if answer.state != ANSWERED:
             fields = {"cluster": answer.context, kind.state: answer.state, "reason": answer.problem}
             without.append(Row(f"{answer.context}:", fields, key=answer.context))
         for item in answer.items:
@@ -109,13 +123,13 @@ def _show_several(session: Session, listing: Listing, source: Source, field: str
     session.flush()
     if silent := [answer for answer in answers if answer.problem]:
         said = "; ".join(f"{answer.context}: {answer.problem}" for answer in silent)
-        raise ClustersError(f"{len(silent)} of {len(answers)} clusters could not be read: {said}")
+        raise OperationError(f"{len(silent)} of {len(answers)} clusters could not be read: {said}")
 
 
-def print_rows(session: Session, listing: Listing, kind: Kind, rows: Sequence[Row]) -> None:
-    """Rows that are known already, in the wanted form."""
+def print_rows(session: Session, listing: Listing, kind: Kind, rows: Sequence[Row], **also: Any) -> None:
+    """Rows that are known already, in the wanted form. `also`: what a document has before them."""
     field = _sort_field(kind, listing.sort_by)
-    _Printer(session, listing, Source(kind, lambda item: ())).print(sort_rows(rows, field))
+    _Printer(session, listing, Source(kind, lambda item: ())).print(sort_rows(rows, field), **also)
 
 
 def _sort_field(kind: Kind, given: str) -> str | None:
@@ -173,36 +187,33 @@ class _Printer:
     def _seen(self, row: Row) -> tuple[object, ...]:
         return tuple(row.fields.get(column.field) for column in self._columns)
 
-    def print(self, rows: Sequence[Row], *, again: bool = False) -> None:
-        out, output = self._session.out, self._listing.output
-        if output == "json":
-            out(documents.as_json(documents.of_rows(self._source.kind, rows)))
-        elif output == "yaml":
-            if again:
-                out("---")
-            out(documents.as_yaml(documents.of_rows(self._source.kind, rows)))
+    def print(self, rows: Sequence[Row], *, again: bool = False, **also: Any) -> None:
+        output = self._listing.output
+        if output in {"json", "yaml"}:
+            items = [dict(row.fields) for row in rows]
+            separator = "---\n" if again and output == "yaml" else ""
+            lines = iter([separator + document(output, self._source.kind.name, **also, items=items)])
         elif output == "name":
-            for row in rows:
-                out(row.name)
+            lines = (row.name for row in rows)
         else:
-            for line in self._table.lines(rows, self._session.now()):
-                out(line)
+            lines = self._table.lines(rows, self._session.now())
+        for line in lines:
+            self._session.out(line)
 
 
 def _follow(session: Session, listing: Listing, source: Source, printer: _Printer, version: str) -> None:
     """Until a person ends it. A watch that breaks goes on from where it was, or from a new list where that is gone."""
     session.flush()
     waits, failures = Backoff(initial_seconds=1.0, max_seconds=30.0), 0
-    name = source.names[0] if source.names else ""
+    selector, fields = listing.selector, f"metadata.name={source.names[0]}" if source.names else ""
     while True:
         try:
             if not version:
-                items, version = session.api.list_all(objects.NODE_DEVICES, selector=listing.selector)
-                printer.relisted([item for item in items if not name or facts.name_of(item) == name])
-            fields = f"metadata.name={name}" if name else ""
-            events = session.api.watch(objects.NODE_DEVICES, version, selector=listing.selector, fields=fields)
+                items, version = session.api.list_all(objects.NODE_DEVICES, selector=selector, fields=fields)
+                printer.relisted(items)
+            events = session.api.watch(objects.NODE_DEVICES, version, selector=selector, fields=fields)
             for event, item in events:
-                version = text(mapping(item.get("metadata")).get("resourceVersion")) or version
+                version = facts.version_of(item) or version
                 if event != "BOOKMARK":
                     printer.changed(item, deleted=event == "DELETED")
                 failures = 0
@@ -218,47 +229,35 @@ def _follow(session: Session, listing: Listing, source: Source, printer: _Printe
 
 
 # --- several clusters ------------------------------------------------------------------------------------------------
-class ClustersError(OperationError):
-    """Some of several clusters could not be read; what the others said is shown."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`problem`: why nothing is known of it; empty: it is. `refused`: it answered, and that one may not read it.
-    `installed`: whether it has our kinds at all."""
+    """`state`: ANSWERED; NotInstalled: it does not have our kinds; Forbidden, Unreachable: nothing is known of it, and
+    `problem` says why."""
 
     context: str
     items: Sequence[Raw] = ()
+    state: str = ANSWERED
     problem: str = ""
-    refused: bool = False
-    installed: bool = True
-
-    @property
-    def state(self) -> str:
-        if self.problem:
-            return "Forbidden" if self.refused else "Unreachable"
-        return "Answered" if self.installed else "NotInstalled"
 
 
 class _Reading:
     def __init__(self, session: Session, names: Sequence[str], selector: str) -> None:
         self._session, self._names, self._selector = session, names, selector
         self._answer = Answer("")
-        self._began, self._ended = Event(), Event()
-        Thread(target=self._run, daemon=True).start()
+        self._began, self._thread = Event(), Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         context = self._session.context_name
         try:
             self._answer = Answer(context, self._read())
         except NodeDevicesError as error:
+            state = "Forbidden" if getattr(error, "status", 0) in {401, 403} else "Unreachable"
             absent = bool(getattr(error, "no_such_kind", False))
-            refused = getattr(error, "status", 0) in {401, 403}
-            problem = Answer(context, problem=str(error), refused=refused)
-            self._answer = Answer(context, installed=False) if absent else problem
+            problem = Answer(context, state=state, problem=str(error))
+            self._answer = Answer(context, state="NotInstalled") if absent else problem
         finally:
             self._session.close()
-            self._ended.set()
             self._began.set()
 
     def _read(self) -> list[Raw]:
@@ -276,8 +275,9 @@ class _Reading:
 
     def answer(self, deadline: float, seconds: float) -> Answer:
         if not self._began.wait(max(0.0, deadline - time.monotonic())):
-            return Answer(self._session.context_name, problem=f"no answer within {seconds:g} s")
-        self._ended.wait()
+            too_late = f"no answer within {seconds:g} s"
+            return Answer(self._session.context_name, state="Unreachable", problem=too_late)
+        self._thread.join()
         return self._answer
 
 

@@ -1,4 +1,5 @@
-"""The command line: finds the command, runs it, and turns what went wrong into a sentence and an exit code.
+"""The command line: finds the command, runs it, and turns what went wrong into a sentence and an exit code. And its
+completion, `kubectl_complete-nodedevices`.
 
 Exit codes: 0 well; 1 error; 2 usage; 3 `check` found something broken, or `policy dry-run` what is to be looked at;
 130 interrupted.
@@ -13,6 +14,7 @@ from io import TextIOWrapper
 from typing import Any
 
 import click
+from click.shell_completion import ShellComplete
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.text import nearest, printable
 
@@ -20,6 +22,7 @@ from nodedevices_kubectl import commands
 from nodedevices_kubectl.session import PROGRAM, Machine
 
 ERROR, USAGE, INTERRUPTED = 1, 2, 130
+NO_FILES = ":4"
 
 
 class Commands(click.Group):
@@ -120,3 +123,23 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its number
     sys.exit(run(sys.argv[1:]))
+
+
+# --- completion ------------------------------------------------------------------------------------------------------
+def proposals(args: Sequence[str], machine: Machine) -> list[str]:
+    """`args`: the words so far, the last of which is not whole."""
+    *words, last = args or [""]
+    first = arranged(words) if words and words[0].startswith("-") else words
+    shell = ShellComplete(cli, {"obj": machine}, PROGRAM, "")
+    return [
+        printable(completion.value) + (f"\t{printable(completion.help)}" if completion.help else "")
+        for completion in shell.get_completions(first, last)
+        if completion.type == "plain"
+    ]
+
+
+def complete() -> None:
+    """What kubectl (1.26 or later) runs for `kubectl nodedevices` and TAB: one proposal a line, with a tab before its
+    help, and after them what the shell shall do (`:4`: propose no files)."""
+    for line in (*proposals(sys.argv[1:], Machine()), NO_FILES):
+        sys.stdout.write(f"{line}\n")

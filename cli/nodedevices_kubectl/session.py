@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from nodedevices_common.raw import Raw
 from nodedevices_common.text import printable
+from nodedevices_kube.errors import ApiError
 
 from nodedevices_kubectl import objects
 
@@ -30,6 +31,7 @@ SAME_TIME = timedelta(seconds=5)  # the header has whole seconds, and an answer 
 
 
 COLOURS = ("auto", "always", "never")
+T = TypeVar("T")
 
 
 def _now() -> datetime:
@@ -53,6 +55,16 @@ def _colours(choice: str, machine: Machine) -> bool:
         return choice == "always"
     environment = machine.environment
     return machine.stdout.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
+def allowed(read: Callable[[], T]) -> T | None:
+    """Return what is read; None: this person may not read it."""
+    try:
+        return read()
+    except ApiError as error:
+        if error.status != 403:
+            raise
+    return None
 
 
 class Session:
@@ -128,6 +140,10 @@ class Session:
         if found is None:
             raise find.unknown_node(name, self.api.names(objects.NODE_DEVICES))
         return found
+
+    def listed(self, collection: str, *, selector: str = "", fields: str = "") -> list[Raw] | None:
+        """Every object; None: this person may not read them."""
+        return allowed(lambda: self.api.list_all(collection, selector=selector, fields=fields)[0])
 
     def close(self) -> None:
         if "api" in self.__dict__:

@@ -43,7 +43,7 @@ import sys
 if sys.version_info < (3, 11):
     sys.exit("error: kubectl nodedevices needs Python 3.11 or later; this is " + sys.version.split()[0])
 if os.path.basename(sys.argv[0]).startswith("kubectl_complete"):
-    from nodedevices_kubectl.completing import main
+    from nodedevices_kubectl.main import complete as main
 else:
     from nodedevices_kubectl.main import main
 main()

@@ -62,6 +62,7 @@ class RecordedApi:
             self.headers,
         ):
             each.clear()
+        self.objects[EVENTS] = []  # as in every cluster
         self.page_size, self.expiries, self.interloper, self.date = 500, 0, None, None
 
     def add(self, collection: str, *objects: JsonObject) -> None:

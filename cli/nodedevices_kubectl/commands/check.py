@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import click
+from nodedevices_api.dra import DRA_DRIVER
+from nodedevices_common.raw import Raw
 from nodedevices_common.table import Row
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import checking, options
+from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, print_rows
-from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.session import Session, allowed
 from nodedevices_kubectl.views import check as view
+from nodedevices_kubectl.views import claims, facts
+from nodedevices_kubectl.views.check import Seen
+from nodedevices_kubectl.views.claims import SeenClaims
 from nodedevices_kubectl.views.findings import BROKEN, CLUSTER, KIND, OK, PENDING, WARNING, having, rows
 
 FOUND_BROKEN, FOUND_PENDING = 3, 4  # exit codes
@@ -90,10 +97,10 @@ def _judged(
     operators agree by a Lease; None: of the whole chain."""
     try:
         if elected is not None:
-            seen = checking.read_installation(session, system_namespace)
+            seen = _read_installation(session, system_namespace)
             found = view.judge_installation(seen, session.now(), elected=elected)
             return view.watched(seen, found), found
-        seen = checking.read(session, names, selector, system_namespace)
+        seen = _read(session, names, selector, system_namespace)
     except ApiError as error:
         if not error.no_such_kind:
             raise
@@ -110,3 +117,64 @@ def _summary(nodes: str, broken: list[Row], pending: list[Row], warnings: list[R
     where = len({row.fields["node"] for row in broken})
     links = f"{len(broken)} link{' is' if len(broken) == 1 else 's are'} broken"
     return f"{nodes}: {links} on {where}. What to do{' first' if len(broken) > MOST_NEXT else ''}:"
+
+
+# --- what is read ----------------------------------------------------------------------------------------------------
+def _read(session: Session, names: Sequence[str], selector: str, system_namespace: str) -> Seen:
+    """Without names and selector all of the cluster."""
+    api = session.api
+    if names:
+        items = [session.node(name) for name in dict.fromkeys(names)]
+        found = allowed(lambda: [api.find(objects.at(objects.NODES, facts.name_of(item))) for item in items])
+        return Seen(items, by_name(found), claims=claims_of(session, items))
+    items, _ = api.list_all(objects.NODE_DEVICES, selector=selector)
+    if not items:
+        agents = None if selector else session.listed(objects.pods(system_namespace), selector=facts.AGENTS)
+        return Seen(items, agents=agents or ())
+    nodes = by_name(session.listed(objects.NODES))
+    if selector:
+        return Seen(items, nodes, claims=claims_of(session, items))
+    policies, _ = api.list_all(objects.POLICIES)
+    lease, seen = lease_of(session, system_namespace), claims_of(session, items)
+    return Seen(items, nodes, whole=True, policies=policies, lease=lease, claims=seen)
+
+
+def claims_of(session: Session, items: Sequence[Raw]) -> SeenClaims | None:
+    """Read what there is of DRA, where a node serves by it. Claims and Events only where a pod waits with a claim."""
+    if not any(map(claims.by_dra, items)):
+        return None
+    node = f",spec.nodeName={facts.name_of(items[0])}" if len(items) == 1 else ""
+    try:
+        slices = session.listed(objects.SLICES, fields=f"spec.driver={DRA_DRIVER}{node}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return SeenClaims(api=False)
+    pending = session.listed(objects.PODS, fields="status.phase=Pending")
+    waiting = None if pending is None else [pod for pod in pending if claims.has_claims(pod)]
+    found = session.listed(objects.CLAIMS) if waiting else []
+    return SeenClaims(
+        slices=slices,
+        classes=session.listed(objects.CLASSES),
+        pods=waiting,
+        claims=None if found is None else {facts.namespaced(claim): claim for claim in found},
+        events=session.listed(objects.EVERY_EVENT, fields=f"reason={claims.NOT_PREPARED}") if waiting else [],
+    )
+
+
+def _read_installation(session: Session, system_namespace: str) -> Seen:
+    """Read all agents' pods and their Nodes, and what these report. Without the right to, an error."""
+    items, _ = session.api.list_all(objects.NODE_DEVICES)
+    nodes, _ = session.api.list_all(objects.NODES)
+    agents, _ = session.api.list_all(objects.PODS, selector=facts.AGENTS)
+    return Seen(items, by_name(nodes), agents=agents, lease=lease_of(session, system_namespace))
+
+
+def by_name(items: Iterable[Raw | None] | None) -> dict[str, Raw] | None:
+    """Return those that there are, by name; None stays None."""
+    return None if items is None else {facts.name_of(item): item for item in items if item is not None}
+
+
+def lease_of(session: Session, namespace: str) -> Raw | None:
+    """The operator's; empty: there is none; None: this person may not read it."""
+    return allowed(lambda: session.api.find(objects.operator_lease(namespace)) or {})

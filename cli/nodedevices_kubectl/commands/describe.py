@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import click
-from nodedevices_common.raw import Raw
-from nodedevices_kube.errors import ApiError
 
 from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.session import Session
@@ -29,17 +27,7 @@ def describe(session: Session, what: str) -> None:
     if device:
         sections = view.device(item, find.device(item, device), now)
     else:
-        sections = view.node(item, now, _events(session, node))
+        about = f"involvedObject.kind=NodeDevices,involvedObject.name={node}"
+        sections = view.node(item, now, session.listed(objects.EVENTS, fields=about))
     for line in view.lines(sections, now, colours=session.colours):
         session.out(line)
-
-
-def _events(session: Session, node: str) -> list[Raw] | None:
-    """About the node's NodeDevices; None: this person may not read them."""
-    about = f"involvedObject.kind=NodeDevices,involvedObject.name={node}"
-    try:
-        return session.api.list_all(objects.EVENTS, fields=about)[0]
-    except ApiError as error:
-        if error.status in {403, 404}:
-            return None
-        raise

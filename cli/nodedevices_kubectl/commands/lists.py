@@ -5,17 +5,15 @@ Who may read a namespace only has its pods' rows from the pods' own status.
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
-from nodedevices_common.raw import Raw
-from nodedevices_common.table import Row
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, Source, print_rows, show
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.views import devices as devices_view
-from nodedevices_kubectl.views import nodes as nodes_view
-from nodedevices_kubectl.views import pods as pods_view
+from nodedevices_kubectl.views import lists as view
 
 FORBIDDEN = 403
 
@@ -39,7 +37,7 @@ def nodes(session: Session, listing: Listing, names: tuple[str, ...]) -> None:
         if not (names or listing.selector)
         else ""
     )
-    show(session, listing, Source(nodes_view.KIND, lambda item: [nodes_view.row(item)], names, empty))
+    show(session, listing, Source(view.NODES, lambda item: [view.node_row(item)], names, empty))
 
 
 @click.command(short_help="List devices: model, health, and holders.")
@@ -67,7 +65,6 @@ def devices(
     kubectl nodedevices devices n1 -o wide      # one node: PCI addresses, NUMA nodes, ids
     kubectl nodedevices devices -n ml           # held by pods of this namespace
     """
-    wanted = devices_view.Filter(namespace, unhealthy, model)
     words = [
         word
         for given, word in (
@@ -78,7 +75,8 @@ def devices(
         if given
     ]
     empty = f"No devices found that are {' and '.join(words)}." if words else ""
-    show(session, listing, Source(devices_view.KIND, lambda item: devices_view.rows(item, wanted), names, empty))
+    rows = partial(view.device_rows, namespace=namespace, unhealthy=unhealthy, model=model)
+    show(session, listing, Source(view.DEVICES, rows, names, empty))
 
 
 @click.command(short_help="List devices that pods hold but do not use, and for how long.")
@@ -95,13 +93,11 @@ def idle(session: Session, listing: Listing, namespace: str, unknown: bool) -> N
     kubectl nodedevices idle -A --sort-by for
     kubectl nodedevices idle -n ml -o wide
     """
-
-    def rows(item: Raw) -> list[Row]:
-        return list(pods_view.idle_rows(item, namespace, unknown=unknown))
-
     place = f"in {namespace} namespace" if namespace else "in any namespace"
     empty = f"No devices found {place} that are held and not used."
-    show(session, listing, Source(pods_view.IDLE_KIND, rows, empty=empty))
+    show(
+        session, listing, Source(view.IDLE, partial(view.idle_rows, namespace=namespace, unknown=unknown), empty=empty)
+    )
 
 
 @click.command(short_help="List pods that hold devices, with health of the devices.")
@@ -118,31 +114,26 @@ def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: 
     kubectl nodedevices pods -A --sort-by health
     kubectl nodedevices pods train-0 -n ml -o wide     # by which resource, how many shares, which ids
     """
-    wanted = frozenset(names)
-
-    def rows(item: Raw) -> list[Row]:
-        return [row for row in pods_view.rows(item, namespace) if not wanted or row.fields["pod"] in wanted]
-
     place = f"in {namespace} namespace" if namespace else "in any namespace"
     who = f"Pod {', '.join(names)} holds no devices" if names else "No pods that hold devices found"
     empty = f"{who} {place}."
     try:
-        show(session, listing, Source(pods_view.KIND, rows, empty=empty))
+        show(session, listing, Source(view.PODS, partial(view.pod_rows, namespace=namespace, names=names), empty=empty))
     except ApiError as error:
         if error.status != FORBIDDEN or not namespace or listing.watch or listing.selector or listing.several:
             raise
-        _show_alone(session, listing, namespace, wanted, empty)
+        _show_alone(session, listing, namespace, names, empty)
 
 
-def _show_alone(session: Session, listing: Listing, namespace: str, wanted: frozenset[str], empty: str) -> None:
+def _show_alone(session: Session, listing: Listing, namespace: str, names: tuple[str, ...], empty: str) -> None:
     items, _ = session.api.list_all(objects.pods(namespace))
-    rows = [row for pod in items for row in pods_view.rows_of_pod(pod) if not wanted or row.fields["pod"] in wanted]
+    rows = [row for pod in items for row in view.rows_of_pod(pod) if not names or row.fields["pod"] in names]
     session.say(
         "You may not list NodeDevices, which are cluster-scoped (role nodedevices-view): the pods' own status is shown "
         "instead."
     )
     if rows or listing.output in {"json", "yaml"}:
-        print_rows(session, listing, pods_view.KIND, rows)
+        print_rows(session, listing, view.PODS, rows)
     else:
         session.say(empty)
     session.flush()

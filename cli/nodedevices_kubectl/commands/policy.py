@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from nodedevices_common.errors import InputError, OperationError
 from nodedevices_common.loading import quickly
-from nodedevices_common.raw import Raw, mapping, text
-from nodedevices_common.table import Row, sort_rows
+from nodedevices_common.raw import Raw
+from nodedevices_common.table import Row
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import checking, documents, files, objects, options
+from nodedevices_kubectl import files, objects, options
 from nodedevices_kubectl.listing import Listing, Source, print_rows, show
-from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.session import Session, allowed
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views import policies as view
 
@@ -106,13 +106,7 @@ def dry_run(
     refusals = {} if saved else _checked(session, policies, cluster.policies, found.changes)
     changes = [_fields(change, found.selected, refusals) for change in found.changes]
     rows = [view.row_of(node.fields()) for node in found.nodes]
-    if listing.output in {"json", "yaml"}:
-        document = documents.document(
-            view.DRY_RUN_KIND.name, policies=changes, items=[dict(row.fields) for row in rows]
-        )
-        session.out(documents.as_json(document) if listing.output == "json" else documents.as_yaml(document))
-    else:
-        print_rows(session, listing, view.DRY_RUN_KIND, sort_rows(rows, None))
+    print_rows(session, listing, view.DRY_RUN_KIND, rows, policies=changes)
     session.flush()
     for line in view.words(changes, rows, len(cluster.items)):
         session.say(line)
@@ -146,11 +140,11 @@ def _read(session: Session, rehearsal: Any) -> Cluster:
     """Of the whole cluster, as the operator has it: budgets and the breaker count all nodes of a policy."""
     items, _ = session.api.list_all(objects.NODE_DEVICES)
     policies, _ = session.api.list_all(objects.POLICIES)
-    nodes = checking.allowed(lambda: session.api.list_all(objects.NODES)[0])
+    nodes = session.listed(objects.NODES)
     if nodes is None:
         session.say("You may not read Nodes: the labels in their NodeDevices are used instead.")
     namespace, _, name = rehearsal.record_of(policies).partition("/")
-    record = checking.allowed(lambda: session.api.find(objects.configmap(namespace, name))) if name else None
+    record = allowed(lambda: session.api.find(objects.configmap(namespace, name))) if name else None
     return rehearsal.Cluster(items, policies, nodes, record)  # type: ignore[no-any-return]
 
 
@@ -158,17 +152,16 @@ def _checked(
     session: Session, given: Sequence[Raw], existing: Sequence[Raw], changes: Sequence[PolicyChange]
 ) -> dict[str, str]:
     """Let the API server check what our own schema takes: return by policy what it would refuse."""
-    there = {facts.name_of(raw): raw for raw in existing}
+    versions = {facts.name_of(raw): facts.version_of(raw) for raw in existing}
     refused = {change.name for change in changes if change.refusal}
     found: dict[str, str] = {}
     for raw in given:
         name = facts.name_of(raw)
         if name in refused:
             continue
-        version = text(mapping(there.get(name, {}).get("metadata")).get("resourceVersion"))
         body = {key: raw[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in raw}
         try:
-            session.api.try_write(objects.POLICIES, body, version)
+            session.api.try_write(objects.POLICIES, body, versions.get(name, ""))
         except ApiError as error:
             if error.status == 403:
                 session.say(f"The API server has not checked policy {name}: {error}")

@@ -15,7 +15,8 @@ from nodedevices_common.raw import Raw
 from nodedevices_common.times import rfc3339
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import checking, objects, options
+from nodedevices_kubectl import objects, options
+from nodedevices_kubectl.commands import check
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import bundle
 from nodedevices_kubectl.views import check as view
@@ -75,7 +76,7 @@ def _read(session: Session, namespace: str) -> dict[str, Sequence[Raw] | str]:
     }
     try:
         parts["versions"] = [{"client": __version__}, session.api.get("/version")]
-        lease = checking.lease_of(session, namespace)
+        lease = check.lease_of(session, namespace)
         parts["lease"] = [lease] if lease else "there is none, or you may not read it"
         parts["check"] = _check(session, parts, lease)
     except ApiError as error:
@@ -90,11 +91,11 @@ def _check(session: Session, parts: Mapping[str, Sequence[Raw] | str], lease: Ra
         return items
     seen = view.Seen(
         items,
-        None if isinstance(nodes, str) else checking.by_name(nodes),
+        check.by_name(None if isinstance(nodes, str) else nodes),
         whole=True,
         policies=None if isinstance(policies, str) else policies,
         lease=lease,
-        claims=checking.claims_of(session, items),
+        claims=check.claims_of(session, items),
     )
     return [row.fields for row in view.judge(seen, session.now())]
 

@@ -11,7 +11,8 @@ from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.text import printable
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import documents, objects, options
+from nodedevices_kubectl import objects, options
+from nodedevices_kubectl.listing import document
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 
@@ -29,12 +30,8 @@ def version(session: Session, *, client: bool, output: str) -> None:
         if problem:
             found["problem"] = problem
         found["kubernetes"] = text(session.api.get("/version").get("gitVersion"))
-    document = documents.document("Version", **found)
-    if output == "text":
-        for line in _lines(found):
-            session.out(line)
-    else:
-        session.out(documents.as_json(document) if output == "json" else documents.as_yaml(document))
+    for line in _lines(found) if output == "text" else [document(output, "Version", **found)]:
+        session.out(line)
 
 
 def _agents(session: Session) -> tuple[Sequence[str], str]:

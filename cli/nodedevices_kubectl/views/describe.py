@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.table import NONE, Column, Row, TableText, bold, first_of
+from nodedevices_common.table import NONE, Column, Row, TableText, as_text, bold, first_of
 from nodedevices_common.text import printable
 
-from nodedevices_kubectl.views import devices, facts, nodes
+from nodedevices_kubectl.views import facts, lists
 from nodedevices_kubectl.views.ages import age, reported
 
 
@@ -45,7 +45,7 @@ _DEVICES = (
     *_plain("reason"),
     Column("SINCE", "since", age),
     Column("ACTION", "recoveryAction"),
-    Column("HELD-BY", "heldBy", first_of(devices.MOST_SHOWN)),
+    Column("HELD-BY", "heldBy", first_of(lists.MOST_HOLDERS)),
     *_plain("id"),
 )
 _RESOURCES = (
@@ -75,7 +75,7 @@ _COUNTS = (
 
 def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Iterator[Section]:
     """`events`: about the node's NodeDevices; None: they cannot be read."""
-    fields = nodes.row(item).fields
+    fields = lists.node_row(item).fields
     status = facts.status_of(item)
     agent = mapping(status.get("agent"))
     spent = [f"{fields[key]} {word}" for key, word in _COUNTS if fields[key]]
@@ -83,7 +83,7 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
         ("Name", fields["name"]),
         ("Status", fields["status"]),
         ("Model", fields["model"]),
-        ("Devices", f"{_or_none(fields['devices'])}" + (f": {', '.join(spent)}" if spent else "")),
+        ("Devices", as_text(fields["devices"], now) + (f": {', '.join(spent)}" if spent else "")),
         ("Drivers", facts.drivers(item)),
         ("Agent", reported(agent, now) if agent else ""),
         ("Summary", fields["message"]),
@@ -93,7 +93,7 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
     if actions := mappings(status.get("actions")):
         yield Section("Actions", columns=_ACTIONS, rows=_rows(actions))
     yield Section("Probes", columns=_PROBES, rows=_rows(mappings(status.get("probes"))))
-    yield Section("Devices", columns=_DEVICES, rows=list(devices.rows(item)))
+    yield Section("Devices", columns=_DEVICES, rows=list(lists.device_rows(item)))
     resources = [{**resource, "withheld": _withheld(resource)} for resource in mappings(status.get("resources"))]
     yield Section("Resources", columns=_RESOURCES, rows=_rows(resources))
     yield Section("Policies", columns=_POLICIES, rows=_rows(mappings(mapping(item.get("spec")).get("policies"))))
@@ -103,7 +103,7 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
 
 
 def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
-    fields = next(row.fields for row in devices.rows(item) if row.fields["id"] == unit.id)
+    fields = next(row.fields for row in lists.device_rows(item) if row.fields["id"] == unit.id)
     attributes, health = mapping(unit.device.get("attributes")), unit.health
     extra = {**mapping(attributes.get("extra")), **mapping(mapping(unit.raw.get("attributes")).get("extra"))}
     xids = health.get("xids")
@@ -137,7 +137,7 @@ def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
         yield Section("Notices", columns=_NOTICES, rows=_rows(notices))
     if history := mappings(unit.raw.get("history")):
         yield Section("History", columns=_HISTORY, rows=_rows(history))
-    if parts := [row for row in devices.rows(item) if row.fields["partitionOf"] == fields["device"]]:
+    if parts := [row for row in lists.device_rows(item) if row.fields["partitionOf"] == fields["device"]]:
         yield Section("Partitions", columns=_DEVICES, rows=parts)
 
 
@@ -149,10 +149,6 @@ def _last(event: Raw) -> str:
     """When it came last: where that is depends on who wrote it."""
     series = text(mapping(event.get("series")).get("lastObservedTime"))
     return series or text(event.get("lastTimestamp")) or text(event.get("eventTime"))
-
-
-def _or_none(value: Any) -> str:
-    return NONE if value is None else str(value)
 
 
 def _withheld(resource: Raw) -> str:

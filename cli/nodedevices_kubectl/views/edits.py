@@ -151,8 +151,7 @@ def _with_reason(gone: Mapping[str, Raw], id_: str) -> str:
 
 
 def _unschedulable(item: Raw, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    version = text(mapping(item.get("metadata")).get("resourceVersion"))
-    return {"metadata": {"resourceVersion": version}, "spec": {"unschedulable": list(entries) or None}}
+    return {"metadata": {"resourceVersion": facts.version_of(item)}, "spec": {"unschedulable": list(entries) or None}}
 
 
 def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, program: str) -> Edit:
@@ -206,9 +205,8 @@ def _annotation(item: Raw) -> str:
 
 def _confirmed(item: Raw, *entries: str) -> dict[str, Any]:
     """A patch that adds entries to the annotation, and keeps those about other subjects."""
-    version = text(mapping(item.get("metadata")).get("resourceVersion"))
     value = with_entries(_annotation(item), *entries)
-    return {"metadata": {"resourceVersion": version, "annotations": {CONFIRM: value}}}
+    return {"metadata": {"resourceVersion": facts.version_of(item), "annotations": {CONFIRM: value}}}
 
 
 def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:

@@ -31,6 +31,10 @@ def name_of(item: Raw) -> str:
     return text(mapping(item.get("metadata")).get("name"))
 
 
+def version_of(item: Raw) -> str:
+    return text(mapping(item.get("metadata")).get("resourceVersion"))
+
+
 def namespaced(item: Raw) -> tuple[str, str]:
     metadata = mapping(item.get("metadata"))
     return text(metadata.get("namespace")), text(metadata.get("name"))

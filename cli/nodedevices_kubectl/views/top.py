@@ -14,7 +14,7 @@ from typing import Any
 from nodedevices_common.raw import Raw, text
 from nodedevices_common.table import NONE, Column, Kind, Row, first_of
 
-from nodedevices_kubectl.views import devices, facts
+from nodedevices_kubectl.views import facts, lists
 
 NO_AGENT = "its agent has no pod in this namespace"
 NO_TELEMETRY = "its agent runs without --telemetry"
@@ -54,7 +54,7 @@ KIND = Kind(
         Column("MEMORY", "memoryBytes", _gib),
         Column("POWER", "powerWatts", _whole("W")),
         Column("TEMP", "temperatureCelsius", _whole("C")),
-        Column("HELD-BY", "heldBy", first_of(devices.MOST_SHOWN)),
+        Column("HELD-BY", "heldBy", first_of(lists.MOST_HOLDERS)),
         Column("REASON", "problem"),
         Column("MODEL", "model", wide=True),
         Column("ID", "id", wide=True),
@@ -91,7 +91,7 @@ def rows(item: Raw, known: Readings, problem: str, *, idle: bool = False) -> Ite
     held: dict[str, list[str]] = {}  # by device, with what pods hold of its partitions
     for unit in facts.units(item):
         held.setdefault(text(unit.device.get("id")), []).extend(facts.pods_of(unit.holders))
-    for row in devices.rows(item):
+    for row in lists.device_rows(item):
         if row.fields["partitionOf"]:
             continue
         id_ = row.fields["id"]

@@ -9,7 +9,7 @@ import pytest
 from nodedevices_api.conditions import ACTIONS, REASONS
 from nodedevices_common import __version__
 from nodedevices_common.times import rfc3339
-from nodedevices_kubectl.completing import proposals
+from nodedevices_kubectl.main import proposals
 from nodedevices_kubectl.session import Machine
 from support.command_line import NOW, CommandLine, JsonObject, action, condition, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi

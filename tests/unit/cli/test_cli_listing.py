@@ -294,6 +294,7 @@ Resources:
   NAME             SHARING   IDS   HEALTHY   HELD   FREE   WITHHELD
   nvidia.com/gpu   none      2     1         1      0      <none>
 Policies: <none>
+Events: <none>
 """
 DEVICE_DESCRIBED = """\
 Node:             n1

@@ -9,18 +9,16 @@ from typing import Any
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.table import Kind, Row, TableText
-from nodedevices_kubectl import documents
+from nodedevices_kubectl.listing import document
 from nodedevices_kubectl.views import (
     bundle,
     check,
     claims,
     describe,
-    devices,
     edits,
     facts,
     findings,
-    nodes,
-    pods,
+    lists,
     policies,
     top,
 )
@@ -80,15 +78,15 @@ PLAIN = {"metadata": {"name": "n1"}, "status": {"allocatable": {"a.b/c": "1"}, "
 def show(kind: Kind, rows: Iterator[Row]) -> None:
     found = list(rows)
     list(TableText(kind.shown(wide=True), colours=False, headers=True).lines(found, NOW))
-    documents.as_json(documents.of_rows(kind, found))
+    document("json", kind.name, items=[dict(row.fields) for row in found])
 
 
 def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonObject, plain: JsonObject) -> None:
     """Everything that is made of these."""
-    show(nodes.KIND, iter([nodes.row(item)]))
-    show(devices.KIND, devices.rows(item))
-    show(pods.KIND, pods.rows(item))
-    show(pods.IDLE_KIND, pods.idle_rows(item))
+    show(lists.NODES, iter([lists.node_row(item)]))
+    show(lists.DEVICES, lists.device_rows(item))
+    show(lists.PODS, lists.pod_rows(item))
+    show(lists.IDLE, lists.idle_rows(item))
     show(top.KIND, top.rows(item, {"x": {"utilization": 0.5}}, ""))
     status = item["status"] if isinstance(item.get("status"), dict) else {}
     ready = {**item, "status": {**status, "conditions": [condition("Ready", "True", "AgentRunning")]}}
