@@ -15,7 +15,6 @@ asyncio would do. `Later` makes one call for many requests, a moment after the f
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import deque
@@ -27,27 +26,34 @@ IDLE_SECONDS = 60.0
 
 
 class Threads:
-    """What grpc.server wants of a pool: `submit`. How many calls there may be at once is for the caller to bound."""
+    """What grpc.server wants of a pool: `submit`. `most`: threads at once; None: how many calls there may be at once is
+    for the caller to bound."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, most: int | None = None) -> None:
         self._name = name
+        self._most = most
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._more = threading.Condition()
+        self._threads = 0
         self._idle = 0
         self._ending = False
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
         with self._more:
+            if self._threads == self._most:  # they may hang: what was given up behind them is not kept
+                self._jobs = deque(job for job in self._jobs if not job[0].cancelled())
             self._jobs.append((future, lambda: call(*arguments, **named)))
-            if self._idle >= len(self._jobs):
+            if self._idle >= len(self._jobs) or self._threads == self._most:
                 self._more.notify()
                 return future
+            self._threads += 1
         threading.Thread(target=self._work, name=self._name, daemon=True).start()
         return future
 
     def end(self) -> None:
-        """Let the idle threads end now, and the others when they have nothing more to do."""
+        """Let the idle threads end now, and the others when they have nothing more to do. A later call is done all the
+        same."""
         with self._more:
             self._ending = True
             self._more.notify_all()
@@ -60,12 +66,14 @@ class Threads:
                     self._more.wait_for(lambda: self._jobs or self._ending, timeout=IDLE_SECONDS)
                     self._idle -= 1
                 if not self._jobs:
+                    self._threads -= 1
                     return
                 future, call = self._jobs.popleft()
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
             del future, call
 
 
@@ -78,87 +86,30 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.name = name
         self._busy_since: float | None = None
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._more = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread = Threads(name, most=1)
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Queue the call; the future belongs to the running loop. Cancelling it does not stop a call under way."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(result)  # type: ignore[arg-type]  # result is a T when there is no error
-            else:
-                future.set_exception(error)
-
-        def job() -> None:
-            if future.cancelled():
-                return
-            result: T | None = None
-            error: BaseException | None = None
-            self._busy_since = time.monotonic()
-            try:
-                result = call()
-            except BaseException as caught:
-                error = caught
-            finally:
-                self._busy_since = None
-            try:
-                loop.call_soon_threadsafe(settle, result, error)
-            except RuntimeError:  # the loop is closed: the agent is ending, and nothing waits for this
-                return
-
-        with self._more:
-            self._jobs.append(job)
-            self._more.notify()
-        future.add_done_callback(lambda done: self._drop(job) if done.cancelled() else None)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
-            self._thread.start()
-        return future
+        return asyncio.wrap_future(self._thread.submit(self._timed, call))
 
     async def run(self, call: Callable[[], T]) -> T:
         return await self.submit(call)
 
     def end(self) -> None:
         """Let the thread end, once it has done what is queued. A later call starts another one."""
-        if self._thread is not None:
-            self._thread = None
-            with self._more:
-                self._jobs.append(_last)
-                self._more.notify()
+        self._thread.end()
 
     def busy_seconds(self) -> float:
         """Return for how long the current call has run; 0 when there is none."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
-    @property
-    def waiting(self) -> int:
-        """Calls that wait for their turn."""
-        return len(self._jobs)
-
-    def _drop(self, job: Callable[[], None]) -> None:
-        with self._more, contextlib.suppress(ValueError):  # it is under way
-            self._jobs.remove(job)
-
-    def _work(self) -> None:
-        while True:
-            with self._more:
-                while not self._jobs:
-                    self._more.wait()
-                job = self._jobs.popleft()
-            if job is _last:
-                return
-            job()
-
-
-def _last() -> None:
-    """After it the thread ends."""
+    def _timed(self, call: Callable[[], T]) -> T:
+        self._busy_since = time.monotonic()
+        try:
+            return call()
+        finally:
+            self._busy_since = None
 
 
 class Later:
