@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
-from nodedevices_plugin.inputs.probe_socket import ProbeServed
+from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe import nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Readings, Snapshot
@@ -717,7 +717,7 @@ async def test_a_driver_upgraded_under_a_probe_server_is_mapped_anew_without_a_n
     path = tmp_path / "probes.sock"
     with probe_server(path, environment=machine.environment()) as server:
         assert "libnvidia-ml" not in maps(server.pid)
-        source = ProbeServed(str(path), lambda: ["nvml", f"--{INTERVAL}=0.2"], on_snapshot=seen.append)
+        source = ProbeSocket(str(path), lambda: ["nvml", f"--{INTERVAL}=0.2"], on_snapshot=seen.append)
         running = asyncio.create_task(source.run())
         try:
             await eventually(lambda: seen and seen[-1].devices)

@@ -19,16 +19,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nodedevices_common.backoff import Backoff
-from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.protocol import Snapshot
 
 from nodedevices_plugin.inputs.probe_child import Spare, spawn
-from nodedevices_plugin.inputs.probe_source import (
-    CHUNK_BYTES,
-    END_AFTER_SILENCE_SECONDS,
-    LAST_WORDS_SECONDS,
-    ProbeSource,
-)
+from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENCE_SECONDS, ProbeSource
 
 OURS = (sys.executable, "-m", "nodedevices_probe.main")
 REAP_SECONDS = 2.0  # a killed child that is not gone by then is stuck in the kernel
@@ -105,12 +99,7 @@ class ProbeProcess(ProbeSource):
             finally:
                 if child.stdin is not None:
                     child.stdin.close()
-        if code is not None and code != -signal.SIGKILL:
-            last_words = f": {self.last_error}" if self.last_error not in {None, before} else ""
-            self.last_error = f"the probe exited with status {code}{last_words}"
-        elif self.last_error is None:
-            self.last_error = "the probe was killed"
-        return code == EXIT_WANTS_FRESH_PROCESS
+        return self._exited(code, before)
 
     async def _follow(self, child: subprocess.Popen[bytes], read_end: int, command: list[str]) -> None:
         """Read until the child closes its end, exits, is silent for too long or is not the one that is wanted."""
@@ -119,19 +108,13 @@ class ProbeProcess(ProbeSource):
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
         )
-        exited: float | None = None  # when it was first seen to have exited
-
-        def is_over() -> bool:
-            nonlocal exited
-            if command != self._command():
-                self.last_error = "other arguments are configured"
-                return True
-            if exited is None and _has_exited(child):
-                exited = time.monotonic()
-            return exited is not None and time.monotonic() - exited >= LAST_WORDS_SECONDS
-
         try:
-            await self.read(reader, partial(_send, child), is_over)
+            await self.read(
+                reader,
+                partial(_send, child),
+                is_changed=lambda: command != self._command(),
+                has_ended=lambda: _has_exited(child),
+            )
         finally:
             transport.close()
 

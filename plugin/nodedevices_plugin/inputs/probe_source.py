@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import structlog
 from nodedevices_common.backoff import Backoff
+from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Snapshot
 from nodedevices_probe.wanted import Wanted, encode
 
@@ -95,68 +97,87 @@ class ProbeSource(ABC):
 
     async def run(self) -> None:
         """Keep the stream going, one session after the other, until cancelled; then nothing of it is left."""
+        failures = 0
         try:
-            await self._sessions()
+            while True:
+                started = time.monotonic()
+                lines_before = self.counters.lines
+                planned = await self.session()
+                lived_well = self.counters.lines > lines_before and time.monotonic() - started >= LIVED_WELL_SECONDS
+                failures = 1 if lived_well or planned else failures + 1
+                delay = self._backoff.after(failures)
+                level = self.log.info if planned else self.log.warning
+                level("probe ended", cause=self.last_error, restart_in_seconds=round(delay, 1))
+                await asyncio.sleep(delay)
         finally:
             self._reading.end()
 
-    async def _sessions(self) -> None:
-        failures = 0
-        while True:
-            started = time.monotonic()
-            lines_before = self.counters.lines
-            planned = await self.session()
-            lived_well = self.counters.lines > lines_before and time.monotonic() - started >= LIVED_WELL_SECONDS
-            failures = 1 if lived_well or planned else failures + 1
-            delay = self._backoff.after(failures)
-            level = self.log.info if planned else self.log.warning
-            level("probe ended", cause=self.last_error, restart_in_seconds=round(delay, 1))
-            await asyncio.sleep(delay)
-
     async def read(
-        self, reader: asyncio.StreamReader, send: Callable[[bytes], None], is_over: Callable[[], bool] = lambda: False
+        self,
+        reader: asyncio.StreamReader,
+        send: Callable[[bytes], None],
+        *,
+        is_changed: Callable[[], bool],
+        has_ended: Callable[[], bool],
     ) -> None:
-        """Read until the stream ends, no good line came for too long, or `is_over`; lines that are left then are
-        dropped. `send` writes a line to the probe, as far as that is possible without waiting."""
+        """Read until the stream ends, no good line came for too long, other arguments are configured (`is_changed`), or
+        for a moment after its writer has ended; lines that are left then are dropped. `send` writes a line to the
+        probe, as far as that is possible without waiting."""
+        splitter = LineSplitter()
+        last_read = time.monotonic()
+        ended: float | None = None  # when that was first seen
+
+        def is_over() -> bool:
+            nonlocal ended
+            now = time.monotonic()
+            if now - last_read >= self._end_after:
+                self.counters.kills += 1
+                self.last_error = f"no good line for {self._end_after:g} s; started again"
+                return True
+            if is_changed():
+                self.last_error = "other arguments are configured"
+                return True
+            if ended is None and has_ended():
+                ended = now
+            return ended is not None and now - ended >= LAST_WORDS_SECONDS
+
         self._send = send
-        if self._wanted != Wanted():
-            send(encode(self._wanted))
         try:
-            await self._read(reader, is_over)
+            if self._wanted != Wanted():
+                send(encode(self._wanted))
+            while True:
+                chunk = None
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TICK_SECONDS):
+                        chunk = await reader.read(CHUNK_BYTES)
+                if chunk == b"" or is_over():
+                    return
+                for line in splitter.feed(chunk) if chunk else ():
+                    if line is not None and self._is_control(line):
+                        continue
+                    began = time.monotonic()
+                    if await self._take(line):
+                        last_read = time.monotonic()
+                    took = time.monotonic() - began
+                    await asyncio.sleep(max(MIN_LINE_SPACING_SECONDS, LINE_SPACING_FACTOR * took))
+                    if is_over():
+                        return
         finally:
             self._send = None
 
-    async def _read(self, reader: asyncio.StreamReader, is_over: Callable[[], bool]) -> None:
-        splitter = LineSplitter()
-        last_read = time.monotonic()
-        while True:
-            chunk = None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_SECONDS):
-                    chunk = await reader.read(CHUNK_BYTES)
-            if chunk == b"" or self._is_silent(last_read) or is_over():
-                return
-            for line in splitter.feed(chunk) if chunk else ():
-                if line is not None and self._is_control(line):
-                    continue
-                began = time.monotonic()
-                if await self._take(line):
-                    last_read = time.monotonic()
-                took = time.monotonic() - began
-                await asyncio.sleep(max(MIN_LINE_SPACING_SECONDS, LINE_SPACING_FACTOR * took))
-                if self._is_silent(last_read) or is_over():
-                    return
+    def _exited(self, status: int | None, before: str | None) -> bool:
+        """Say how the process ended; None: it is not known. True when it wanted a new one. `before`: what was said of
+        earlier ones."""
+        if status not in {None, -signal.SIGKILL}:
+            last_words = f": {self.last_error}" if self.last_error not in {None, before} else ""
+            self.last_error = f"the probe exited with status {status}{last_words}"
+        elif self.last_error is None:
+            self.last_error = "the probe was killed"
+        return status == EXIT_WANTS_FRESH_PROCESS
 
     def _is_control(self, line: bytes) -> bool:
         """True for a line that is not the probe's."""
         return False
-
-    def _is_silent(self, last_read: float) -> bool:
-        if time.monotonic() - last_read < self._end_after:
-            return False
-        self.counters.kills += 1
-        self.last_error = f"no good line for {self._end_after:g} s; started again"
-        return True
 
     async def _take(self, line: bytes | None) -> bool:
         """Hand on one line; True when it was good."""

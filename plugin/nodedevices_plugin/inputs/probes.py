@@ -27,7 +27,7 @@ from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
-from nodedevices_plugin.inputs.probe_socket import ProbeServed, ProbeSocket
+from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probe_source import ProbeSource
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read
@@ -166,11 +166,11 @@ class Probes:
             return ProbeSocket(spec.socket, name=spec.name, on_snapshot=on_snapshot)
         arguments = partial(self._arguments, spec.name)
         if self._local.probe_server and (built_in := of_server(spec.command)):
-            return ProbeServed(self._local.probe_server, lambda: built_in, name=spec.name, on_snapshot=on_snapshot)
+            return ProbeSocket(self._local.probe_server, lambda: built_in, name=spec.name, on_snapshot=on_snapshot)
         if spec.command:
             return ProbeProcess(name=spec.name, on_snapshot=on_snapshot, command=spec.command)
         if self._local.probe_server:
-            return ProbeServed(self._local.probe_server, arguments, name=spec.name, on_snapshot=on_snapshot)
+            return ProbeSocket(self._local.probe_server, arguments, name=spec.name, on_snapshot=on_snapshot)
         spare, self._spare = self._spare, None
         return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, spare=spare)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_process import BACKOFF, ProbeProcess
-from nodedevices_plugin.inputs.probe_socket import ProbeServed
+from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, LineSplitter
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot
@@ -63,7 +63,7 @@ class Seen(list[Snapshot]):
         return int(self[-1].instance.removeprefix("p"))
 
 
-Source = ProbeProcess | ProbeServed
+Source = ProbeProcess | ProbeSocket
 Probe = Callable[..., AbstractAsyncContextManager[tuple[Source, Seen]]]
 
 
@@ -86,7 +86,7 @@ def probe(request: pytest.FixtureRequest) -> Probe:
                 on_snapshot=seen.append, command=command, backoff=QUICK, kill_after_silence_seconds=silence
             )
         path = str(request.getfixturevalue("server"))
-        return ProbeServed(
+        return ProbeSocket(
             path, lambda: [program], on_snapshot=seen.append, backoff=QUICK, end_after_silence_seconds=silence
         )
 

@@ -22,7 +22,7 @@ from nodedevices_plugin.host.machine import (
     ServedMachine,
 )
 from nodedevices_plugin.inputs.probe_socket import SERVER_BACKOFF as BACKOFF
-from nodedevices_plugin.inputs.probe_socket import ProbeServed
+from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probes import of_server
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.options import by_name
@@ -218,9 +218,9 @@ def test_the_servers_options_are_the_agents_with_the_same_variables_and_defaults
 @asynccontextmanager
 async def followed(
     path: Path, arguments: Callable[[], Sequence[str]], *, silence: float = 45.0
-) -> AsyncIterator[tuple[ProbeServed, list[Snapshot]]]:
+) -> AsyncIterator[tuple[ProbeSocket, list[Snapshot]]]:
     seen: list[Snapshot] = []
-    source = ProbeServed(
+    source = ProbeSocket(
         str(path), arguments, on_snapshot=seen.append, backoff=QUICK, end_after_silence_seconds=silence
     )
     task = asyncio.create_task(source.run())
@@ -272,7 +272,7 @@ async def test_a_refusal_is_said_in_the_servers_words_and_tried_again(here: Path
 async def test_a_probe_that_wants_a_fresh_process_ends_as_it_planned_to(tmp_path: Path) -> None:
     with programs_server(path := tmp_path / "probes.sock"):
         for status, planned in ((75, True), (3, False)):
-            source = ProbeServed(str(path), lambda s=status: [f"import sys; sys.exit({s})"], on_snapshot=print)  # type: ignore[misc]
+            source = ProbeSocket(str(path), lambda s=status: [f"import sys; sys.exit({s})"], on_snapshot=print)  # type: ignore[misc]
             assert await source.session() is planned
             assert source.last_error == f"the probe exited with status {status}"
 

@@ -104,7 +104,9 @@ async def test_good_lines_arrive_in_order(probe: Listening) -> None:
 async def test_a_probe_that_comes_later_is_found_and_until_then_the_reason_is_said(tmp_path: Path) -> None:
     path, seen = tmp_path / "probe.sock", list[Snapshot]()
     async with connected(path, seen.append) as source:
-        await eventually(lambda: source.last_error == f"failed to connect to {path}: No such file or directory")
+        await eventually(
+            lambda: source.last_error == f"failed to connect to the probe at {path}: No such file or directory"
+        )
         probe = await Listening(path, greet=line(1)).start()
         await eventually(lambda: seen)
         await probe.stop()
@@ -116,7 +118,9 @@ async def test_a_probe_that_ends_and_comes_back_is_read_again(probe: Listening) 
     async with connected(probe.path, seen.append) as source:
         await eventually(lambda: seen)
         await probe.stop()
-        await eventually(lambda: source.last_error == f"failed to connect to {probe.path}: Connection refused")
+        await eventually(
+            lambda: source.last_error == f"failed to connect to the probe at {probe.path}: Connection refused"
+        )
         probe.path.unlink()
         again = await Listening(probe.path, greet=line(7)).start()
         await eventually(lambda: [each.sequence for each in seen] == [1, 7])
@@ -178,7 +182,7 @@ async def test_what_is_not_a_socket_is_an_error_with_its_reason(tmp_path: Path) 
     path = tmp_path / "file"
     path.touch()
     async with connected(path, lambda _: None) as source:
-        await eventually(lambda: source.last_error == f"failed to connect to {path}: Connection refused")
+        await eventually(lambda: source.last_error == f"failed to connect to the probe at {path}: Connection refused")
         assert source.counters.starts == 0
 
 
@@ -197,7 +201,9 @@ async def test_a_socket_that_the_agent_may_not_connect_to_is_an_error_with_its_r
     probe.path.chmod(stat.S_IRUSR)
     with without_privileges():
         async with connected(probe.path, lambda _: None) as source:
-            await eventually(lambda: source.last_error == f"failed to connect to {probe.path}: Permission denied")
+            await eventually(
+                lambda: source.last_error == f"failed to connect to the probe at {probe.path}: Permission denied"
+            )
 
 
 def open_files() -> int:
