@@ -9,8 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 Work = Callable[[], Awaitable[None]]
+T = TypeVar("T")
+
+
+async def within(seconds: float | None, awaitable: Awaitable[T]) -> T | None:
+    """Return what it returns; None where it takes longer (None: as long as it takes), and is cancelled."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await awaitable
+    return None
 
 
 class Periodic:
@@ -34,18 +44,17 @@ class Periodic:
 
     async def first(self) -> bool:
         """Once, before anything else is done. False where it took too long and was cancelled."""
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(self._patience_seconds):
                 await self._work()
-                return True
-        return False
+        except TimeoutError:
+            return False
+        return True
 
     async def run(self) -> None:
         """Wait, work, and again, until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds()):
-                    await self._soon.wait()
+            await within(self._seconds(), self._soon.wait())
             self._soon.clear()
             await self._work()
 

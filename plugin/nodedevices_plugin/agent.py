@@ -28,6 +28,7 @@ import structlog
 from msgspec.structs import replace
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
+from nodedevices_common.periodic import within
 from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.cores.book import CoreBook
@@ -358,9 +359,7 @@ class Agent:
 
     async def _publish(self, publisher: Publisher) -> None:
         if self._world.active.applied_once or not self._local.operator_wait_seconds:  # else wait for the operator
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PUBLISH_AFTER_SECONDS):
-                    await self._registered.wait()
+            await within(PUBLISH_AFTER_SECONDS, self._registered.wait())
         loading = Worker("report")
         try:
             await loading.run(self._reporter.load)
@@ -373,9 +372,7 @@ class Agent:
     async def _loop(self) -> None:
         deadline: float | None = None
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                    await self._wake.wait()
+            await within(None if deadline is None else max(0.0, deadline - time.monotonic()), self._wake.wait())
             self._wake.clear()
             try:
                 deadline = await self._pass()

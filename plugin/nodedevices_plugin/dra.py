@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import structlog
 from msgspec import Struct
 from nodedevices_common.errors import OperationError
+from nodedevices_common.periodic import within
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.decide import ended
@@ -306,9 +307,7 @@ class Dra:
                     log.warning("another device plugin serves what DRA is to serve", what=said)
                 self._beside = self.offer.refuses = said
                 self._on_change()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS):
-                    await self._begins.wait()
+            await within(AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS, self._begins.wait())
 
     async def _sweep(self) -> None:
         """Release claims that the kubelet never unprepares: its record was lost, or they were deleted by force. A pod

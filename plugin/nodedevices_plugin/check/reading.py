@@ -11,7 +11,6 @@ time is up. Whatever happens, no process of a probe is left when `read` returns.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,6 +26,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import InputError
+from nodedevices_common.periodic import within
 from nodedevices_common.text import show
 
 from nodedevices_plugin.health import reasons
@@ -84,9 +84,7 @@ async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, unt
     try:
         probes.use(world.probe_set.texts)
         while _waits(probes, assessment) and time.monotonic() < until:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await came.wait()
+            await within(TICK_SECONDS, came.wait())
             came.clear()
             while (line := probes.take()) is not None:
                 assessment = _assess(replace(world, known=assessment.known), local, sources, line)

@@ -29,7 +29,7 @@ from msgspec import Struct, field
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace, unfinished
-from nodedevices_common.periodic import Periodic
+from nodedevices_common.periodic import Periodic, within
 
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors import cdi_schema
@@ -235,10 +235,9 @@ class CdiFiles:
 
     async def first(self) -> None:
         """Read the files that exist, unless it takes too long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                self._before = await self._worker.run(lambda: _documents(self._folder, self._source.files))
-                self._libraries = self._before.get(self._source.libraries_file)
+        found = self._worker.run(lambda: _documents(self._folder, self._source.files))
+        self._before = await within(PATIENCE_SECONDS, found) or {}
+        self._libraries = self._before.get(self._source.libraries_file)
 
     async def keep(self, specs: tuple[CdiSpec, ...], *, free: bool = False) -> None:
         """Write the files. Returns when that is done, or after a moment: a folder that hangs must not delay the

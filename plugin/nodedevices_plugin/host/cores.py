@@ -28,6 +28,7 @@ from typing import Any
 import structlog
 from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace
+from nodedevices_common.periodic import within
 from nodedevices_common.pod_requests import Demand
 
 from nodedevices_plugin.cores.book import Allocated, CoreBook
@@ -108,9 +109,7 @@ class AllocationFiles:
             while (left := swept + SWEEP_SECONDS - self._clock()) > 0:
                 self._changed.clear()
                 await self.update()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left):
-                        await self._changed.wait()
+                await within(left, self._changed.wait())
             await self.sweep()
 
     async def update(self) -> None:
@@ -259,14 +258,12 @@ class CoreGate:
         deadline = monotonic() + self._known_seconds
         start = self._book.start(resource, ids)
         while start.wait and (left := deadline - monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):  # others may wait for a List before this one
-                async with asyncio.timeout(left):
-                    self._book.observe(await self._holdings())
+            holdings = await within(left, self._holdings())  # others may wait for a List before this one
+            if holdings is not None:
+                self._book.observe(holdings)
             start = self._book.start(resource, ids)
             if start.wait:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LIST_AGAIN_SECONDS):
-                        await self._changed.wait()
+                await within(LIST_AGAIN_SECONDS, self._changed.wait())
                 start = self._book.start(resource, ids)
         if start.refusal:
             raise AllocationError(start.refusal)

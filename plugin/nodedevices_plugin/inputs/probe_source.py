@@ -10,7 +10,6 @@ silence means for the devices.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -18,6 +17,7 @@ from collections.abc import Callable
 
 import structlog
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.periodic import within
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Snapshot
 from nodedevices_probe.wanted import Wanted, encode
@@ -146,10 +146,7 @@ class ProbeSource(ABC):
             if self._wanted != Wanted():
                 send(encode(self._wanted))
             while True:
-                chunk = None
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK_SECONDS):
-                        chunk = await reader.read(CHUNK_BYTES)
+                chunk = await within(_TICK_SECONDS, reader.read(CHUNK_BYTES))
                 if chunk == b"" or is_over():
                     return
                 for line in splitter.feed(chunk) if chunk else ():

@@ -23,7 +23,6 @@ silent on some file systems, and a stat of two names costs microseconds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
@@ -35,6 +34,7 @@ import grpc.aio
 import structlog
 from msgspec import Struct
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.periodic import within
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import rpc, sockets
@@ -261,9 +261,7 @@ class ResourcePlugin:
                 return LossReason.SOCKET
             if sockets.identity(self._kubelet_socket) not in (kubelet, None):
                 return LossReason.KUBELET
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await server.stream_change.wait()
+            await within(CHECK_SECONDS, server.stream_change.wait())
 
     def _message(self, lost: LossReason) -> str:
         if lost is LossReason.NEVER_CAME:

@@ -12,7 +12,6 @@ field is created in a dry run: until the answer is there it is in no slice, and 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import structlog
 from nodedevices_api.dra import RESOURCE_API
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.periodic import within
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.slices import (
@@ -167,9 +167,7 @@ class SlicePublisher:
             except ApiError as error:
                 failures += 1
                 self._settle(str(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(WRITE_BACKOFF.after(failures, at_least=error.retry_after)):
-                        await self._wake.wait()
+                await within(WRITE_BACKOFF.after(failures, at_least=error.retry_after), self._wake.wait())
                 continue
             failures = 0
             if self._stored is not None:

@@ -19,6 +19,7 @@ from time import perf_counter
 import grpc
 import structlog
 from nodedevices_common.errors import OperationError, RefusedError
+from nodedevices_common.periodic import within
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
@@ -91,9 +92,7 @@ class DraDriver:
             while True:
                 await self._keep()
                 self._wake.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_SECONDS if self._wanted else None):
-                        await self._wake.wait()
+                await within(CHECK_SECONDS if self._wanted else None, self._wake.wait())
         finally:
             await self._stop()
 
