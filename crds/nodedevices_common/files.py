@@ -39,6 +39,24 @@ def replace(path: Path, content: str | bytes, *, mode: int = MODE, durable: bool
         _sync_folder(path.parent)
 
 
+def update(path: Path, content: str | bytes, *, mode: int = MODE, durable: bool = False) -> bool:
+    """Replace a file that says something else, is missing or is none. True when it was replaced. Raises OSError."""
+    wanted = content.encode() if isinstance(content, str) else content
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if file.read(len(wanted) + 1) == wanted:
+                return False
+    replace(path, wanted, mode=mode, durable=durable)
+    return True
+
+
+def head(path: Path, limit: int) -> bytes:
+    """Return at most `limit` bytes of a file, or of the one that its links lead to. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(limit)
+
+
 def unfinished(path: Path) -> Path:
     """Return where the new content is until it is whole: no name that a reader of every *.json in the folder takes."""
     return path.with_name(f".{path.name}.new")

@@ -26,6 +26,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import InputError
+from nodedevices_common.files import head
 from nodedevices_common.periodic import within
 from nodedevices_common.text import show
 
@@ -309,8 +310,7 @@ def sections(raw: bytes) -> dict[str, Any]:
 
 
 def _raw(path: Path, most: int) -> bytes:
-    with path.open("rb") as opened:
-        raw = opened.read(most + 1)
+    raw = head(path, most + 1)
     if len(raw) > most:
         raise InputError(f"larger than {most} bytes")
     return raw

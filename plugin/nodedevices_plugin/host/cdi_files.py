@@ -28,7 +28,7 @@ import structlog
 from msgspec import Struct, field
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import OperationError
-from nodedevices_common.files import replace, unfinished
+from nodedevices_common.files import head, unfinished, update
 from nodedevices_common.periodic import Periodic, within
 
 from nodedevices_plugin.runtime.threads import Worker
@@ -141,8 +141,7 @@ def _document(path: Path, source: CdiSource) -> Document | None:
     if path.name in source.files:
         return None
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = head(path, MAX_BYTES + 1)
     except OSError as error:
         if path.name in source.toolkit_files:
             raise ValueError(error.strerror or str(error)) from error
@@ -165,8 +164,7 @@ def _document(path: Path, source: CdiSource) -> Document | None:
 
 def read_bounded(path: Path) -> object:
     """A specification in JSON. Raises OSError, ValueError."""
-    with path.open("rb") as file:
-        raw = file.read(MAX_BYTES + 1)
+    raw = head(path, MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
     return _parsed(raw, json_text=True)
@@ -333,13 +331,6 @@ def write(folder: Path, specs: Sequence[CdiSpec]) -> None:
         text = json.dumps(spec.document, indent=2, sort_keys=True) + "\n"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not _same(path, text):
-                replace(path, text)
+            update(path, text)
         except OSError as error:
             raise CdiError(f"{path}: {error.strerror or error}") from error
-
-
-def _same(path: Path, text: str) -> bool:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return path.read_text(encoding="utf-8") == text
-    return False

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 from nodedevices_common.errors import OperationError
-from nodedevices_common.files import replace, unfinished
+from nodedevices_common.files import head, unfinished, update
 
 from nodedevices_plugin.claims import cdi_file
 from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name, salvaged
@@ -72,8 +72,7 @@ class ClaimFiles:
         path = self._folder / file_name(record.uid)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not _has(path, content := encode(record)):
-                replace(path, content, mode=RECORD_MODE, durable=True)
+            update(path, encode(record), mode=RECORD_MODE, durable=True)
         except OSError as error:
             raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
         if document is not None:
@@ -100,14 +99,6 @@ class ClaimFiles:
 def _read(path: Path) -> bytes:
     """Return the file, or as much of it as shows that it is larger than a record can be."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return head(path, MAX_BYTES + 1)
     except OSError as error:  # of the disk, and not of this record
         raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
-
-
-def _has(path: Path, content: bytes) -> bool:
-    try:
-        return path.read_bytes() == content
-    except OSError:
-        return False

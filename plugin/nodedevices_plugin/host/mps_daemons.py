@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
-from nodedevices_common.files import replace
+from nodedevices_common.files import update
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.mps import files, records
@@ -146,13 +146,9 @@ def _process(alive: bool | None, known: Running | None) -> DaemonProcess:
 def _write(file: Path, text: str, *, create: bool) -> str:
     """Replace the file where it says something else. "" or why not; without `create` a missing one is left so."""
     try:
-        if file.exists():
-            if file.read_text(encoding="utf-8") == text:
-                return ""
-        elif not create:
-            return ""
-        replace(file, text)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
+        if create or file.exists():
+            update(file, text)
+    except OSError as error:
+        why = error.strerror or error
         return f"cannot be requested: {file}: {why}; mount the MPS root there (manifests/components/mps)"
     return ""

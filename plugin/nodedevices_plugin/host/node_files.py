@@ -15,12 +15,12 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import structlog
 from nodedevices_common.errors import OperationError
-from nodedevices_common.files import replace, unfinished
+from nodedevices_common.files import head, replace, unfinished, update
 
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.settings import FolderFiles
@@ -85,7 +85,9 @@ def keep_folder(wanted: FolderFiles) -> tuple[Sequence[str], Sequence[str]]:
         if not files and not listed:
             return [], []
         spare = sorted(listed - files.keys())
-        written = _write(folder, files, listed)
+        if not files.keys() <= listed:
+            _list(folder, listed | files.keys())
+        written = [name for name, text in files.items() if update(folder / name, text)]
         for name in spare:
             (folder / name).unlink(missing_ok=True)
             unfinished(folder / name).unlink(missing_ok=True)
@@ -96,21 +98,10 @@ def keep_folder(wanted: FolderFiles) -> tuple[Sequence[str], Sequence[str]]:
     return written, spare
 
 
-def _write(folder: Path, files: Mapping[str, str], listed: frozenset[str]) -> list[str]:
-    """Those that are missing or different."""
-    different = [name for name, text in files.items() if not _same(folder / name, text)]
-    if different or not files.keys() <= listed:
-        _list(folder, listed | files.keys())
-    for name in different:
-        replace(folder / name, files[name])
-    return different
-
-
 def _listed(folder: Path) -> frozenset[str]:
     """Return the names in our list there; none where it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        with (folder / LIST).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = head(folder / LIST, MAX_BYTES + 1)
         names = json.loads(raw) if len(raw) <= MAX_BYTES else []
         if isinstance(names, list):
             return frozenset(name for name in names if isinstance(name, str) and NAME.fullmatch(name))
@@ -123,10 +114,3 @@ def _list(folder: Path, names: Iterable[str]) -> None:
         replace(folder / LIST, json.dumps(every) + "\n")
     else:
         (folder / LIST).unlink(missing_ok=True)
-
-
-def _same(path: Path, text: str) -> bool:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_BYTES:
-            return path.read_text(encoding="utf-8") == text
-    return False

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import structlog
 from msgspec.structs import replace
 from nodedevices_common.errors import InputError
+from nodedevices_common.files import head
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.runtime.supervise import describe
@@ -82,11 +83,8 @@ class _FollowedFiles(Periodic, Generic[T]):
             return
         before = self._known
         now = await self._worker.run(lambda: self._all_parsed(found, before or {}))
-        same = before is not None and {name: it[0] for name, it in before.items()} == {
-            name: it[0] for name, it in now.items()
-        }
         self._known, self._problem = now, None
-        if not same:
+        if now != before:
             self._changed({name: it[1] for name, it in now.items()})
 
     def _all_parsed(
@@ -108,7 +106,7 @@ class ConfigFile(_FollowedFiles[FileOutcome]):
     ) -> None:
         super().__init__(
             worker=worker,
-            read=lambda: {path.name: _read(path)},
+            read=lambda: {path.name: head(path, file.MAX_BYTES + 1)},
             outcome=lambda _, content: _outcome_of(vendors, content),
             changed=lambda files: on_change(files[path.name]),
             report=lambda problem: on_change(FileOutcome(error=problem)),
@@ -165,7 +163,7 @@ class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
         for name in sorted(there):
             if name in own or (name in self._files and f"{self._node}.{name}" not in there):
                 try:
-                    found[name] = _read(self._path / name)
+                    found[name] = head(self._path / name, file.MAX_BYTES + 1)
                 except FileNotFoundError:
                     pass  # removed just now
                 except OSError as error:
@@ -222,11 +220,6 @@ def _content(device_file: DeviceFile, raw: bytes) -> DeviceFileOutcome:
         return DeviceFileOutcome(error=_not_understood(error))
 
 
-def _read(path: Path) -> bytes:
-    with path.open("rb") as opened:
-        return opened.read(file.MAX_BYTES + 1)
-
-
 def _read_folder(path: Path) -> Mapping[str, bytes | str]:
     """Content by name, or why it cannot be read. OSError when the folder cannot be."""
     names = sorted(child.name for child in path.iterdir() if not child.name.startswith("..") and not child.is_dir())
@@ -236,7 +229,7 @@ def _read_folder(path: Path) -> Mapping[str, bytes | str]:
     size = 0
     for name in names:
         try:
-            found[name] = content = _read(path / name)
+            found[name] = content = head(path / name, file.MAX_BYTES + 1)
         except OSError as error:
             found[name] = error.strerror or str(error)
         else:

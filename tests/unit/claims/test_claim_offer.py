@@ -287,7 +287,7 @@ def test_a_full_disk_is_named_with_its_file(tmp_path: Path, monkeypatch: pytest.
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("nodedevices_plugin.host.claim_files.replace", full)
+    monkeypatch.setattr("nodedevices_plugin.host.claim_files.update", full)
     with pytest.raises(OperationError, match=r"claims/u1.json: No space left on device"):
         files.write(Record(uid="u1", namespace="ml", name="c", prepared=()), None)
 
