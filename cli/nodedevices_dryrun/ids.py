@@ -26,6 +26,7 @@ from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise, not_in
 from nodedevices_plugin.offering.shape import PlanSettings, fitting, make_shape, no_way_for_claims, staying
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_rules
 from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.daemons import has_daemon
 from nodedevices_plugin.vendors.registry import VENDORS
 
@@ -171,7 +172,7 @@ def _settings(config: Mapping[str, Any]) -> PlanSettings:
 
 @lru_cache(256)  # a fleet has few different ones
 def _read(config: bytes) -> PlanSettings:
-    return PlanSettings.from_sections(understood(orjson.loads(config)).sections, modes={mps.ROOT: "not known"})
+    return PlanSettings.from_sections(understood(orjson.loads(config)).sections, modes=Settings(mps_root="not known"))
 
 
 def _fitting(inventory: Inventory, settings: PlanSettings) -> tuple[Plan | None, PlanError | None]:

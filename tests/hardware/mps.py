@@ -80,7 +80,7 @@ def _by_runner(root: Path, gpu: Gpu, request: Request) -> Json:
         raise SkippedError(f"the compute mode is {mode}, and not Default")
     root.mkdir()
     daemon = MpsDaemon(resource=GPU, percentage=PERCENTAGE, gpus=(gpu,))
-    (root / records.WANTED_FILE).write_text(records.wanted_text([daemon]))
+    (root / records.WANTED_FILE).write_text(records.text([daemon]))
     control = Control(str(root))
     try:
         with _runner(root, request.out / "nodedevices-mps.log"):

@@ -22,6 +22,7 @@ from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.status.client import KubeStore
 from nodedevices_plugin.status.slices import SlicePublisher
 from nodedevices_probe.loop import encode
@@ -128,7 +129,7 @@ def shared_devices() -> list[Json]:
                 fail_requests_greater_than_one=once,
                 resources=(SharedResource(name="nvidia.com/gpu", **rule),),
             ),
-            modes={"mps-root": "/run/nvidia/mps"},
+            modes=Settings(mps_root="/run/nvidia/mps"),
         )
         resources = make_shape(inventory, settings).by(Api.DRA).resources
         found += publish(resources, inventory, healthy(fact), driver=DRA_DRIVER).devices

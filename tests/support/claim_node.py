@@ -15,6 +15,7 @@ from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.prepare import Claims
 from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.model import DRA_DRIVER, Inventory, Plan
+from nodedevices_plugin.sharing.base import NO_SETTINGS, Settings
 from support.dra import allocated
 
 NODE, BOARD = "node-a", "acme.com/board"
@@ -40,7 +41,7 @@ class Node:
         self.read.set()
         return self.stored.get((namespace, name), {})
 
-    def use(self, wanted: Plan, devices: Inventory, modes: Mapping[str, str] | None = None) -> None:
+    def use(self, wanted: Plan, devices: Inventory, modes: Settings = NO_SETTINGS) -> None:
         containers = node_containers(devices, Injection(), modes=modes)
         self.answers.use(wanted, devices, containers)
         self.offer.use(wanted, devices, containers)

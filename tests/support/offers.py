@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nodedevices_plugin.granting.answers import NodeContainers, edits, grant
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.sharing.base import Settings
+from nodedevices_plugin.sharing.base import NO_SETTINGS, Settings
 from nodedevices_plugin.vendors.base import Containers
 from support.plans import UNFIT
 
@@ -44,7 +44,7 @@ def allocate(
     ids: Sequence[str],
     containers: Containers | NodeContainers,
     *,
-    modes: Settings | None = None,
+    modes: Settings = NO_SETTINGS,
 ) -> ContainerEdits:
     """Both halves of an answer: who gets what, and what the container needs for it. With one vendor's containers all
     devices are its own."""
@@ -52,7 +52,7 @@ def allocate(
     if isinstance(containers, NodeContainers):
         return edits(granted, containers)
     vendors = {each.device_id: "theirs" for each in resource.ids}
-    node = NodeContainers(vendors=vendors, by_vendor={"theirs": containers}, modes=modes or {})
+    node = NodeContainers(vendors=vendors, by_vendor={"theirs": containers}, modes=modes)
     return edits(granted, node)
 
 

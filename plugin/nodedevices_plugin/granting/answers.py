@@ -43,7 +43,7 @@ from nodedevices_plugin.model import (
     numbered,
 )
 from nodedevices_plugin.offering.changes import leaving
-from nodedevices_plugin.sharing.base import Settings, merged, mode_of
+from nodedevices_plugin.sharing.base import NO_SETTINGS, Settings, merged, mode_of
 from nodedevices_plugin.vendors.base import Containers, DeviceNodes, NodeView
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, UNKNOWN, VENDORS, Vendors, VendorValues
@@ -55,7 +55,7 @@ class NodeContainers(Struct, frozen=True, kw_only=True):
 
     vendors: Mapping[str, str] = field(default_factory=dict)
     by_vendor: Mapping[str, Containers] = field(default_factory=lambda: {UNKNOWN.name: DeviceNodes()})
-    modes: Settings = field(default_factory=dict)
+    modes: Settings = NO_SETTINGS
     known: Vendors = VENDORS
 
 
@@ -66,7 +66,7 @@ def node_containers(
     existing: Set[str] = frozenset(),
     values: VendorValues = NOTHING_SAID,
     cdi: Mapping[str, CdiEnvironment] | None = None,
-    modes: Settings | None = None,
+    modes: Settings = NO_SETTINGS,
 ) -> NodeContainers:
     """Return it from the devices and the effective `injection` section. `values`: vendors' settings from flags and
     device files. `cdi`: the CDI environment, by vendor."""
@@ -84,7 +84,7 @@ def node_containers(
         for vendor in (*values.known.every, UNKNOWN)
     }
     vendors = {device.fact.id: values.known.vendor_of(device.fact).name for device in inventory.devices}
-    return NodeContainers(vendors=vendors, by_vendor=by_vendor, modes=modes or {}, known=values.known)
+    return NodeContainers(vendors=vendors, by_vendor=by_vendor, modes=modes, known=values.known)
 
 
 def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:

@@ -17,7 +17,7 @@ from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.mps import files, records
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
-from nodedevices_plugin.mps.records import Running
+from nodedevices_plugin.mps.records import File, Running
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.sharing.daemons import BEING_STARTED, READY, DaemonProcess, DaemonState, DaemonStatus, MpsFacts
 from nodedevices_plugin.sharing.mps import DaemonKey, MpsDaemon
@@ -67,7 +67,7 @@ class MpsDaemons(Periodic):
         """Write which daemons are wanted, and query each once."""
         self._pause = RETRY_SECONDS  # should it fail
         daemons = self._wanted or ()
-        text = records.wanted_text(daemons)
+        text = records.text(daemons)
         unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
         self._log_problem(unwritten)
         now = time.monotonic()
@@ -120,7 +120,7 @@ class MpsDaemons(Periodic):
 
 def _read(file: Path) -> tuple[MpsDaemon, ...]:
     try:
-        return records.wanted(file.read_bytes())
+        return records.read(file.read_bytes(), File[MpsDaemon])
     except (OSError, records.RecordError):
         return ()
 
@@ -128,7 +128,8 @@ def _read(file: Path) -> tuple[MpsDaemon, ...]:
 def _which(file: Path) -> dict[str, Running]:
     """Return the runner's record of its daemons; empty where there is none: then a daemon's process is not known."""
     try:
-        return {daemon.resource: daemon for daemon in records.running(files.read(file, records.MAX_BYTES + 1))}
+        found = records.read(files.read(file, records.MAX_BYTES + 1), File[Running])
+        return {daemon.resource: daemon for daemon in found}
     except (OSError, records.RecordError):
         return {}
 

@@ -141,7 +141,14 @@ def _run(
             with subprocess.Popen(  # noqa: S603  a fixed program; arguments are checked where they come from
                 argv, env=environment, text=True, stdin=subprocess.PIPE, stdout=said, stderr=said
             ) as program:
-                _await(program, given, seconds, bounded=bounded)
+                if bounded:
+                    with contextlib.suppress(ProcessLookupError):
+                        limits.prlimit(program.pid, limits.RLIMIT_FSIZE, (ANSWER_BYTES, ANSWER_BYTES))
+                try:
+                    program.communicate(given, timeout=seconds)
+                except subprocess.TimeoutExpired:
+                    program.kill()
+                    raise
         except FileNotFoundError:
             raise ControlMissingError(f"{argv[0]} not found; {_FROM}") from None
         except subprocess.TimeoutExpired:
@@ -154,14 +161,3 @@ def _run(
         output = " ".join(answer.split())[-SHOWN:] or "no output"
         raise ControlError(f"{what}: status {program.returncode}: {output}")
     return answer
-
-
-def _await(program: subprocess.Popen[str], given: str, seconds: float, *, bounded: bool) -> None:
-    if bounded:
-        with contextlib.suppress(ProcessLookupError):
-            limits.prlimit(program.pid, limits.RLIMIT_FSIZE, (ANSWER_BYTES, ANSWER_BYTES))
-    try:
-        program.communicate(given, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        program.kill()
-        raise

@@ -35,7 +35,8 @@ class Process(Struct, frozen=True, kw_only=True):
     @property
     def instance(self) -> str:
         """No other process has had it, on this machine or since another boot."""
-        return f"{_boot_id()}-{self.pid}-{self.start_ticks}"
+        boot_id = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot_id}-{self.pid}-{self.start_ticks}"
 
     @property
     def started(self) -> datetime:
@@ -102,7 +103,3 @@ def _namespace(pid: str) -> tuple[int, int]:
 def _words(pid: int, what: str) -> list[bytes]:
     with (PROC / str(pid) / what).open("rb") as file:
         return file.read(_READ_BYTES).split(b"\0")
-
-
-def _boot_id() -> str:
-    return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

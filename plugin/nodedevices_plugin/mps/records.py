@@ -16,9 +16,9 @@ these files. Errors in them are reported, and running daemons stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -29,7 +29,6 @@ from nodedevices_plugin.sharing.mps import SHARED_MEMORY, Gpus, MpsDaemon, Recor
 WANTED_FILE = "nodedevices-daemons.json"
 RUNNING_FILE = "nodedevices-running.json"
 MAX_BYTES = 1 << 18
-MAX_DAEMONS = Meta(max_length=32)
 
 
 class RecordError(InputError):
@@ -45,42 +44,28 @@ class Running(Recorded, frozen=True):
     started: Annotated[datetime, Meta(tz=True)] | None = None
 
 
-class _Wanted(Recorded, frozen=True):
-    version: Literal[1]
-    daemons: Annotated[tuple[MpsDaemon, ...], MAX_DAEMONS]
-
-
-class _Running(Recorded, frozen=True):
-    version: Literal[1]
-    daemons: Annotated[tuple[Running, ...], MAX_DAEMONS]
-
-
-File = TypeVar("File", _Wanted, _Running)
-
-
-def wanted_text(daemons: Sequence[MpsDaemon]) -> str:
-    """Return the file's content; equal daemons give equal text."""
-    return _text(_Wanted(version=1, daemons=tuple(daemons)))
-
-
-def running_text(daemons: Iterable[Running]) -> str:
-    return _text(_Running(version=1, daemons=tuple(daemons)))
-
-
-def wanted(raw: bytes) -> tuple[MpsDaemon, ...]:
-    """Raises RecordError."""
-    return _daemons(_read(raw, _Wanted).daemons)
-
-
-def running(raw: bytes) -> tuple[Running, ...]:
-    """Raises RecordError."""
-    return _daemons(_read(raw, _Running).daemons)
-
-
 Daemon = TypeVar("Daemon", MpsDaemon, Running)
 
 
-def _daemons(daemons: tuple[Daemon, ...]) -> tuple[Daemon, ...]:
+class File(Recorded, Generic[Daemon], frozen=True):
+    version: Literal[1]
+    daemons: Annotated[tuple[Daemon, ...], Meta(max_length=32)]
+
+
+def text(daemons: Iterable[Daemon]) -> str:
+    """Return a file's content; equal daemons give equal text."""
+    encoded = msgspec.json.encode(File(version=1, daemons=tuple(daemons)))
+    return msgspec.json.format(encoded, indent=1).decode() + "\n"
+
+
+def read(raw: bytes, kind: type[File[Daemon]]) -> tuple[Daemon, ...]:
+    """Return the daemons of a file: `File[MpsDaemon]` the wanted ones, `File[Running]`. Raises RecordError."""
+    if len(raw) > MAX_BYTES:
+        raise RecordError(f"more than {MAX_BYTES} bytes")
+    try:
+        daemons = msgspec.json.decode(raw, type=kind).daemons
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RecordError(str(error)) from error
     names = [daemon.resource for daemon in daemons]
     if len(set(names)) < len(names):
         raise RecordError(f"daemons: {', '.join(names)}: a resource is listed twice")
@@ -89,16 +74,3 @@ def _daemons(daemons: tuple[Daemon, ...]) -> tuple[Daemon, ...]:
             why = f"its folder would be inside the clients' /dev/shm; give another domain than {SHARED_MEMORY}"
             raise RecordError(f"resource: {name}: {why}")
     return daemons
-
-
-def _text(record: _Wanted | _Running) -> str:
-    return msgspec.json.format(msgspec.json.encode(record), indent=1).decode() + "\n"
-
-
-def _read(raw: bytes, kind: type[File]) -> File:
-    if len(raw) > MAX_BYTES:
-        raise RecordError(f"more than {MAX_BYTES} bytes")
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RecordError(str(error)) from error

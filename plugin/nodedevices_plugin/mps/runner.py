@@ -24,7 +24,7 @@ from nodedevices_common.files import replace
 from nodedevices_plugin.mps import files, records
 from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, Control, ControlError
 from nodedevices_plugin.mps.processes import Process
-from nodedevices_plugin.mps.records import Running
+from nodedevices_plugin.mps.records import File, Running
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
@@ -219,7 +219,7 @@ class Runner:
     # --- files --------------------------------------------------------------------------------------------------------
     def _read(self) -> None:
         try:
-            found = records.wanted(files.read(self._wanted_file, records.MAX_BYTES + 1))
+            found = records.read(files.read(self._wanted_file, records.MAX_BYTES + 1), File[MpsDaemon])
         except FileNotFoundError:
             return
         except (OSError, records.RecordError) as error:
@@ -232,7 +232,7 @@ class Runner:
 
     def _remembered(self) -> tuple[Running, ...]:
         try:
-            return records.running(files.read(self._done_file, records.MAX_BYTES + 1))
+            return records.read(files.read(self._done_file, records.MAX_BYTES + 1), File[Running])
         except FileNotFoundError:
             return ()
         except (OSError, records.RecordError) as error:
@@ -240,7 +240,7 @@ class Runner:
             return ()
 
     def _remember(self) -> None:
-        text = records.running_text(
+        text = records.text(
             Running(resource=name, gpus=tuple(run.gpus.values()), instance=run.instance, started=run.started)
             for name, run in sorted(self._runs.items())
         )

@@ -35,7 +35,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.naming import by_name, near
 from nodedevices_plugin.offering.shares import Share, own_shares, share
-from nodedevices_plugin.sharing.base import NodeTraits, Settings
+from nodedevices_plugin.sharing.base import NO_SETTINGS, NodeTraits, Settings
 from nodedevices_plugin.sharing.registry import MODES, SHARED, SharingModes
 from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
@@ -61,7 +61,7 @@ class PlanSettings(Struct, frozen=True, kw_only=True):
     sharing: Sharing = field(default_factory=Sharing)
     partitions: Partitions = field(default_factory=Partitions)
     resource_prefix: str = ""
-    modes: Settings = field(default_factory=dict)
+    modes: Settings = NO_SETTINGS
     vendors: VendorValues = NOTHING_SAID
     sharing_modes: SharingModes = MODES
 
@@ -71,7 +71,7 @@ class PlanSettings(Struct, frozen=True, kw_only=True):
         sections: Sections,
         *,
         resource_prefix: str = "",
-        modes: Settings | None = None,
+        modes: Settings = NO_SETTINGS,
         vendors: VendorValues = NOTHING_SAID,
         sharing_modes: SharingModes = MODES,
     ) -> PlanSettings:
@@ -82,7 +82,7 @@ class PlanSettings(Struct, frozen=True, kw_only=True):
             sharing=sections.sharing or Sharing(),
             partitions=sections.partitions or Partitions(),
             resource_prefix=resource_prefix,
-            modes=modes or {},
+            modes=modes,
             vendors=vendors,
             sharing_modes=sharing_modes,
         )

@@ -21,7 +21,7 @@ from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, Offered
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, offered_text, other_plugins
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.sharing import daemons, memory
+from nodedevices_plugin.sharing import daemons
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
@@ -71,7 +71,7 @@ def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> 
 
 def mode_settings(effective: Effective, devices: Devices) -> Settings:
     """The node's flags that sharing modes read."""
-    return {**effective.node.sharing_modes, **memory.allowed_setting(devices.mount_dirs)}
+    return Settings(mps_root=effective.node.mps_root, mount_dirs=devices.mount_dirs)
 
 
 def _files(effective: Effective, devices: Devices, plan: Plan) -> tuple[FolderFiles, ...]:

@@ -29,6 +29,7 @@ from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.effective import Effective, resolve, sections_of
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome
 from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.sharing.registry import SharingModes
 from nodedevices_plugin.vendors.settings import FOLDER, DeviceFileOutcome, DeviceFiles
@@ -170,7 +171,7 @@ def plan_settings(effective: Effective) -> PlanSettings:
     return PlanSettings.from_sections(
         effective.sections,
         resource_prefix=effective.resource_prefix,
-        modes=effective.node.sharing_modes,
+        modes=Settings(mps_root=effective.node.mps_root),
         vendors=effective.values,
         sharing_modes=effective.modes,
     )

@@ -32,7 +32,7 @@ from nodedevices_plugin.model.plan import WHOLE, Api
 from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.file import ConfigError, FileConfig
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.sharing.base import Settings, SharingMode
+from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 
@@ -50,15 +50,10 @@ class NodeSettings:
     withheld: tuple[str, ...] = ()
 
     @property
-    def sharing_modes(self) -> Settings:
-        """The settings that sharing modes read: part of the shape of what is offered."""
-        return {"mps-root": self.mps_root}
-
-    @property
     def shape(self) -> tuple[object, ...]:
         """The settings that decide which ids are offered."""
         by_flags = {name: settings for name, settings in self.vendors.items() if _shapes(settings)}
-        return (self.sharing_modes, self.files, self.withheld, by_flags)
+        return (self.mps_root, self.files, self.withheld, by_flags)
 
     def in_shape_of(self, other: NodeSettings) -> NodeSettings:
         """Return these settings with the shape of the other."""

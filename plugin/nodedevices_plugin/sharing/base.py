@@ -10,7 +10,7 @@ withheld until these end (offering.occupancy). MPS alone needs a program on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, cast
 
 from msgspec import Struct
@@ -19,7 +19,16 @@ from nodedevices_common.quantity import from_bytes
 
 from nodedevices_plugin.model import ContainerEdits, Grant, MemoryShares, OfferedResource, PlanError, SharingFacts, Unit
 
-Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag's name: {"mps-root": "/run/nvidia/mps"}
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The node's flags that modes read. `mps_root`: the MPS root on the host. `mount_dirs`: directories of the host
+    that a policy may mount."""
+
+    mps_root: str = ""
+    mount_dirs: tuple[str, ...] = ()
+
+
+NO_SETTINGS = Settings()
 
 
 class NodeTraits(Struct, frozen=True, kw_only=True):

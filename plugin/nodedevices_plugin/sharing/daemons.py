@@ -267,10 +267,7 @@ def _client(was: Client | None, holder: Holder, process: DaemonProcess, *, seen:
         return client
     if new:
         # One that is first listed just as the daemon is another may have come to the one before.
-        came_before = (
-            seen not in {"", process.instance} and process.started is not None and holder.since < process.started
-        )
-        other = came_before
+        other = seen not in {"", process.instance} and process.started is not None and holder.since < process.started
     elif client.reason == DOWN:
         other = not process.instance or client.instance != process.instance
     else:

@@ -21,7 +21,7 @@ for the node's administrator alone to write.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -111,24 +111,20 @@ def limit_variables(grant: MemoryGrant) -> dict[str, str]:
         "NODEDEVICES_MEMORY_UNITS": str(grant.units),
         "NODEDEVICES_MEMORY_DEVICE": grant.device,
     }
-    return own | _aliyun(grant) if grant.resource == ALIYUN else own
+    if grant.resource != ALIYUN:
+        return own
+    return own | {  # Aliyun's GPU share; `_POD` has the container's amount: the pod of an Allocate is not known
+        "ALIYUN_COM_GPU_MEM_IDX": grant.index,
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(grant.units),
+        "ALIYUN_COM_GPU_MEM_POD": str(grant.units),
+        "ALIYUN_COM_GPU_MEM_DEV": str(grant.device_units),
+    }
 
 
 def fraction(limit: int, total: int) -> str:
     """Return it with four decimals, rounded down: a program that keeps to it stays within its limit."""
     parts = limit * 10_000 // total
     return f"{parts // 10_000}.{parts % 10_000:04d}"
-
-
-def _aliyun(grant: MemoryGrant) -> dict[str, str]:
-    """Return those of Aliyun's GPU share. `_POD` has the container's amount: the pod of an Allocate is not known."""
-    prefix = "ALIYUN_COM_GPU_MEM"
-    return {
-        f"{prefix}_IDX": grant.index,
-        f"{prefix}_CONTAINER": str(grant.units),
-        f"{prefix}_POD": str(grant.units),
-        f"{prefix}_DEV": str(grant.device_units),
-    }
 
 
 # --- the limits of a client of an MPS daemon --------------------------------------------------------------------------
@@ -140,22 +136,18 @@ def mps_variables(grant: MemoryGrant) -> dict[str, str]:
     is all memory that is divided and all threads (mps.daemon): the daemon cannot know how much a client has, and a
     lower default would limit clients that hold more. So a program that unsets its variables has only the daemon's
     limit.
-    """
-    memory, percentage = {cuda_mps.MEMORY_LIMIT: f"0={grant.limit_bytes // MEBIBYTE}M"}, _thread_percentage(grant)
-    return memory if percentage is None else memory | {cuda_mps.THREAD_PERCENTAGE: str(percentage)}
 
-
-def _thread_percentage(grant: MemoryGrant) -> int | None:
-    """The part of the GPU's threads that goes with its shares of memory, rounded down, so that all containers together
+    Threads: the part of the GPU's that goes with its shares of memory, rounded down, so that all containers together
     have no more than all; 1 is the least that MPS knows. Where computing power is shared on its own it is that part,
-    and None, no limit, where the container is not known yet: its demand may be the larger one."""
-    if grant.cores_shared:
-        return grant.cores
-    return max(1, 100 * grant.units // grant.device_units)
+    and no limit where the container is not known yet: its demand may be the larger one.
+    """
+    memory = {cuda_mps.MEMORY_LIMIT: f"0={grant.limit_bytes // MEBIBYTE}M"}
+    threads = grant.cores if grant.cores_shared else max(1, 100 * grant.units // grant.device_units)
+    return memory if threads is None else memory | {cuda_mps.THREAD_PERCENTAGE: str(threads)}
 
 
 # --- what a policy adds -----------------------------------------------------------------------------------------------
-MOUNT_DIR = "container-mount-dir"  # the flag that allows a directory
+MOUNT_DIR = "--container-mount-dir"  # the flag that allows a directory
 _WORDS: Mapping[str, Callable[[MemoryGrant], str]] = {
     "MEMORY_LIMIT_MIB": lambda grant: str(grant.limit_bytes // MEBIBYTE),
     "MEMORY_LIMIT_BYTES": lambda grant: str(grant.limit_bytes),
@@ -169,50 +161,29 @@ _WORDS: Mapping[str, Callable[[MemoryGrant], str]] = {
 _WORD = re.compile(rf"\$\(({'|'.join(_WORDS)})\)")
 
 
-def container_template(given: ContainerTemplate | None) -> ContainerEdits:
+def container_template(given: ContainerTemplate) -> ContainerEdits:
     """Return the text as the policy has it."""
-    if given is None:
-        return ContainerEdits()
     mounts = tuple(Mount(container_path=mount.container_path, host_path=mount.host_path) for mount in given.mounts)
     return ContainerEdits(envs={variable.name: variable.value for variable in given.env}, mounts=mounts)
 
 
 def container_edits(wanted: ContainerEdits, grant: MemoryGrant, settings: Settings) -> ContainerEdits:
     """Return what one container gets. Raises AllocationError where the node does not allow a directory (any more)."""
-    if not_allowed := _not_allowed(wanted, allowed_directories(settings)):
+    if not_allowed := _not_allowed(wanted, settings):
         raise AllocationError(
-            f"{grant.resource}: its policy mounts {not_allowed}, which this node does not allow (--{MOUNT_DIR}); the "
+            f"{grant.resource}: its policy mounts {not_allowed}, which this node does not allow ({MOUNT_DIR}); the "
             "cluster's administrator has to correct one of them."
         )
     envs = {name: _WORD.sub(lambda found: _WORDS[found[1]](grant), value) for name, value in wanted.envs.items()}
     return ContainerEdits(envs=envs, mounts=wanted.mounts)
 
 
-def mounts_refused(wanted: ContainerEdits, settings: Settings) -> PlanError | None:
-    """Return why this node does not give what the policy mounts; None: it does."""
-    some = allowed_directories(settings)
-    not_allowed = _not_allowed(wanted, some)
-    if not not_allowed:
-        return None
-    hint = f"this node allows {' and '.join(some)}" if some else "this node allows no directory"
-    return PlanError("sharing.resources[].container.mounts", not_allowed, f"{hint} (--{MOUNT_DIR})")
-
-
-def allowed_setting(directories: Iterable[str]) -> Settings:
-    return {MOUNT_DIR: "\n".join(directories)}
-
-
-def allowed_directories(settings: Settings) -> tuple[str, ...]:
-    return tuple(settings.get(MOUNT_DIR, "").splitlines())
-
-
-def _not_allowed(wanted: ContainerEdits, directories: tuple[str, ...]) -> str:
-    """Return the first path that is not at or below one of them; empty: none."""
-    paths = (mount.host_path for mount in wanted.mounts)
-    return next(
-        (path for path in paths if not any(PurePosixPath(path).is_relative_to(directory) for directory in directories)),
-        "",
-    )
+def _not_allowed(wanted: ContainerEdits, settings: Settings) -> str:
+    """Return the first path that is not at or below a directory that the node allows; empty: none."""
+    for mount in wanted.mounts:
+        if not any(PurePosixPath(mount.host_path).is_relative_to(directory) for directory in settings.mount_dirs):
+            return mount.host_path
+    return ""
 
 
 NAME = "memory"
@@ -260,7 +231,7 @@ class Memory(SharingMode, frozen=True):
                 cores=bool(request.rule.cores),
                 indices={device.id: device.index for device in request.units},
                 units={device.id: count for device, count in zip(request.units, counts, strict=True)},
-                container=container_template(request.rule.container),
+                container=container_template(request.rule.container or ContainerTemplate()),
             ),
             numa=bool(request.rule.numa),
         )
@@ -276,8 +247,13 @@ class Memory(SharingMode, frozen=True):
         return merged(parts)
 
     def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:
+        """Return why this node does not give what the policy mounts; None: it does."""
         facts = resource.sharing
-        return mounts_refused(facts.container, settings) if isinstance(facts, MemoryFacts) else None
+        if not isinstance(facts, MemoryFacts) or not (not_allowed := _not_allowed(facts.container, settings)):
+            return None
+        allowed = " and ".join(settings.mount_dirs) or "no directory"
+        hint = f"this node allows {allowed} ({MOUNT_DIR})"
+        return PlanError("sharing.resources[].container.mounts", not_allowed, hint)
 
 
 def _too_large(unit: Unit, reserve: int) -> str:

@@ -32,7 +32,6 @@ from nodedevices_plugin.sharing.base import (
 
 NAME = "mps"
 VENDOR = "nvidia"
-ROOT = "mps-root"  # the flag that says where the MPS root is on the host
 CONTAINER_ROOT = "/mps"
 SHARED_MEMORY = "shm"  # under the root; the clients' /dev/shm
 # CUDA documentation, Multi-Process Service: 48 clients on Volta (compute capability 7.0) and later, 16 before. NVIDIA's
@@ -114,11 +113,11 @@ def servers(answer: str) -> tuple[int, ...]:
 
 
 def pipe_folder(root: str, resource: str) -> str:
-    return f"{_root(root)}/{resource}/pipe"
+    return f"{root}/{resource}/pipe"
 
 
 def log_folder(root: str, resource: str) -> str:
-    return f"{_root(root)}/{resource}/log"
+    return f"{root}/{resource}/log"
 
 
 def max_clients(capability: str) -> int:
@@ -168,10 +167,10 @@ class Mps(SharingMode, frozen=True):
 
 def client_edits(resource: OfferedResource, settings: Settings) -> ContainerEdits:
     """The pipe of its daemon, and the memory in which they meet."""
-    root, pipe = settings.get(ROOT, ""), pipe_folder(CONTAINER_ROOT, resource.name)
+    root, pipe = settings.mps_root.rstrip("/"), pipe_folder(CONTAINER_ROOT, resource.name)
     mounts = (
         Mount(container_path=pipe, host_path=pipe_folder(root, resource.name), read_only=False),
-        Mount(container_path="/dev/shm", host_path=f"{_root(root)}/{SHARED_MEMORY}", read_only=False),  # noqa: S108
+        Mount(container_path="/dev/shm", host_path=f"{root}/{SHARED_MEMORY}", read_only=False),  # noqa: S108
     )
     return ContainerEdits(envs={cuda_mps.PIPE_DIRECTORY: pipe}, mounts=mounts)
 
@@ -180,7 +179,7 @@ def check_node(place: str, node: NodeTraits, *, instead: str = "use timeSlicing,
     """Raises PlanError where no daemon can run on this node. `place`: the field that requests one."""
     if node.partition_strategy == "mixed":
         raise PlanError(place, NAME, f"not possible with partitions.strategy mixed; {instead}")
-    if not node.settings.get(ROOT):
+    if not node.settings.mps_root:
         hint = "needs the host's directory for MPS; install the component mps, or give --mps-root (MPS_ROOT)"
         raise PlanError(place, NAME, hint)
 
@@ -228,7 +227,3 @@ def _limit(resource: OfferedResource, fact: DeviceFact, shares: int) -> int:
 
 def _percentage(resource: OfferedResource) -> int:
     return 100 // (resource.sharing.replicas or 1)
-
-
-def _root(root: str) -> str:
-    return root.rstrip("/")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from nodedevices_plugin.model import NOT_SHARED, PlanError
-from nodedevices_plugin.sharing.base import NodeTraits, SharingMode, Split, SplitRequest, by_replicas
+from nodedevices_plugin.sharing.base import SharingMode, Split, SplitRequest, by_replicas
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.mps import Mps
 
@@ -40,9 +40,6 @@ class ByNature(SharingMode, frozen=True):
     the node. Their vendor decides how often each is offered (Vendor.shares); no policy chooses it."""
 
     name = SHARED
-
-    def check(self, node: NodeTraits) -> None:
-        raise PlanError("sharing.strategy", SHARED, "devices have it by themselves; give none, timeSlicing or mps")
 
 
 class SharingModes(Struct, frozen=True):

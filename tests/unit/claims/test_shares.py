@@ -36,6 +36,7 @@ from nodedevices_plugin.offering.occupancy import held_otherwise, not_in
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape, not_by_dra
 from nodedevices_plugin.pipeline.claimed import with_shares
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.registry import ByNature
 from support import resourceslice
 from support.cases import cases
@@ -54,7 +55,7 @@ def by(strategy: str, *, api: str = "DRA", once: bool = False, **rule: Any) -> P
         resources=() if strategy == "none" else (SharedResource(name=GPU, **rule),),
         fail_requests_greater_than_one=once,
     )
-    return PlanSettings(serving=Serving(api=api), sharing=sharing, modes={"mps-root": "/run/nvidia/mps"})
+    return PlanSettings(serving=Serving(api=api), sharing=sharing, modes=Settings(mps_root="/run/nvidia/mps"))
 
 
 TIMES4 = by("timeSlicing", replicas=4)

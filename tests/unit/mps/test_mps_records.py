@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodedevices_plugin.mps.records import MAX_BYTES, RecordError, wanted, wanted_text
+from nodedevices_plugin.mps.records import MAX_BYTES, File, RecordError, read, text
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 from support.cases import cases
 from support.fuzzing import scaled
@@ -38,7 +38,7 @@ DAEMONS = st.lists(
 @settings(max_examples=scaled(100, share=6))
 @given(DAEMONS)
 def test_what_is_written_is_read_back(daemons: tuple[MpsDaemon, ...]) -> None:
-    assert wanted(wanted_text(daemons).encode()) == daemons
+    assert read(text(daemons).encode(), File[MpsDaemon]) == daemons
 
 
 def entry(**changed: Any) -> dict[str, Any]:
@@ -66,10 +66,10 @@ def entry(**changed: Any) -> dict[str, Any]:
 )
 def test_what_is_none_of_ours_is_refused_by_its_place(daemons: object, says: str) -> None:
     with pytest.raises(RecordError, match=says):
-        wanted(json.dumps({"version": 1, "daemons": daemons}).encode())
+        read(json.dumps({"version": 1, "daemons": daemons}).encode(), File[MpsDaemon])
 
 
 @cases("raw", b"", b"{", b"[]", b"\xff", b'{"version": 2, "daemons": []}', b" " * (MAX_BYTES + 1))
 def test_other_files_are_refused(raw: bytes) -> None:
     with pytest.raises(RecordError):
-        wanted(raw)
+        read(raw, File[MpsDaemon])

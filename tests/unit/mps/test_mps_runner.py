@@ -73,6 +73,10 @@ class Driver(Control):
         self.modes[gpu] = mode
 
 
+def running(root: Path) -> tuple[records.Running, ...]:
+    return records.read((root / records.RUNNING_FILE).read_bytes(), records.File[records.Running])
+
+
 def daemon(*gpus: int, percentage: int = 25, resource: str = GPU, limit: int = 1000) -> MpsDaemon:
     listed = tuple(Gpu(id=f"GPU-{each}", index=each, limit_mib=limit) for each in gpus)
     return MpsDaemon(resource=resource, percentage=percentage, gpus=listed)
@@ -88,7 +92,7 @@ class Machine:
         self.runner = Runner(root, self.driver)
 
     def want(self, *daemons: MpsDaemon) -> Machine:
-        (self.root / records.WANTED_FILE).write_text(records.wanted_text(daemons))
+        (self.root / records.WANTED_FILE).write_text(records.text(daemons))
         return self.after()
 
     def after(self, seconds: float = 1.0) -> Machine:
@@ -125,7 +129,7 @@ def test_gpus_that_are_offered_otherwise_are_announced_and_taken_when_they_no_lo
     waiting = replace(daemon(0, 1), waits=True)
     assert machine.want(waiting).after().said() == []
     assert machine.driver.modes == {}
-    [announced] = records.running((machine.root / records.RUNNING_FILE).read_bytes())
+    [announced] = running(machine.root)
     assert [gpu.id for gpu in announced.gpus] == ["GPU-0", "GPU-1"]
     assert machine.want(daemon(0, 1)).said() == STARTED
     assert set(machine.driver.modes.values()) == {"EXCLUSIVE_PROCESS"}
@@ -135,16 +139,16 @@ def test_without_its_programs_a_daemon_announces_nothing_so_that_its_gpus_stay_o
     machine.driver.broken.add("programs")
     waiting = replace(daemon(0, 1), waits=True)
     machine.want(waiting).after(60)
-    assert [run.gpus for run in records.running((machine.root / records.RUNNING_FILE).read_bytes())] == [()]
+    assert [run.gpus for run in running(machine.root)] == [()]
     machine.driver.broken.clear()
     machine.after(BACKOFF.max_seconds)
-    [announced] = records.running((machine.root / records.RUNNING_FILE).read_bytes())
+    [announced] = running(machine.root)
     assert [gpu.id for gpu in announced.gpus] == ["GPU-0", "GPU-1"]
 
 
 def test_a_daemon_that_is_not_wanted_after_all_gives_back_what_was_announced(machine: Machine) -> None:
     machine.want(replace(daemon(0), waits=True)).want()
-    assert records.running((machine.root / records.RUNNING_FILE).read_bytes()) == ()
+    assert running(machine.root) == ()
     assert machine.driver.modes == {"GPU-0": "DEFAULT"}
 
 
@@ -171,7 +175,7 @@ def test_a_client_that_answers_for_a_dead_daemon_is_not_trusted(machine: Machine
 
 
 def instance(root: Path) -> str:
-    return records.running((root / records.RUNNING_FILE).read_bytes())[0].instance
+    return running(root)[0].instance
 
 
 def test_the_file_says_which_process_a_daemon_is_as_soon_as_it_answers(machine: Machine) -> None:
@@ -311,7 +315,7 @@ def test_after_a_crash_the_gpus_of_a_daemon_that_nobody_wants_are_given_back(mac
     again = Runner(machine.root, machine.driver)
     machine.driver.running.clear()  # the container's end took them along
     machine.driver.processes.clear()
-    (machine.root / records.WANTED_FILE).write_text(records.wanted_text([daemon(0)]))
+    (machine.root / records.WANTED_FILE).write_text(records.text([daemon(0)]))
     again.step(1000)
     assert machine.driver.running == {GPU: 25}
     assert machine.driver.modes == {"GPU-0": "EXCLUSIVE_PROCESS", "GPU-1": "DEFAULT"}

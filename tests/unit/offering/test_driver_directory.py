@@ -30,6 +30,7 @@ from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.effective import resolve
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.nvidia import driver_directory, flags
@@ -68,10 +69,10 @@ def answered(
         BY_DIRECTORY,
         existing=existing,
         values=VendorValues(local={"nvidia": flags.settings(options.values(local.given))}),
-        modes={"mps-root": "/run/nvidia/mps"},
+        modes=Settings(mps_root="/run/nvidia/mps"),
     )
     settings = PlanSettings(
-        sharing=sharing or Sharing(), partitions=Partitions(strategy=mig), modes={"mps-root": "/run/nvidia/mps"}
+        sharing=sharing or Sharing(), partitions=Partitions(strategy=mig), modes=Settings(mps_root="/run/nvidia/mps")
     )
     resource = next(
         each

@@ -11,6 +11,7 @@ from nodedevices_plugin.granting.answers import NodeContainers, edits, grant
 from nodedevices_plugin.model import Mount, OfferedResource, PlanError
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.daemons import has_daemon, silent, wanted
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
@@ -21,11 +22,11 @@ from support.offers import allocate
 from support.plans import make_plan
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
-ROOT = {mps.ROOT: "/run/nvidia/mps"}
+ROOT = Settings(mps_root="/run/nvidia/mps")
 L4 = gpu(0, memory_bytes=23034 * (1 << 20))
 
 
-def plan(*gpus: DeviceFact, mig: str = "none", modes: dict[str, str] = ROOT, **rule: Any) -> Any:
+def plan(*gpus: DeviceFact, mig: str = "none", modes: Settings = ROOT, **rule: Any) -> Any:
     shared = SharedResource(name=GPU, **{"memory_unit": "1Gi", "enforcement": "mps", **rule})
     sharing = Sharing(strategy="memory", resources=(shared,))
     settings = PlanSettings(sharing=sharing, partitions=Partitions(strategy=mig), modes=modes)
@@ -68,7 +69,7 @@ def test_a_container_is_a_client_with_limits_of_its_own() -> None:
 
 def test_without_enforcement_nobody_is_a_client_and_shares_wait_for_the_daemon_that_has_it() -> None:
     for enforcement in ("none", None):
-        resource = offered(L4, enforcement=enforcement, modes={})
+        resource = offered(L4, enforcement=enforcement, modes=Settings())
         found = allocate(resource, ids(0, 1), InjectionContext())
         assert not [name for name in found.envs if name.startswith("CUDA_MPS")]
         assert (found.mounts, has_daemon(resource)) == ((), False)
@@ -99,7 +100,7 @@ def test_where_computing_power_is_shared_threads_go_with_that_and_are_not_limite
 
 @cases(
     ("gpus", "settings", "why"),
-    ((L4,), {"modes": {}}, r"\.enforcement: mps: needs .*--mps-root"),
+    ((L4,), {"modes": Settings()}, r"\.enforcement: mps: needs .*--mps-root"),
     (
         (L4,),
         {"mig": "mixed"},

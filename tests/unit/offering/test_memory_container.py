@@ -11,8 +11,7 @@ from nodedevices_api.sections import Injection, SharedResource, Sharing
 from nodedevices_plugin.granting.answers import edits, grant, node_containers
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.sharing.base import mode_of
-from nodedevices_plugin.sharing.memory import allowed_setting
+from nodedevices_plugin.sharing.base import Settings, mode_of
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of
@@ -28,7 +27,7 @@ PRELOAD = {"hostPath": "/opt/limiter/ld.so.preload", "containerPath": "/etc/ld.s
 def offered(env: dict[str, str] | None = None, mounts: tuple[dict[str, str], ...] = (), **more: Any) -> OfferedResource:
     template = {"env": [{"name": name, "value": value} for name, value in (env or {}).items()], "mounts": [*mounts]}
     rule = parse(SharedResource, {"name": GPU, "memoryUnit": "1Gi", "container": template, **more})
-    settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(rule,)), modes={"mps-root": "/run/mps"})
+    settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(rule,)), modes=Settings(mps_root="/run/mps"))
     [resource] = make_plan(inventory_of(L4), healthy(L4), settings).resources
     return resource
 
@@ -36,7 +35,7 @@ def offered(env: dict[str, str] | None = None, mounts: tuple[dict[str, str], ...
 def container(
     resource: OfferedResource, units: int = 8, allowed: tuple[str, ...] = (), *gpus: DeviceFact
 ) -> ContainerEdits:
-    node = node_containers(inventory_of(*(gpus or (L4,))), Injection(), modes=allowed_setting(allowed))
+    node = node_containers(inventory_of(*(gpus or (L4,))), Injection(), modes=Settings(mount_dirs=allowed))
     return edits(grant(resource, [f"{gpu_id(0)}::1Gi.{share}" for share in range(units)]), node)
 
 
@@ -85,7 +84,7 @@ def test_it_goes_with_limits_by_mps() -> None:
 def test_a_path_is_mounted_only_below_a_folder_that_the_node_allows(allowed: tuple[str, ...], possible: bool) -> None:
     resource = offered(mounts=(LIBRARY,))
     mode = there(mode_of(resource))
-    why = mode.refusal(resource, allowed_setting(allowed))
+    why = mode.refusal(resource, Settings(mount_dirs=allowed))
     assert (why is None) is possible
     if possible:
         assert container(resource, 1, allowed).mounts

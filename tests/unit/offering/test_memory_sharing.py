@@ -20,6 +20,7 @@ from nodedevices_plugin.granting.packing import pack
 from nodedevices_plugin.granting.preferred import Topology, build, prefer
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.memory import Memory, fraction
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
@@ -237,7 +238,7 @@ def test_shares_of_two_devices_are_refused_and_of_unknown_memory_there_is_no_lim
     unknown = replace(resource, sharing=replace(resource.sharing, memory=None))
     gone = replace(resource.ids[0], device_id="gone")
     for each in (Grant(resource=unknown, ids=resource.ids[:1]), Grant(resource=resource, ids=(gone,))):
-        assert Memory().edits(each, {}) == ContainerEdits()
+        assert Memory().edits(each, Settings()) == ContainerEdits()
 
 
 # --- what a container is told -----------------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-d
 def test_a_container_gets_its_device_as_a_whole_one_by_any_strategy(
     strategies: tuple[str, ...], enforcement: str
 ) -> None:
-    gpus, modes = cards(8, 8), {"mps-root": "/run/nvidia/mps"}
+    gpus, modes = cards(8, 8), Settings(mps_root="/run/nvidia/mps")
     nodes = frozenset(("/dev/nvidiactl", "/dev/nvidia-uvm"))
     section = Injection(device_list_strategies=strategies, pass_device_specs=True)
     containers = node_containers(inventory_of(*gpus), section, existing=nodes, modes=modes)

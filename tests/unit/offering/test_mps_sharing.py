@@ -10,6 +10,7 @@ from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.access import awaited
 from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.daemons import MpsFacts, silent, starting
 from nodedevices_plugin.sharing.daemons import wanted as daemons
 from nodedevices_plugin.sharing.mps import Mps
@@ -38,7 +39,7 @@ def clients(
 ) -> Plan:
     rule = SharedResource(name="nvidia.com/gpu", replicas=replicas, devices=devices)
     sharing = Sharing(strategy="mps", resources=(rule,), rename_by_default=rename, fail_requests_greater_than_one=True)
-    settings = PlanSettings(sharing=sharing, partitions=Partitions(strategy=mig), modes={mps.ROOT: root})
+    settings = PlanSettings(sharing=sharing, partitions=Partitions(strategy=mig), modes=Settings(mps_root=root))
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings)
 
 
@@ -93,7 +94,7 @@ def test_a_name_whose_folder_would_be_in_the_clients_shared_memory_is_refused(ru
     found = inventory_of(gpu(0))
     sharing = Sharing(strategy="mps", resources=(rule,))
     resources = Resources(devices=(ResourceRule(match=OfferMatch(type="gpu"), name=rule.name),))
-    settings = PlanSettings(sharing=sharing, resources=resources, modes={mps.ROOT: ROOT})
+    settings = PlanSettings(sharing=sharing, resources=resources, modes=Settings(mps_root=ROOT))
     with pytest.raises(PlanError, match=says):
         make_plan(found, healthy(gpu(0)), settings)
     sliced = replace(settings, sharing=Sharing(strategy="timeSlicing", resources=(rule,)))
@@ -103,7 +104,7 @@ def test_a_name_whose_folder_would_be_in_the_clients_shared_memory_is_refused(ru
 
 def test_a_client_gets_the_pipe_of_its_resource_and_the_shared_memory() -> None:
     resource = clients(gpu(0), rename=True).resources[0]
-    answer = allocate(resource, [f"{gpu_id(0)}::1"], InjectionContext(), modes={mps.ROOT: f"{ROOT}/"})
+    answer = allocate(resource, [f"{gpu_id(0)}::1"], InjectionContext(), modes=Settings(mps_root=f"{ROOT}/"))
     assert answer.envs == {
         "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu.shared/pipe",
         "NVIDIA_VISIBLE_DEVICES": gpu_id(0),

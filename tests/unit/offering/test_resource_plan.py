@@ -29,6 +29,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings, shape_of
 from nodedevices_plugin.offering.shares import share
 from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.registry import TimeSlicing
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_probe.protocol import DeviceFact
@@ -292,9 +293,9 @@ def test_settings_come_from_sections() -> None:
     resources = Resources(exclude=("GPU-*",))
     sections = Sections(sharing=sharing, resources=resources)
     assert PlanSettings.from_sections(
-        sections, resource_prefix="example.com", modes={"mps-root": "/run/mps"}
+        sections, resource_prefix="example.com", modes=Settings(mps_root="/run/mps")
     ) == PlanSettings(
-        sharing=sharing, resources=resources, resource_prefix="example.com", modes={"mps-root": "/run/mps"}
+        sharing=sharing, resources=resources, resource_prefix="example.com", modes=Settings(mps_root="/run/mps")
     )
     assert PlanSettings.from_sections(Sections()) == PlanSettings()
 
