@@ -31,7 +31,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import together
 from nodedevices_plugin.vendors.nic.containers import FOLDER
-from nodedevices_plugin.vendors.nvidia.driver_directory import IN_CONTAINERS
+from nodedevices_plugin.vendors.nvidia.injection import DRIVER
 from nodedevices_probe.amd.exporter import SOCKET
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.command import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER
@@ -573,7 +573,7 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     defaults = by_name()
     assert here["driver"]["hostPath"]["path"] == defaults["driver-directory"].default
     inside = {each["name"]: each["mountPath"] for each in probe["volumeMounts"]}
-    assert (inside["driver"], inside["host-dev"]) == (IN_CONTAINERS, "/dev")
+    assert (inside["driver"], inside["host-dev"]) == (DRIVER, "/dev")
     own, of_probe = (
         {each["name"]: each["value"] for each in one["env"] if each["name"] in OF_DRIVER_DIRECTORY}
         for one in (agent, probe)
@@ -586,7 +586,7 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
     )
     programs = own["PATH"].split(":")
     assert ":".join(programs[:2]) == added_to_image
-    assert programs[-1] == f"{IN_CONTAINERS}/bin"
+    assert programs[-1] == f"{DRIVER}/bin"
     assert probe["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
 
 

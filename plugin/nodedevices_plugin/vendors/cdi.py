@@ -21,7 +21,7 @@ A file that another program wrote under our name, with names that running pods h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -90,32 +90,28 @@ class CdiSource(Struct, frozen=True, kw_only=True):
     libraries_file: str = ""
 
 
-class SpecRequest(Protocol):
-    """A request to a program of the vendor's for a specification. Frozen; equal requests have equal answers."""
+class SpecRequest(Struct, frozen=True, kw_only=True):
+    """A request to a program of the vendor's for a specification; equal requests have equal answers.
 
-    @property
-    def program(self) -> Program: ...
+    names: those of the devices that the specification must have. driver_root: where the driver root is mounted in this
+    container; empty: it is not.
+    """
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of the devices that the specification must have."""
-        ...
+    program: ClassVar[Program]
 
-    @property
-    def driver_root(self) -> str:
-        """The path where the driver root is mounted in this container; empty: it is not mounted."""
-        ...
+    names: frozenset[str]
+    driver_root: str = ""
 
     @property
     def arguments(self) -> Sequence[str]:
         """The arguments of a run that prints the specification as JSON, but for those of every run and the roots, which
         the program says."""
-        ...
+        raise NotImplementedError
 
     def accepted(self, document: Document, driver_root: str) -> dict[str, Any]:
         """Return a valid document as a specification with the host's paths. Raises ValueError where it is no such
         one."""
-        ...
+        raise NotImplementedError
 
 
 class CdiNeeds(Struct, frozen=True, kw_only=True):
@@ -180,7 +176,7 @@ def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
         for device in minimal.document["devices"]
     ]
     common = _added(minimal.document.get("containerEdits") or {}, source.get("containerEdits") or {})
-    newest = max((minimal.document, source), key=lambda document: _version(str(document.get("cdiVersion"))))
+    newest = max((minimal.document, source), key=lambda document: version(str(document.get("cdiVersion"))))
     document = {**minimal.document, "cdiVersion": newest["cdiVersion"], "devices": devices, "containerEdits": common}
     return replace(minimal, document=document)
 
@@ -284,5 +280,5 @@ def stale(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> str:
     return f"CDI: {problem}; the last good one is used" if problem else ""
 
 
-def _version(text: str) -> tuple[int, ...]:
+def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))

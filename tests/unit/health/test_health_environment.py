@@ -11,31 +11,36 @@ from nodedevices_plugin.health.events import effect
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.vendors.faults import Effect
 from nodedevices_plugin.vendors.nvidia.faults import meaning
-from nodedevices_plugin.vendors.nvidia.flags import EnvironmentXids, rules_from_environment
+from nodedevices_plugin.vendors.nvidia.flags import rules_from_environment
 from nodedevices_plugin.vendors.nvidia.xids import look_up
 from support.cases import cases
 from support.facts import Story, gpu, xid
 
 
 def rules(disable: str, enable: str) -> HealthRules:
-    return HealthRules(rules=rules_from_environment(disable, enable).rules())
+    return HealthRules(rules=rules_from_environment(disable, enable))
+
+
+def said(disable: str, enable: str) -> list[tuple[str, str]]:
+    """Each reason with its state."""
+    return [(reason, rule.state) for rule in rules_from_environment(disable, enable) for reason in rule.reasons]
 
 
 @cases(
     ("disable", "enable", "expected"),
-    ("", "", EnvironmentXids()),
-    ("all", "", EnvironmentXids(ignore_all=True)),
-    ("XIDs", "", EnvironmentXids(ignore_all=True)),
-    ("48, 79,x", "", EnvironmentXids(ignore=frozenset({48, 79}), unread=("x",))),
-    ("all", "48,79", EnvironmentXids(ignore_all=True, fatal=frozenset({48, 79}))),
-    ("13,48", "48", EnvironmentXids(ignore=frozenset({13}), fatal=frozenset({48}))),
-    ("13", "all", EnvironmentXids(fatal_all=True)),
-    ("all", "all", EnvironmentXids(fatal_all=True)),
-    (",, 0,1024,-5, 1e2,079", "", EnvironmentXids(ignore=frozenset({79}), unread=("0", "1024", "-5", "1e2"))),
-    ("٧٩", "", EnvironmentXids(unread=("٧٩",))),  # Arabic digits
+    ("", "", []),
+    ("all", "", [("Xid*", "Ignored")]),
+    ("XIDs", "", [("Xid*", "Ignored")]),
+    ("48, 79,x", "", [("Xid48", "Ignored"), ("Xid79", "Ignored")]),
+    ("all", "48,79", [("Xid48", "Unhealthy"), ("Xid79", "Unhealthy"), ("Xid*", "Ignored")]),
+    ("13,48", "48", [("Xid48", "Unhealthy"), ("Xid13", "Ignored")]),
+    ("13", "all", [("Xid*", "Unhealthy")]),
+    ("all", "all", [("Xid*", "Unhealthy")]),
+    (",, 0,1024,-5, 1e2,079", "", [("Xid79", "Ignored")]),
+    ("٧٩", "", []),  # Arabic digits
 )
-def test_what_the_variables_mean(disable: str, enable: str, expected: EnvironmentXids) -> None:
-    assert rules_from_environment(disable, enable) == expected
+def test_what_the_variables_mean(disable: str, enable: str, expected: list[tuple[str, str]]) -> None:
+    assert said(disable, enable) == expected
 
 
 @cases(
@@ -58,7 +63,7 @@ def test_only_the_enabled_xids_make_a_gpu_unhealthy_as_many_as_fit_into_a_sectio
     story = Story(rules("all", "79")).line(gpu(0), gpu(1), xids=[xid(79, 0), xid(48, 1)])
     assert (story.says(0), story.says(1)) == (("Unhealthy", "Xid79"), ("Healthy", ""))
     numbers = list(range(1, 1024))
-    found = rules_from_environment(",".join(map(str, numbers[::2])), ",".join(map(str, numbers[1::2]))).rules()
+    found = rules_from_environment(",".join(map(str, numbers[::2])), ",".join(map(str, numbers[1::2])))
     section = parse(Health, to_dict(Health(rules=found)))
     assert {rule.state: sum(len(each.reasons) for each in found if each.state == rule.state) for rule in found} == {
         "Ignored": 512,
@@ -70,16 +75,17 @@ def test_only_the_enabled_xids_make_a_gpu_unhealthy_as_many_as_fit_into_a_sectio
 @settings(deadline=None)
 @given(st.text(), st.text())
 def test_any_text_has_a_meaning(disable: str, enable: str) -> None:
-    found = rules_from_environment(disable, enable)
-    assert not found.ignore & found.fatal
-    assert not (found.ignore_all and found.fatal_all)
-    assert all(1 <= each <= 1023 for each in found.ignore | found.fatal)
-    assert len(found.unread) <= 16
-    assert all(len(each) <= 32 for each in found.unread)
+    found = said(disable, enable)
+    reasons = [reason for reason, _ in found]
+    assert len(set(reasons)) == len(reasons), "each has one state"
+    assert set(reasons) <= {"Xid*", *(f"Xid{number}" for number in range(1, 1024))}
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, 1023)), st.lists(st.integers(1, 1023)))
-def test_numbers_are_read(disable: list[int], enable: list[int]) -> None:
-    found = rules_from_environment(",".join(map(str, disable)), " , ".join(map(str, enable)))
-    assert found == EnvironmentXids(ignore=frozenset(disable) - frozenset(enable), fatal=frozenset(enable))
+@given(st.sets(st.integers(1, 1023)), st.sets(st.integers(1, 1023)))
+def test_numbers_are_read(disable: set[int], enable: set[int]) -> None:
+    found = said(",".join(map(str, disable)), " , ".join(map(str, enable)))
+    assert found == [
+        *((f"Xid{number}", "Unhealthy") for number in sorted(enable)),
+        *((f"Xid{number}", "Ignored") for number in sorted(disable - enable)),
+    ]

@@ -110,7 +110,7 @@ def test_a_rule_that_does_not_switch_on_a_reason_that_is_off_is_named_and_one_th
 
 def test_nvidias_variables_all_have_an_effect_and_a_rule_may_count_what_a_later_one_ignores() -> None:
     for disabled, enabled in (("13,31", "79"), ("all", "48,79"), ("", "all"), ("all", "")):
-        assert unmatched(rules_from_environment(disabled, enabled).rules(), REGISTERED) == ()
+        assert unmatched(rules_from_environment(disabled, enabled), REGISTERED) == ()
     counts = {"reasons": ["Xid31"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 60}}
     ignores = {"reasons": ["Xid*"], "state": "Ignored"}
     assert unmatched(tuple(HealthRule.model_validate(each) for each in (counts, ignores)), REGISTERED) == ()

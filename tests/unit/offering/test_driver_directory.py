@@ -33,8 +33,8 @@ from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.base import NodeView
-from nodedevices_plugin.vendors.nvidia import driver_directory, flags
-from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
+from nodedevices_plugin.vendors.nvidia import flags
+from nodedevices_plugin.vendors.nvidia.injection import mps_limits
 from nodedevices_plugin.vendors.nvidia.nodes import NEEDED
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.registry import VendorValues
@@ -106,7 +106,7 @@ def test_shares_by_time_are_the_gpu_and_one_of_unknown_memory_has_no_limit() -> 
     )
     resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode=Mps(), replicas=4))
     share = SchedulableId(id="a::0", device_id="a", replica=0)
-    assert driver_directory.mps_limits(resource, [share], {"a": 0}) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+    assert mps_limits(resource, [share], {"a": 0}) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
 
 
 def test_a_client_of_mps_has_its_part_of_its_own_gpus_memory_and_not_of_gpu_0s() -> None:
@@ -126,7 +126,7 @@ def test_several_shares_by_mps_are_as_many_parts_by_the_gpus_numbers_in_the_cont
         SchedulableId(id=f"{device}::{replica}", device_id=device, replica=replica)
         for device, replica in (("c", 0), ("a", 1), ("a", 2))
     ]
-    assert driver_directory.mps_limits(resource, shares, memory) == {
+    assert mps_limits(resource, shares, memory) == {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4000M,1=100M",
     }
@@ -136,7 +136,7 @@ def test_several_shares_by_mps_are_as_many_parts_by_the_gpus_numbers_in_the_cont
 def test_limits_of_mps_are_never_more_than_the_gpu(replicas: int, count: int, memory: int) -> None:
     resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode=Mps(), replicas=replicas))
     shares = [SchedulableId(id=f"a::{each}", device_id="a", replica=each) for each in range(min(count, replicas))]
-    limits = driver_directory.mps_limits(resource, shares, {"a": memory})
+    limits = mps_limits(resource, shares, {"a": memory})
     assert 0 < int(limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) <= 100
     limit = limits.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=0M")
     assert 0 <= int(limit.removeprefix("0=").removesuffix("M")) * MIB <= memory
@@ -153,8 +153,9 @@ def test_the_folder_is_a_flag_with_googles_name_as_alias(dashes: str) -> None:
 
 @cases("text", "", "nvidia", "/", "//", "/.", "/a\nb")
 def test_a_folder_that_is_none_is_refused_by_its_flag(text: str) -> None:
-    with pytest.raises(PlanError, match=r"--driver-directory: .*: give the absolute path of a directory other than /"):
-        driver_directory.at(text)
+    refused = r"--driver-directory: .*: give the absolute path of a directory other than /"
+    with pytest.raises(InputError, match=refused):
+        parse_flags(["--standalone", "--node-name=n", f"--driver-directory={text}"], {})
 
 
 @cases("other", "envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
@@ -177,7 +178,7 @@ def test_a_policy_may_replace_it_and_the_folders_stay_the_nodes() -> None:
     assert resolve(local, None, None).sections.injection.device_list_strategies == ("driver-directory",)
     replaced = resolve(local, None, {"injection": {"deviceListStrategies": ["envvar"]}})
     assert replaced.sections.injection.device_list_strategies == ("envvar",)
-    assert flags.settings_of(replaced.node.vendors["nvidia"]).driver_directory == DriverDirectory(path="/opt/nv")
+    assert flags.settings_of(replaced.node.vendors["nvidia"]).driver_directory == "/opt/nv"
 
 
 def _node(existing: Set[str], *gpus: DeviceFact, injection: Injection = BY_DIRECTORY) -> NodeView:

@@ -1,27 +1,40 @@
 from __future__ import annotations
 
 import pytest
+from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.vendors.nvidia import nodes
+from nodedevices_plugin.settings.effective import resolve
+from nodedevices_plugin.settings.file import parse as parse_file
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.vendors.base import NodeView
+from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings, settings_of
+from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from support.cases import cases
 
 NODE = "/dev/nvidia-caps-imex-channels/channel0"
+LOCAL = parse(["--standalone"], {})
 
 
-@cases("values", [], ["0"], [0], ["0", "0"], [" 0 "])
-def test_no_channel_or_channel_0_may_be_selected(values: list[str | int]) -> None:
-    assert nodes.imex_channel_ids(values) == ((0,) if values else ())
+@cases("values", "[]", '["0"]', "[0]", "[0, 0]")
+def test_no_channel_or_channel_0_may_be_selected(values: str) -> None:
+    effective = resolve(LOCAL, parse_file(f"imex: {{channelIDs: {values}}}".encode()), None)
+    assert settings_of(effective.node.vendors["nvidia"]).imex_channels == (() if values == "[]" else (0,))
 
 
-@cases("values", [1], ["1"], [0, 1], ["x"], ["-1"], [""], ["00"])
-def test_another_channel_is_refused(values: list[str | int]) -> None:
-    with pytest.raises(PlanError, match=r"imex\.channelIDs: .*: only channel 0 can be requested; give \[0\] or \[\]"):
-        nodes.imex_channel_ids(values)
+@cases("value", "1", "0,1", "x", "-1", "00")
+def test_another_channel_is_refused(value: str) -> None:
+    with pytest.raises(InputError, match=r"--imex-channel-ids: .* is not allowed; .*0"):
+        parse(["--standalone", f"--imex-channel-ids={value}"], {})
+    with pytest.raises(InputError, match=r"imex\.channelIDs: .* is not allowed; .*0"):
+        parse_file(f"imex: {{channelIDs: ['{value}']}}".encode())
 
 
 def test_a_channel_that_the_node_has_not_is_left_out_or_refused_where_it_is_required() -> None:
-    assert nodes.imex_present((0,), {NODE}, required=True) == (0,)
-    assert nodes.imex_present((0,), set(), required=False) == ()
-    assert nodes.imex_present((), set(), required=True) == ()
+    given = NvidiaSettings(imex_channels=(0,), imex_required=True)
+    assert given.host({NODE}).imex_channels == (0,)
+    assert given.host(set()).imex_channels == ()
+    Nvidia().check(NodeView(local=given, existing={NODE}))
+    Nvidia().check(NodeView(local=NvidiaSettings(imex_channels=(0,))))
+    Nvidia().check(NodeView(local=NvidiaSettings(imex_required=True)))
     with pytest.raises(PlanError, match=r"imex\.channelIDs: 0: .*channel0 does not exist .* imex\.required to false"):
-        nodes.imex_present((0,), set(), required=True)
+        Nvidia().check(NodeView(local=given))

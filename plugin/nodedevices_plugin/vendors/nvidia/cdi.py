@@ -12,17 +12,16 @@ nvidia-ctk runs in this container, where the driver root may be mounted at anoth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec import Struct, field
 from nodedevices_probe.nvidia import NVIDIA_CTK, mig_enabled
-from nodedevices_probe.programs import Program
 
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.vendors.base import partitions
-from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Libraries, ToolkitDevice
+from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Libraries, SpecRequest, ToolkitDevice, version
 from nodedevices_plugin.vendors.nvidia import nodes
-from nodedevices_plugin.vendors.nvidia.units import computing_gpus
+from nodedevices_plugin.vendors.nvidia.nodes import computing_gpus
 
 VENDOR = "k8s.device-plugin.nvidia.com"
 UNNAMED = (  # as by nvidia-ctk
@@ -33,11 +32,10 @@ GPU_KIND = f"{VENDOR}/gpu"
 TOOLKIT_KIND = "nvidia.com/gpu"  # of NVIDIA's container toolkit
 VERSION = "0.5.0"  # the least that has hostPath, and names that begin with a digit
 FEATURES = ("gdrcopy", "gds", "mofed")  # in the order of NVIDIA's answers
-FILE_NAMES = frozenset(f"{VENDOR}-{name}.json" for name in ("gpu", "imex-channel", *FEATURES))  # as _spec makes them
 SOURCE = CdiSource(
     kind=TOOLKIT_KIND,
     toolkit_files=frozenset({"nvidia.yaml", "nvidia.json"}),  # as the toolkit's own service and documentation say
-    files=FILE_NAMES,
+    files=frozenset(f"{VENDOR}-{name}.json" for name in ("gpu", "imex-channel", *FEATURES)),  # as _spec makes them
     libraries_file=f"{VENDOR}-gpu.json",
 )
 LIBRARIES = Libraries(
@@ -55,7 +53,7 @@ class Host(Struct, frozen=True, kw_only=True):
     """The facts of the node that an answer or a spec needs, besides its devices.
 
     driver_root, dev_root: paths on the host (--driver-root, --dev-root); an empty dev_root is the driver root.
-    existing: those of nodes.OPTIONAL_PATHS that exist there. imex_channels: those that exist (nodes.imex_present).
+    existing: those of nodes.OPTIONAL_PATHS that exist there. imex_channels: those that exist .
     """
 
     driver_root: str = "/"
@@ -119,7 +117,7 @@ def specs(
         _spec("imex-channel", {str(channel): (nodes.imex_node(channel),) for channel in host.imex_channels}, host)
     )
     for feature in host.features_present():
-        files = nodes.feature_files(feature, host.existing)
+        files = [path for path in nodes.FEATURE_FILES.get(feature, ()) if path in host.existing]
         found.append(_spec(feature, {ALL: nodes.feature_nodes(feature, host.existing)}, host, files=files))
     return tuple(sorted((spec for spec in found if spec is not None), key=lambda spec: spec.kind))
 
@@ -156,18 +154,13 @@ def _edits(paths: Sequence[str], host: Host, files: Sequence[str] = ()) -> dict[
     return edits
 
 
-class CtkRequest(Struct, frozen=True, kw_only=True):
-    """A request to nvidia-ctk for a spec.
+class CtkRequest(SpecRequest, frozen=True, kw_only=True):
+    """A request to nvidia-ctk for a spec."""
 
-    names: the devices that it must have. driver_root: where the driver root is mounted in this container, if it is.
-    """
+    program = NVIDIA_CTK
 
-    program: ClassVar[Program] = NVIDIA_CTK
-
-    names: frozenset[str]
     id_strategy: str = "uuid"
     host: Host
-    driver_root: str = ""
     hook_path: str = ""
     feature_flags: tuple[str, ...] = ()
     disable_hooks: tuple[str, ...] = ()
@@ -223,10 +216,6 @@ def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> d
     }
     if document.get("containerEdits"):
         after["containerEdits"] = edits(document["containerEdits"])
-    if _version(str(document["cdiVersion"])) < _version(VERSION):
+    if version(str(document["cdiVersion"])) < version(VERSION):
         after["cdiVersion"] = VERSION  # for hostPath
     return after
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))

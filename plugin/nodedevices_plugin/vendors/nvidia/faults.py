@@ -93,32 +93,9 @@ def _below(value: int | None, limit: int | None) -> bool | None:
     return None if value is None or limit is None else value < limit
 
 
-def _unregistered(readings: Readings) -> bool | None:
-    if readings.fabric_state is None:
-        return None
-    return readings.fabric_state in IN_PROGRESS and not readings.fabric_was_completed
-
-
-def _registration_lost(readings: Readings) -> bool | None:
-    if readings.fabric_state is None:
-        return None
-    return readings.fabric_state != COMPLETED and bool(readings.fabric_was_completed)
-
-
-def _registration_failed(readings: Readings) -> bool | None:
-    if readings.fabric_state is None:
-        return None
-    return readings.fabric_state == COMPLETED and readings.fabric_error is not None
-
-
-def _manager_disconnected(readings: Readings) -> bool | None:
-    return None if readings.fabric_state is None else MANAGER_DISCONNECTED in readings.fabric_conditions
-
-
-def _fabric_degraded(readings: Readings) -> bool | None:
-    if readings.fabric_state is None:
-        return None
-    return any(condition != MANAGER_DISCONNECTED for condition in readings.fabric_conditions)
+def _in_fabric(test: Callable[[Readings], bool]) -> Callable[[Readings], bool | None]:
+    """Return the test for GPUs that report an NVLink fabric; None for all others."""
+    return lambda readings: None if readings.fabric_state is None else test(readings)
 
 
 def _slowdown(readings: Readings) -> bool | None:
@@ -215,14 +192,14 @@ _ROWS = (
         HealthState.DEGRADED,
         "the GPU's registration with the NVLink fabric has failed: it has no NVLink to other GPUs",
         INSPECT,
-        _registration_failed,
+        _in_fabric(lambda readings: readings.fabric_state == COMPLETED and readings.fabric_error is not None),
     ),
     _row(
         "FabricRegistrationLost",
         HealthState.DEGRADED,
         "the GPU was registered with the NVLink fabric and no longer is; is the fabric manager dead?",
         INSPECT,
-        _registration_lost,
+        _in_fabric(lambda readings: readings.fabric_state != COMPLETED and bool(readings.fabric_was_completed)),
         for_seconds=REGISTRATION_AGAIN_SECONDS,
     ),
     _row(
@@ -230,7 +207,7 @@ _ROWS = (
         HealthState.DEGRADED,
         "the GPU is not registered with the NVLink fabric: CUDA may not start on it; does the fabric manager run?",
         INSPECT,
-        _unregistered,
+        _in_fabric(lambda readings: readings.fabric_state in IN_PROGRESS and not readings.fabric_was_completed),
         for_seconds=REGISTRATION_SECONDS,
     ),
     _row(
@@ -238,7 +215,7 @@ _ROWS = (
         HealthState.DEGRADED,
         "the GPU has lost its fabric manager: failures on the NVLink fabric are not repaired",
         INSPECT,
-        _manager_disconnected,
+        _in_fabric(lambda readings: MANAGER_DISCONNECTED in readings.fabric_conditions),
         for_seconds=MANAGER_SECONDS,
     ),
     _row(
@@ -246,7 +223,7 @@ _ROWS = (
         HealthState.DEGRADED,
         "the driver reports the GPU's NVLink fabric as degraded (nvidia-smi -q, Fabric): bandwidth, routes or setup",
         INSPECT,
-        _fabric_degraded,
+        _in_fabric(lambda readings: any(found != MANAGER_DISCONNECTED for found in readings.fabric_conditions)),
         for_seconds=PASSING_SECONDS,
     ),
     _row(

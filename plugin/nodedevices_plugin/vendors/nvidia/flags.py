@@ -7,22 +7,21 @@ health rules); the rest is `NvidiaSettings`.
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from msgspec import Struct
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import MAX_REASONS, Health, HealthRule
 from nodedevices_common.options import Option, Values, option, with_flag_variables
 from nodedevices_common.text import show
 
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.vendors.nvidia import driver_directory, nodes
+from nodedevices_plugin.vendors.nvidia import nodes
 from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host
-from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 from nodedevices_plugin.vendors.settings import FlagRule, VendorFlags
 
@@ -30,63 +29,47 @@ DISABLE_VARIABLE = "DP_DISABLE_HEALTHCHECKS"
 ENABLE_VARIABLE = "DP_ENABLE_HEALTHCHECKS"
 GOOGLE_VARIABLE = "XID_CONFIG"  # of Google's plugin, HealthCriticalXid of its ConfigMap: XIDs that are fatal, too
 EVERY_XID = frozenset({"all", "xids"})
-MAX_UNREAD = 16
 
 
-class EnvironmentXids(Struct, frozen=True, kw_only=True):
-    """The rules of NVIDIA's two variables: a node's own `health.rules`, which a policy's section replaces. `unread`:
-    parts without a meaning."""
-
-    ignore: frozenset[int] = frozenset()
-    fatal: frozenset[int] = frozenset()
-    ignore_all: bool = False
-    fatal_all: bool = False
-    unread: tuple[str, ...] = ()
-
-    def rules(self) -> tuple[HealthRule, ...]:
-        """The same as rules: a fatal XID outranks an ignored one, and a number outranks "all"."""
-        return (
-            *(HealthRule(reasons=some, state="Unhealthy") for some in _reasons(self.fatal)),
-            *(HealthRule(reasons=some, state="Ignored") for some in _reasons(self.ignore)),
-            *([HealthRule(reasons=("Xid*",), state="Unhealthy")] if self.fatal_all else []),
-            *([HealthRule(reasons=("Xid*",), state="Ignored")] if self.ignore_all else []),
-        )
-
-
-def _reasons(xids: frozenset[int]) -> Iterator[tuple[str, ...]]:
-    reasons = [f"Xid{number}" for number in sorted(xids)]
-    return (tuple(reasons[first : first + MAX_REASONS]) for first in range(0, len(reasons), MAX_REASONS))
-
-
-def rules_from_environment(disable: str, enable: str) -> EnvironmentXids:
-    """The documented meaning of DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS: XIDs by comma, `all` or `xids`.
+def rules_from_environment(disable: str, enable: str) -> tuple[HealthRule, ...]:
+    """The documented meaning of DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS (XIDs by comma, `all` or `xids`), as
+    a node's own `health.rules`, which a policy's section replaces. A number outranks `all`.
 
     What is enabled outranks what is disabled: `all` disabled and 48,79 enabled means only these two (NVIDIA's plugin
-    then hears nothing), and `all` enabled makes every XID fatal. A part that is neither is dropped, and named in
-    `unread`, for one typing error must not switch the checks off.
+    then hears nothing), and `all` enabled makes every XID fatal. A part that is neither is dropped, for one typing
+    error must not switch the checks off.
     """
-    ignore, ignore_all, unread = _words(disable)
-    fatal, fatal_all, also_unread = _words(enable)
-    return EnvironmentXids(
-        ignore=frozenset() if fatal_all else ignore - fatal,
-        fatal=fatal,
-        ignore_all=ignore_all and not fatal_all,
-        fatal_all=fatal_all,
-        unread=(unread + also_unread)[:MAX_UNREAD],
+    ignored, ignore_all = _xids(disable)
+    fatal, fatal_all = _xids(enable)
+    if fatal_all:
+        ignored, ignore_all = frozenset(), False
+    return (
+        *_rules(fatal, "Unhealthy"),
+        *_rules(ignored - fatal, "Ignored"),
+        *([HealthRule(reasons=("Xid*",), state="Unhealthy")] if fatal_all else []),
+        *([HealthRule(reasons=("Xid*",), state="Ignored")] if ignore_all else []),
     )
 
 
-def _words(text: str) -> tuple[frozenset[int], bool, tuple[str, ...]]:
-    parts = [part.strip().lower() for part in text.split(",") if part.strip()]
-    numbers = {part: int(part) for part in parts if re.fullmatch(r"0*[0-9]{1,4}", part, re.ASCII)}
-    xids = {part: number for part, number in numbers.items() if 1 <= number <= MAX_XID}
-    unread = tuple(part[:32] for part in parts if part not in xids and part not in EVERY_XID)
-    return frozenset(xids.values()), any(part in EVERY_XID for part in parts), unread
+def _rules(xids: frozenset[int], state: Literal["Unhealthy", "Ignored"]) -> Iterator[HealthRule]:
+    reasons = [f"Xid{number}" for number in sorted(xids)]
+    starts = range(0, len(reasons), MAX_REASONS)
+    return (HealthRule(reasons=tuple(reasons[first : first + MAX_REASONS]), state=state) for first in starts)
+
+
+def _xids(text: str) -> tuple[frozenset[int], bool]:
+    parts = [part.strip().lower() for part in text.split(",")]
+    numbers = {int(part) for part in parts if re.fullmatch(r"0*[0-9]{1,4}", part, re.ASCII)}
+    return frozenset(number for number in numbers if 1 <= number <= MAX_XID), not EVERY_XID.isdisjoint(parts)
 
 
 GROUP = "NVIDIA"
-STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", driver_directory.STRATEGY)
 CDI_PREFIX = "cdi.k8s.io/"
+
+
+BY_DIRECTORY = "driver-directory"  # a strategy of Google's plugin (injection)
+STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", BY_DIRECTORY)
+DRIVER_DIRECTORY = "/home/kubernetes/bin/nvidia"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,31 +87,28 @@ class NvidiaSettings:
     cdi_disable_hooks: tuple[str, ...] = ()
     cdi_without_libraries: bool = False  # device nodes alone will do
     driver_root_here: str = ""  # where the driver root is mounted in this container
-    driver_directory: DriverDirectory = field(default_factory=DriverDirectory)
+    driver_directory: str = DRIVER_DIRECTORY  # the driver's path on the node
 
     def host(self, existing: Set[str]) -> Host:
         """The node as containers get it; `existing`: which device nodes and files are there."""
+        channels = tuple(channel for channel in self.imex_channels if nodes.imex_node(channel) in existing)
         return Host(
             driver_root=self.driver_root,
             dev_root=self.dev_root,
             existing=existing,
             features=self.features,
-            imex_channels=nodes.imex_present(self.imex_channels, existing, required=False),
+            imex_channels=channels,
         )
-
-    def check(self, existing: Set[str]) -> None:
-        """Raises PlanError where something that is required is not there."""
-        nodes.imex_present(self.imex_channels, existing, required=self.imex_required)
 
 
 def settings(values: Values) -> NvidiaSettings:
     """Raises PlanError."""
-    driver_directory.check_alone(values.items("device-list-strategy"))
+    _check_alone(values.items("device-list-strategy"))
     return NvidiaSettings(
         driver_root=_absolute("driver-root", values, "/run/nvidia/driver") or "/",
         dev_root=_absolute("dev-root", values, "/run/nvidia/driver"),
         features=tuple(feature for feature in FEATURES if values.truth(f"{feature}-enabled")),
-        imex_channels=nodes.imex_channel_ids(values.items("imex-channel-ids")),
+        imex_channels=tuple(sorted({int(channel) for channel in values.items("imex-channel-ids")})),
         imex_required=values.truth("imex-required"),
         cdi_annotation_prefix=values.text("cdi-annotation-prefix"),
         cdi_hook_path=_absolute("nvidia-cdi-hook-path", values, "/usr/bin/nvidia-cdi-hook"),
@@ -136,7 +116,7 @@ def settings(values: Values) -> NvidiaSettings:
         cdi_disable_hooks=values.items("cdi-disable-hooks"),
         cdi_without_libraries=values.truth("cdi-without-libraries"),
         driver_root_here=values.text("driver-root-ctr-path"),
-        driver_directory=driver_directory.at(values.text("driver-directory")),
+        driver_directory=_directory(values.text("driver-directory")),
     )
 
 
@@ -146,6 +126,22 @@ def _absolute(option: str, values: Values, example: str) -> str:
     if text and not text.startswith("/"):
         raise PlanError(f"--{option}", show(text), f"give an absolute path, such as {example}")
     return text
+
+
+def _directory(text: str) -> str:
+    """The directory that --driver-directory names. Raises PlanError."""
+    plain = posixpath.normpath(text) if text else ""
+    if not plain.startswith("/") or plain.strip("/") == "" or any(ord(char) < ord(" ") for char in plain):
+        raise PlanError("--driver-directory", show(text), "give the absolute path of a directory other than /")
+    return "/" + plain.lstrip("/")
+
+
+def _check_alone(strategies: Sequence[str]) -> None:
+    """Raises PlanError where the driver's directory is beside another strategy; of a policy's the API server says
+    so."""
+    if BY_DIRECTORY in strategies and set(strategies) != {BY_DIRECTORY}:
+        hint = f"each of the others would bring the driver once more; give {BY_DIRECTORY} alone, or leave it out"
+        raise PlanError("deviceListStrategy", ", ".join(strategies), hint)
 
 
 def settings_of(local: object) -> NvidiaSettings:
@@ -166,7 +162,7 @@ def sections(values: Values) -> dict[str, Any]:
         }
     disable = str(values.given.get(DISABLE_VARIABLE, ""))
     enable = ",".join(str(values.given.get(name, "")) for name in (ENABLE_VARIABLE, GOOGLE_VARIABLE))
-    if rules := rules_from_environment(disable, enable).rules():
+    if rules := rules_from_environment(disable, enable):
         found["health"] = to_dict(Health(rules=rules))
     return found
 
@@ -267,7 +263,7 @@ OPTIONS: tuple[Option, ...] = (
         "host path of the driver on [nodes prepared Google's way](devices/google.md), for `--device-list-strategy "
         "driver-directory`",
         group="kubelet",
-        default=driver_directory.DEFAULT,
+        default=DRIVER_DIRECTORY,
         aliases=("host-path",),
         metavar="DIR",
     ),
@@ -283,10 +279,8 @@ FLAGS = VendorFlags(
     variables=(DISABLE_VARIABLE, ENABLE_VARIABLE, GOOGLE_VARIABLE),
     rules=(
         FlagRule(
-            when=f"device-list-strategy={driver_directory.STRATEGY}",
-            excludes=tuple(
-                f"device-list-strategy={strategy}" for strategy in STRATEGIES if strategy != driver_directory.STRATEGY
-            ),
+            when=f"device-list-strategy={BY_DIRECTORY}",
+            excludes=tuple(f"device-list-strategy={strategy}" for strategy in STRATEGIES if strategy != BY_DIRECTORY),
         ),
     ),
     absolute=("driver-root", "dev-root", "nvidia-cdi-hook-path", "driver-directory"),

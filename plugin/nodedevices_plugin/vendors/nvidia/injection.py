@@ -3,30 +3,47 @@
 Ids keep the kubelet's order; several shares of one device count once, as do its device nodes. Every strategy adds its
 part to the answer; where all of them are CDI, the variables and nodes that only the older ones need stay away.
 NVIDIA's plugin v0.20.0 answers the same, but for the annotation's random suffix: ours follows from what is handed out.
-One strategy is Google's (driver_directory): it goes with no other, and answers as that plugin does.
+One strategy is Google's (`driver-directory`): containers get the driver itself, its directory on the node, mounted
+read-only beside device nodes. So Google's plugin (container-engine-accelerators) hands GPUs out on nodes without
+NVIDIA's container runtime: no variable names the devices, their nodes are all that a container sees of them, and
+programs find the driver's libraries where it is mounted. A client of MPS is told its limits by variables, too; Google's
+plugin computes them from GPU 0's memory, here they are those of the GPU that was granted. It goes with no other
+strategy.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from uuid import UUID, uuid5
 
 from msgspec import Struct, field
 from nodedevices_api.sections import Injection
+from nodedevices_common.quantity import MEBIBYTE
 
-from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, Inventory, Mount, OfferedResource, SchedulableId
+from nodedevices_plugin.model import (
+    ContainerEdits,
+    DeviceNode,
+    Grant,
+    Inventory,
+    Mount,
+    OfferedResource,
+    SchedulableId,
+    Unit,
+    cuda_mps,
+)
 from nodedevices_plugin.vendors.base import NodeView, gone
 from nodedevices_plugin.vendors.cdi import STRATEGIES, qualified
-from nodedevices_plugin.vendors.nvidia import cdi, driver_directory, flags, nodes
+from nodedevices_plugin.vendors.nvidia import cdi, flags, nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
-from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
-from nodedevices_plugin.vendors.nvidia.flags import CDI_PREFIX
-from nodedevices_plugin.vendors.nvidia.nodes import Handle
+from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, CDI_PREFIX, DRIVER_DIRECTORY
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
 # The toolkit reads device names from mounts under this folder, which an unprivileged image cannot forge.
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 FEATURE_VARIABLES: Mapping[str, str] = {"gdrcopy": "NVIDIA_GDRCOPY", "gds": "NVIDIA_GDS", "mofed": "NVIDIA_MOFED"}
+MPS = "mps"  # the sharing mode
+DRIVER, VULKAN_ICD = "/usr/local/nvidia", "/etc/vulkan/icd.d"  # in containers, as Google's plugin has them
 _PLUGIN = "nvidia-device-plugin"
 _SUFFIXES = UUID("7e7c9e0a-6a0e-5d0c-9d5e-9a1b5c0b7f43")  # our own namespace for uuid5, chosen once
 
@@ -35,16 +52,16 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     """The way in which containers get their devices.
 
     cdi_names: devices and MIG devices that the container toolkit's own spec has, with their names there; all others are
-    in ours. handles: of the current devices (nodes.handles); needed for indices and for device nodes. driver_directory:
-    for the strategy of that name.
+    in ours. units: the current devices and MIG devices, by id (nodes.units_by_id); needed for indices and device nodes.
+    driver_directory: the driver's path on the node, for the strategy of that name.
     """
 
     injection: Injection = field(default_factory=Injection)
     host: Host = field(default_factory=Host)
-    handles: Mapping[str, Handle] = field(default_factory=dict)
+    units: Mapping[str, Unit] = field(default_factory=dict)
     cdi_annotation_prefix: str = CDI_PREFIX
     cdi_names: Mapping[str, str] = field(default_factory=dict)
-    driver_directory: DriverDirectory = field(default_factory=DriverDirectory)
+    driver_directory: str = DRIVER_DIRECTORY
 
     @classmethod
     def from_node(cls, node: NodeView) -> InjectionContext:
@@ -52,7 +69,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         return cls(
             injection=node.injection,
             host=own.host(node.existing),
-            handles=nodes.handles(node.inventory),
+            units=nodes.units_by_id(node.inventory),
             cdi_annotation_prefix=own.cdi_annotation_prefix,
             cdi_names=cdi.toolkit_names(node.inventory, node.cdi.toolkit) if node.cdi.toolkit else {},
             driver_directory=own.driver_directory,
@@ -67,7 +84,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         """True when containers get device nodes from the kubelet."""
         strategies = self.strategies
         only_cdi = bool(strategies) and strategies <= STRATEGIES
-        return driver_directory.STRATEGY in strategies or (self.injection.pass_device_specs and not only_cdi)
+        return BY_DIRECTORY in strategies or (self.injection.pass_device_specs and not only_cdi)
 
     def missing_nodes(self, inventory: Inventory) -> Mapping[str, tuple[str, ...]]:
         """Return by device the nodes that its containers are to get from here and that are not there. What the
@@ -92,11 +109,15 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
                 envs[nodes.IMEX_VARIABLE] = ",".join(str(channel) for channel in channels)
         if "volume-mounts" in strategies:
             envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
-            mounts = tuple(_marker(name) for name in (*names, *(f"imex/{channel}" for channel in channels)))
-        if driver_directory.STRATEGY in strategies and granted:
-            mounts += self.driver_directory.mounts()
-            memory = {id_: handle.memory_bytes for id_, handle in self.handles.items()}
-            envs |= driver_directory.mps_limits(resource, granted, memory)
+            mounts = tuple(
+                Mount(container_path=f"{VOLUME_MOUNTS}/{name}", host_path="/dev/null", read_only=False)
+                for name in (*names, *(f"imex/{channel}" for channel in channels))
+            )
+        if BY_DIRECTORY in strategies and granted:
+            pairs = ((self.driver_directory, DRIVER), (f"{self.driver_directory}/vulkan/icd.d", VULKAN_ICD))
+            mounts += tuple(Mount(container_path=inside, host_path=host) for host, inside in pairs)
+            memory = {id_: unit.memory_bytes for id_, unit in self.units.items()}
+            envs |= mps_limits(resource, granted, memory)
         by_cdi = self._qualified(granted, resource) if strategies & STRATEGIES else ()
         annotate = by_cdi and "cdi-annotations" in strategies
         return ContainerEdits(
@@ -110,14 +131,14 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     def _name(self, schedulable: SchedulableId, resource: OfferedResource) -> str:
         """Return the runtime's name of the device."""
         if self.injection.device_id_strategy == "index":
-            return self._handle(schedulable, resource).index
+            return self._unit(schedulable, resource).index
         return schedulable.part_id
 
-    def _handle(self, schedulable: SchedulableId, resource: OfferedResource) -> Handle:
-        handle = self.handles.get(schedulable.part_id)
-        if handle is None:
+    def _unit(self, schedulable: SchedulableId, resource: OfferedResource) -> Unit:
+        unit = self.units.get(schedulable.part_id)
+        if unit is None:
             raise gone(resource.name, schedulable.id)
-        return handle
+        return unit
 
     def _qualified(self, granted: Sequence[SchedulableId], resource: OfferedResource) -> tuple[str, ...]:
         """CDI names: the devices, then what goes with them. Channels and features have specs of ours only."""
@@ -141,11 +162,23 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         """Nodes for the kubelet to pass: the control nodes that exist, the devices' own, and those of IMEX channels."""
         paths = [
             *nodes.control_nodes(self.host.existing),
-            *(path for schedulable in granted for path in self._handle(schedulable, resource).nodes),
+            *(path for schedulable in granted for path in nodes.nodes_of(self._unit(schedulable, resource))),
             *(nodes.imex_node(channel) for channel in self.host.imex_channels),
         ]
         return tuple(DeviceNode(container_path=path, host_path=self.host.path(path)) for path in dict.fromkeys(paths))
 
 
-def _marker(name: str) -> Mount:
-    return Mount(container_path=f"{VOLUME_MOUNTS}/{name}", host_path="/dev/null", read_only=False)
+def mps_limits(
+    resource: OfferedResource, granted: Sequence[SchedulableId], memory: Mapping[str, int]
+) -> Mapping[str, str]:
+    """Variables with the limits of an MPS client: its shares' part of the threads, and of the memory of each GPU, by
+    the number that the GPU has in the container. `memory`: in bytes, by device id, in the order of those numbers."""
+    shares = Counter(schedulable.device_id for schedulable in granted if schedulable.replica is not None)
+    replicas = resource.sharing.replicas
+    if resource.sharing.name != MPS or not replicas or not shares:
+        return {}
+    gpus = [id_ for id_ in memory if id_ in shares]
+    limits = [(place, memory[id_] * shares[id_] // replicas // MEBIBYTE) for place, id_ in enumerate(gpus)]
+    threads = {cuda_mps.THREAD_PERCENTAGE: str(min(shares.values()) * 100 // replicas)}
+    by_number = ",".join(f"{place}={limit}M" for place, limit in limits if limit)
+    return threads | ({cuda_mps.MEMORY_LIMIT: by_number} if by_number else {})

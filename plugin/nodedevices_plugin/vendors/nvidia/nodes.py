@@ -10,16 +10,17 @@ plugin takes [] or [0], and gives the channel to every container, if its node ex
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from fnmatch import fnmatchcase
 
-from msgspec import Struct
+from nodedevices_probe.nvidia import DISPLAY_PRODUCTS, VENDOR
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import Inventory, PlanError, Unit
+from nodedevices_plugin.model import Inventory, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import partitions
-from nodedevices_plugin.vendors.nvidia.units import computing_gpus
 
+TYPES = frozenset({"gpu"})
+DEFAULT_PREFIX = "nvidia.com"
 # Needed with any GPU; each is passed only if it exists (NVIDIA's plugin alike).
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 NEEDED = CONTROL_NODES[:2]  # without which no program can use a GPU
@@ -41,22 +42,21 @@ OPTIONAL_PATHS = (
 )
 
 
-class Handle(Struct, frozen=True):
-    """How a runtime identifies a device or MIG device: NVML's index (`3`, `3:1`) and its device nodes. And its
-    memory."""
+def computing_gpus(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice, ...]:
+    """NVIDIA's GPUs without display adapters, in their order."""
+    return tuple(
+        device
+        for device in devices
+        if device.fact.type in TYPES
+        and device.fact.vendor == VENDOR
+        and device.fact.product_name not in DISPLAY_PRODUCTS
+    )
 
-    index: str
-    nodes: tuple[str, ...]
-    memory_bytes: int
 
-
-def handles(inventory: Inventory) -> Mapping[str, Handle]:
-    """Device or MIG device id -> its handle. Missing devices are in it with their last facts."""
-    found: dict[str, Handle] = {}
-    for device in computing_gpus(inventory.devices):
-        for unit in (Unit(device), *partitions(device)):
-            found[unit.id] = Handle(unit.index, nodes_of(unit), unit.memory_bytes)
-    return found
+def units_by_id(inventory: Inventory) -> Mapping[str, Unit]:
+    """Return GPUs and MIG devices by id. Missing devices are in it with their last facts."""
+    gpus = computing_gpus(inventory.devices)
+    return {unit.id: unit for device in gpus for unit in (Unit(device), *partitions(device))}
 
 
 def nodes_of(unit: Unit) -> tuple[str, ...]:
@@ -93,10 +93,6 @@ def feature_nodes(feature: str, existing: Set[str]) -> tuple[str, ...]:
     return tuple(sorted(path for path in existing if any(fnmatchcase(path, glob) for glob in globs)))
 
 
-def feature_files(feature: str, existing: Set[str]) -> tuple[str, ...]:
-    return tuple(path for path in FEATURE_FILES.get(feature, ()) if path in existing)
-
-
 def host_path(root: str, path: str) -> str:
     """Return the path of `/dev/...` on the host, below the root that has the devices: `/run/nvidia/driver/dev/nvidia0`.
 
@@ -109,28 +105,7 @@ def host_path(root: str, path: str) -> str:
 
 
 IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"
-_FOLDER = "/dev/nvidia-caps-imex-channels"
 
 
 def imex_node(channel: int) -> str:
-    """`/dev/nvidia-caps-imex-channels/channel0`."""
-    return f"{_FOLDER}/channel{channel}"
-
-
-def imex_channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
-    """Return the channels that `imex.channelIDs` selects. Raises PlanError for anything but [] and [0]."""
-    requested = tuple(dict.fromkeys(str(value).strip() for value in values))
-    if requested not in {(), ("0",)}:
-        shown = ", ".join(channel[:32] for channel in requested[:4])
-        raise PlanError("imex.channelIDs", shown, "only channel 0 can be requested; give [0] or []")
-    return tuple(int(channel) for channel in requested)
-
-
-def imex_present(requested: Sequence[int], existing: Set[str], *, required: bool) -> tuple[int, ...]:
-    """The channels that containers get here. Raises PlanError where a required one does not exist on the node."""
-    found = tuple(channel for channel in requested if imex_node(channel) in existing)
-    for channel in requested:
-        if required and channel not in found:
-            hint = f"{imex_node(channel)} does not exist on this node; start nvidia-imex, or set imex.required to false"
-            raise PlanError("imex.channelIDs", channel, hint)
-    return found
+    return f"/dev/nvidia-caps-imex-channels/channel{channel}"

@@ -9,15 +9,15 @@ from nodedevices_probe import kmsg
 from nodedevices_probe.nvidia import VENDOR, fills_instance, mig_enabled
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
-from nodedevices_plugin.model import HealthState, InventoryDevice, Unit, resource_names
-from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, path_score
+from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit, resource_names
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, partitions, path_score, unlike_most
 from nodedevices_plugin.vendors.cdi import CdiNeeds
 from nodedevices_plugin.vendors.faults import CODED, FaultCondition, Meaning, node_missing
-from nodedevices_plugin.vendors.nvidia import cdi, driver_directory, faults, gpu_config, kernel_log, nodes, units
+from nodedevices_plugin.vendors.nvidia import cdi, faults, gpu_config, kernel_log, nodes
 from nodedevices_plugin.vendors.nvidia import flags as own_flags
 from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
-from nodedevices_plugin.vendors.nvidia.units import DEFAULT_PREFIX
+from nodedevices_plugin.vendors.nvidia.nodes import DEFAULT_PREFIX, computing_gpus
 from nodedevices_plugin.vendors.nvidia.xids import look_up
 
 _MIG = "-mig-"
@@ -27,7 +27,7 @@ LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA'
 
 class Nvidia(Vendor):
     name = VENDOR
-    types = units.TYPES
+    types = nodes.TYPES
     reasons = faults.NUMBERED
     meanings = faults.MEANINGS
     dra_driver = "gpu.nvidia.com"
@@ -39,7 +39,20 @@ class Nvidia(Vendor):
         return nodes.OPTIONAL_PATHS
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        return units.units(devices, strategy, excluded)
+        """The strategies are those of NVIDIA's plugin: none offers every GPU whole; single offers MIG devices of one
+        kind in place of GPUs; mixed offers whole GPUs and MIG devices side by side."""
+        gpus = computing_gpus(devices)
+        if strategy == "none":
+            return [Unit(device) for device in gpus]
+        if strategy == "single" and any(mig_enabled(device.fact) for device in gpus):
+            _check_single(gpus, excluded)
+            return [unit for device in gpus for unit in partitions(device)]
+        # A GPU that left MIG mode keeps the MIG devices that pods still hold, so that they are listed as not healthy.
+        return [
+            unit
+            for device in gpus
+            for unit in (*(() if mig_enabled(device.fact) else (Unit(device),)), *partitions(device))
+        ]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         """None: a compute instance smaller than its GPU instance, for which NVIDIA has no resource name."""
@@ -53,10 +66,19 @@ class Nvidia(Vendor):
 
     def check(self, node: NodeView) -> None:
         """Raises PlanError where an IMEX channel that is required is not there, or without which GPUs are of no use."""
-        own_flags.settings_of(node.local).check(node.existing)
-        gpus = units.computing_gpus(node.inventory.devices)
-        if driver_directory.STRATEGY in node.injection.device_list_strategies and any(gpu.present for gpu in gpus):
-            driver_directory.check(node.existing)
+        own = own_flags.settings_of(node.local)
+        for channel in own.imex_channels if own.imex_required else ():
+            if (path := nodes.imex_node(channel)) not in node.existing:
+                hint = f"{path} does not exist on this node; start nvidia-imex, or set imex.required to false"
+                raise PlanError("imex.channelIDs", channel, hint)
+        missing = [path for path in nodes.NEEDED if path not in node.existing]
+        by_directory = own_flags.BY_DIRECTORY in node.injection.device_list_strategies
+        if by_directory and missing and any(gpu.present for gpu in computing_gpus(node.inventory.devices)):
+            hint = (
+                f"{' and '.join(missing)} {'do' if len(missing) > 1 else 'does'} not exist on this node, or this agent "
+                "does not see the host's /dev; wait for the driver's installer, or add the component driver-directory"
+            )
+            raise PlanError("injection.deviceListStrategies", own_flags.BY_DIRECTORY, hint)
 
     def missing_nodes(self, node: NodeView) -> Mapping[str, tuple[str, ...]]:
         return self.containers(node).missing_nodes(node.inventory)
@@ -142,3 +164,36 @@ class Nvidia(Vendor):
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (node_missing(readings), *faults.read(readings))
+
+
+def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:
+    """Check the GPUs that answer. One that is lost since the start does not even report whether it is in MIG mode."""
+    answering = [device for device in gpus if device.present and not _silent_about_mig(device.fact)]
+    plain = [device.fact for device in answering if not mig_enabled(device.fact)]
+    if plain:
+        cut = [device.fact for device in answering if mig_enabled(device.fact)]
+        raise PlanError(
+            "partitions.strategy",
+            "single",
+            f"GPU {plain[0].index} is not in MIG mode and others are; make them alike or use mixed",
+            devices=[fact.id for fact in min(plain, cut, key=len)],  # what fewer are is what changed
+        )
+    profiles: dict[str, set[str]] = {}
+    for device in answering:
+        live = [part for part in device.fact.partitions if part.id not in device.departed_partitions]
+        if not live:
+            hint = f"GPU {device.fact.index} is in MIG mode and has no MIG devices; create them or use mixed"
+            raise PlanError("partitions.strategy", "single", hint, devices=[device.fact.id])
+        profiles[device.fact.id] = {part.profile for part in live if part.id not in excluded}
+    found = {profile for some in profiles.values() for profile in some}
+    if len(found) > 1:
+        raise PlanError(
+            "partitions.strategy",
+            "single",
+            f"this node has several MIG profiles ({', '.join(sorted(found))}); use mixed",
+            devices=unlike_most(profiles),
+        )
+
+
+def _silent_about_mig(fact: DeviceFact) -> bool:
+    return mig_enabled(fact) is None and (fact.readings.lost or fact.readings.error is not None)
