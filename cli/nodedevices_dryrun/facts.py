@@ -15,8 +15,7 @@ from nodedevices_common.devices import grouped
 from nodedevices_common.quantity import to_bytes
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_operator.records.names import is_pod
-from nodedevices_plugin.model import DRA_DRIVER, Holder, HoldersState, Holdings, Inventory, InventoryDevice
-from nodedevices_plugin.model.ids import split
+from nodedevices_plugin.model import DRA_DRIVER, Holder, HoldersState, Holdings, Inventory, InventoryDevice, split
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
 

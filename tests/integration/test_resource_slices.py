@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from nodedevices_api.sections import Serving, SharedResource, Sharing
 from nodedevices_plugin.claims.slices import Writes, devices_of, dropped, publish, stored, writes
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
-from nodedevices_plugin.model import DRA_DRIVER, Api, HoldersState, Holdings
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import DRA_DRIVER, Api, HoldersState, Holdings, device_names
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import Inputs, begin

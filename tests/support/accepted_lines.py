@@ -13,7 +13,6 @@ from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, 
 from nodedevices_common.quantity import QUANTITY_PATTERN
 from nodedevices_plugin.claims.slices import Published, publish
 from nodedevices_plugin.model import DRA_DRIVER, Inventory, OfferedResource, SchedulableId, Unit
-from nodedevices_plugin.vendors.base import partitions
 from nodedevices_probe import protocol
 from nodedevices_probe.protocol import PLAIN_TEXT, Attribute, Bounds, Snapshot
 
@@ -78,7 +77,7 @@ LINES = objects(Snapshot, protocol=st.just(protocol.PROTOCOL))
 
 def published(inventory: Inventory) -> Published:
     """What is in the node's slices: every device, and in the place of one that is cut its partitions."""
-    units = [unit for device in inventory.devices for unit in (partitions(device) or (Unit(device),))]
+    units = [unit for device in inventory.devices for unit in (device.partitions or (Unit(device),))]
     ids = tuple(
         SchedulableId(
             id=unit.id, device_id=unit.device.fact.id, partition_id=unit.partition.id if unit.partition else None

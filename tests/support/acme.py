@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, Inventory, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Containers, Naming, NodeView, Vendor, partitions
+from nodedevices_plugin.vendors.base import Containers, Naming, NodeView, Vendor
 from nodedevices_probe.protocol import DeviceFact
 
 CONTROL_NODE = "/dev/acmectl"
@@ -26,7 +26,7 @@ class AcmeContainers:
         ids = dict.fromkeys(each.partition_id or each.device_id for each in grant.ids)
         nodes = [CONTROL_NODE] if CONTROL_NODE in self.existing else []
         for device in self.inventory.devices:
-            for unit in (Unit(device), *partitions(device)):
+            for unit in (Unit(device), *device.partitions):
                 if unit.id in ids:
                     nodes += unit.partition.device_nodes if unit.partition else device.fact.device_nodes
         return ContainerEdits(
@@ -41,7 +41,7 @@ class Acme(Vendor):
     dra_driver = "fpga.acme.com"
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        cut = {device.fact.id: partitions(device) if strategy != "none" else [] for device in devices}
+        cut = {device.fact.id: device.partitions if strategy != "none" else [] for device in devices}
         return [unit for device in devices for unit in cut[device.fact.id] or [Unit(device)]]
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:

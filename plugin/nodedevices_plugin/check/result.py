@@ -36,8 +36,7 @@ from nodedevices_probe.protocol import DriverState
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.check.reading import Reading
-from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict, device_names
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.settings.probes import lists_devices

@@ -12,9 +12,7 @@ from msgspec import Struct
 from nodedevices_api.conditions import MISSING
 
 from nodedevices_plugin.claims.records import Record
-from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Verdict
-from nodedevices_plugin.model.inventory import devices_by_id
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Verdict, device_names, devices_by_id
 
 
 class DeviceHealth(Struct, frozen=True, kw_only=True):

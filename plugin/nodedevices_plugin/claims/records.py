@@ -26,8 +26,7 @@ from nodedevices_common.raw import Raw, mapping, mappings
 from nodedevices_common.text import clip, listing, printable
 
 from nodedevices_plugin.claims.request import SHOWN, Claim, Result
-from nodedevices_plugin.model import ContainerEdits, Inventory, ids
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import ContainerEdits, Inventory, device_names, ids
 
 VERSION = 1
 _ENTRY = re.compile(r'\{\s*"result"')  # where a device of a record begins

@@ -20,9 +20,7 @@ from nodedevices_plugin.claims import shares
 from nodedevices_plugin.claims.attributes import describe
 from nodedevices_plugin.claims.health import verdict_of
 from nodedevices_plugin.claims.taints import is_left_out, taint
-from nodedevices_plugin.model import Inventory, OfferedResource, Verdict
-from nodedevices_plugin.model.inventory import Unit
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import Inventory, OfferedResource, Verdict, device_names
 
 Json = dict[str, Any]
 
@@ -64,11 +62,7 @@ def publish(
 ) -> Published:
     """Return the devices of these resources, which DRA carries."""
     names = device_names(inventory)
-    units = {
-        unit.id: unit
-        for device in inventory.devices
-        for unit in (Unit(device), *(Unit(device, part) for part in device.fact.partitions))
-    }
+    units = {unit.id: unit for unit in inventory.units}
     devices: list[Json] = []
     unsaid: dict[str, tuple[str, ...]] = {}
     for resource in resources:

@@ -147,7 +147,8 @@ ANNOUNCED = "a claim may still be given it: the node's ResourceSlices have it, o
 def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
     if not facts.held_otherwise:
         return None
-    parts = Parts.from_inventory(facts.inventory)
+    listed = {unit.partition.id: unit.partition for unit in facts.inventory.units if unit.partition is not None}
+    parts = Parts(listed=listed, departed=facts.inventory.departed_partitions)
     by_device: dict[str, list[HeldId]] = {}
     for held_id in facts.held_otherwise:
         by_device.setdefault(held_id.device_id, []).append(held_id)

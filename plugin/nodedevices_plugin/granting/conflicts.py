@@ -40,8 +40,8 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Plan,
     Verdict,
+    is_core,
 )
-from nodedevices_plugin.model.ids import is_core
 from nodedevices_plugin.offering.occupancy import HeldId
 
 REASON = "EnvironmentConflict"

@@ -41,11 +41,13 @@ from nodedevices_plugin.model.holders import (
     held_key,
     tenure_key,
 )
+from nodedevices_plugin.model.ids import is_core, memory_held, physical_id, share_of, split
 from nodedevices_plugin.model.inventory import (
     Inventory,
     InventoryDevice,
     MostSeen,
     Unit,
+    device_names,
     devices_by_id,
     facts_by_id,
     numbered,
@@ -121,11 +123,17 @@ __all__ = [
     "Uses",
     "Usual",
     "Verdict",
+    "device_names",
     "devices_by_id",
     "facts_by_id",
     "held_key",
+    "is_core",
+    "memory_held",
     "numbered",
+    "physical_id",
     "served_by_others",
+    "share_of",
+    "split",
     "tenure_key",
     "with_each_fault",
 ]

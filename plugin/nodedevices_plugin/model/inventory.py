@@ -1,14 +1,21 @@
-"""The devices that are here or were, what of them can be handed out, and the most of one product that a node has had at
-one time.
+"""The devices that are here or were, what of them can be handed out, their names, and the most of one product that a
+node has had at one time.
+
+Devices and partitions are called `gpu-3`, `nic-0`, `gpu-3-mig-1g10gb-19-0`, as in a ResourceSlice. Every name is a DNS
+label and unique on the node: of two devices with the same name the later one, in the inventory's order, has a hash of
+its id behind its name. A name by which a claim has a device stays that device's. Programs use ids; names are for
+people, claims (DRA) and ResourceSlices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec import Struct, field
+from nodedevices_api.bounds import MAX_DEVICE_NAME
 from nodedevices_api.matching import matches
 from nodedevices_api.sections import DeviceMatch
 from nodedevices_probe.protocol import DeviceFact, Driver, Machine, Partition, Problem, memory_bytes
@@ -30,6 +37,11 @@ class InventoryDevice:
         """Its own id, and those of its partitions."""
         return self.fact.id, *(part.id for part in self.fact.partitions)
 
+    @property
+    def partitions(self) -> list[Unit]:
+        """Its partitions, by index."""
+        return [Unit(self, part) for part in sorted(self.fact.partitions, key=lambda part: (part.index, part.id))]
+
 
 class Inventory(Struct, frozen=True, kw_only=True):
     """Every device that one probe reports or reported, or all of them together (inventory.together); by type, index
@@ -47,6 +59,16 @@ class Inventory(Struct, frozen=True, kw_only=True):
     line_time: datetime | None = None  # agent's clock when the line in effect arrived
     line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
     pinned: Mapping[str, str] = field(default_factory=dict)  # id -> name, where claims have another than it would have
+
+    @property
+    def units(self) -> Iterator[Unit]:
+        """Every device as a whole, each followed by its partitions, by index."""
+        return (unit for device in self.devices for unit in (Unit(device), *device.partitions))
+
+    @property
+    def departed_partitions(self) -> frozenset[str]:
+        """Ids of the partitions that are listed and that the driver no longer lists."""
+        return frozenset(part for device in self.devices for part in device.departed_partitions)
 
 
 def devices_by_id(inventory: Inventory) -> dict[str, InventoryDevice]:
@@ -83,10 +105,8 @@ class Unit(Struct, frozen=True):
 def numbered(inventory: Inventory) -> dict[str, tuple[object, ...]]:
     """Return by device and partition what a driver numbers anew when it is loaded again: device nodes and index."""
     return {
-        unit.id: (device.fact.device_nodes, part.device_nodes if part else (), unit.index)
-        for device in inventory.devices
-        for part in (None, *device.fact.partitions)
-        for unit in (Unit(device, part),)
+        unit.id: (unit.device.fact.device_nodes, unit.partition.device_nodes if unit.partition else (), unit.index)
+        for unit in inventory.units
     }
 
 
@@ -110,3 +130,37 @@ def selects(match: DeviceMatch, fact: DeviceFact, *, any_case: bool = False) -> 
         ids=(fact.id,),
         any_case=any_case,
     )
+
+
+HASH_CHARACTERS = 8
+
+
+def device_names(inventory: Inventory) -> dict[str, str]:
+    """Id -> name, of every device and partition of the inventory."""
+    names: dict[str, str] = {}
+    taken = set(inventory.pinned.values())
+
+    def give(id_: str, wanted: str) -> None:
+        name = inventory.pinned.get(id_, wanted)
+        if id_ not in inventory.pinned and (name in taken or len(name) > MAX_DEVICE_NAME):
+            hash_ = hashlib.sha256(id_.encode()).hexdigest()
+            name = f"{wanted[: MAX_DEVICE_NAME - HASH_CHARACTERS - 1].rstrip('-')}-{hash_[:HASH_CHARACTERS]}"
+        taken.add(name)
+        names[id_] = name
+
+    for device in inventory.devices:
+        give(device.fact.id, device.fact.name or usual_name(device.fact))
+    for device in inventory.devices:
+        for part in device.fact.partitions:
+            give(part.id, part.name or f"{names[device.fact.id]}-{plain(part.profile)}-{part.index}")
+    return names
+
+
+def usual_name(fact: DeviceFact) -> str:
+    """`gpu-<minor>`, the name in NVIDIA's ResourceSlices; by index where there is no minor number."""
+    return f"{fact.type.lower()}-{fact.minor if fact.minor is not None else fact.index}"
+
+
+def plain(profile: str) -> str:
+    """`1g.10gb+me` as it may stand in a name, where only letters, digits and dashes may."""
+    return "".join(char for char in profile.lower() if char.isalnum())

@@ -9,14 +9,12 @@ an id of another plugin. A device that a container holds under such an id goes t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_probe.protocol import Partition
 
-from nodedevices_plugin.model import DRA_DRIVER, Api, Holder, Holdings, Inventory, Plan
-from nodedevices_plugin.model.ids import physical_id
+from nodedevices_plugin.model import DRA_DRIVER, Api, Holder, Holdings, Inventory, Plan, physical_id
 from nodedevices_plugin.sharing.registry import SHARED
 
 
@@ -62,13 +60,6 @@ class Parts(Struct, frozen=True, kw_only=True):
     listed: Mapping[str, Partition]
     departed: Set[str]
 
-    @classmethod
-    def from_inventory(cls, inventory: Inventory) -> Self:
-        return cls(
-            listed={part.id: part for device in inventory.devices for part in device.fact.partitions},
-            departed={part for device in inventory.devices for part in device.departed_partitions},
-        )
-
 
 def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
     """Return the held ids that the shape does not have."""
@@ -98,7 +89,7 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
 
 def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) -> tuple[HeldId, ...]:
     """Return the ids that are held in another shape, in the given order."""
-    departed = Parts.from_inventory(inventory).departed
+    departed = inventory.departed_partitions
     others = set(not_in(shape, held))
     by_nature = {
         (resource.name, schedulable.device_id)

@@ -18,14 +18,12 @@ from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import clip, listing
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import Inventory, Unit, Unmatched
+from nodedevices_plugin.model import Inventory, Unit, Unmatched, device_names
 from nodedevices_plugin.model.inventory import selects
-from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.naming import Near, by_name, near, units_matching
 from nodedevices_plugin.offering.shape import PlanSettings, fitting, units
 from nodedevices_plugin.offering.shares import chosen_units
 from nodedevices_plugin.sharing.memory import NAME as BY_MEMORY
-from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 VALUE_LIMIT = 96
@@ -235,10 +233,7 @@ def unmatched_cordons(
 def _ids_by_name(inventory: Inventory, vendors: Vendors) -> dict[str, str]:
     """Return the names of devices and partitions, in NodeDevices or by their vendor, beside their ids."""
     known = {
-        name: unit.id
-        for device in inventory.devices
-        for unit in (Unit(device), *partitions(device))
-        for name in vendors.vendor_of(device.fact).other_names(unit)
+        name: unit.id for unit in inventory.units for name in vendors.vendor_of(unit.device.fact).other_names(unit)
     }
     return known | {name: id_ for id_, name in device_names(inventory).items()}
 

@@ -165,7 +165,7 @@ def without_libraries(active: Effective | None, devices: Devices) -> tuple[NoSpe
 
 def without_name(active: Effective | None, devices: Devices) -> tuple[NoSpecification, ...]:
     """Return the devices of the configuration in effect that no CDI specification names as a whole, by vendor."""
-    parts = frozenset(part.id for device in devices.inventory.devices for part in device.fact.partitions)
+    parts = frozenset(unit.id for unit in devices.inventory.units if unit.partition is not None)
     return tuple(
         NoSpecification(why=need.unnamed_because, devices=need.unnamed, elsewhere=parts)
         for need in _needs(active, devices).values()

@@ -19,8 +19,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.options import Value
 from nodedevices_common.text import listing, show
 
-from nodedevices_plugin.model import Cordon, Holder, Inventory, MostSeen, Plan, Refused, Unmatched
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import Cordon, Holder, Inventory, MostSeen, Plan, Refused, Unmatched, device_names
 from nodedevices_plugin.offering.changes import pods_named
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.offering.shape import PlanSettings

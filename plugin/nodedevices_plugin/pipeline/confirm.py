@@ -20,8 +20,7 @@ from datetime import datetime
 from msgspec import Struct
 from nodedevices_common.confirming import CONFIG_ACCEPTED, EVERY, OF_NODE, RECOVERED, REMOVED, read
 
-from nodedevices_plugin.model import Cordon, Inventory, devices_by_id
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import Cordon, Inventory, device_names, devices_by_id
 from nodedevices_plugin.pipeline.idle import has_context
 from nodedevices_plugin.pipeline.world import Inputs, World
 

@@ -42,16 +42,18 @@ from nodedevices_plugin.model import (
     SchedulableId,
     SharingFacts,
     Unit,
+    device_names,
     held_key,
+    is_core,
+    share_of,
+    split,
 )
-from nodedevices_plugin.model.ids import is_core, share_of, split
-from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.daemons import has_daemon
 from nodedevices_plugin.sharing.registry import TimeSlicing
-from nodedevices_plugin.vendors.base import Naming, partitions
+from nodedevices_plugin.vendors.base import Naming
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 MAX_RESOURCES = 32  # maxItems of status.resources
@@ -389,16 +391,12 @@ class DeviceIndex:
         self._drivers = {vendor.dra_driver: vendor for vendor in vendors.every if vendor.dra_driver}
         published = device_names(inventory)
         called = device_names(replace(inventory, pinned={})) if inventory.pinned else published  # by other drivers
-        for device in inventory.devices:
-            fact = device.fact
-            units = (Unit(device), *partitions(device))
-            for unit in units:
-                self._by_id[unit.id] = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
-                self._by_claim[DRA_DRIVER, published[unit.id]] = self._by_id[unit.id]
+        for unit in inventory.units:
+            fact = unit.device.fact
+            part = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
+            self._by_id[unit.id] = self._by_claim[DRA_DRIVER, published[unit.id]] = part
             if (vendor := vendors.vendor_of(fact)).dra_driver:
-                for unit in units:
-                    name = vendor.claim_name(unit, called[fact.id])
-                    self._by_claim[vendor.dra_driver, name] = self._by_id[unit.id]
+                self._by_claim[vendor.dra_driver, vendor.claim_name(unit, called[fact.id])] = part
 
     def under(self, index_prefix: str | None) -> Self:
         """The same devices, where resources of this domain may have indices as ids."""
@@ -447,7 +445,7 @@ class DeviceIndex:
                     continue
                 usual = vendor.usual_name(Unit(device), Naming(prefix=self._prefix or "")) or ""
                 domain = usual.partition("/")[0]
-                units = (Unit(device), *partitions(device))
+                units = (Unit(device), *device.partitions)
                 indices = ((vendor.index_id(unit), unit) for unit in units)
                 found |= {(domain, index): self._by_id[unit.id] for index, unit in indices if index is not None}
             self._by_index[self._prefix] = found

@@ -52,7 +52,7 @@ def holding_of(world: World, inputs: Inputs) -> Holding:
     held_now = held(inputs.holdings, unconfirmed, index, world.known.given, inputs.dra) if known else None
     if held_now is None:
         devices = given = frozenset(device.fact.id for device in world.inventory.devices)
-        parts = frozenset(part.id for device in world.inventory.devices for part in device.fact.partitions)
+        parts = frozenset(unit.id for unit in world.inventory.units if unit.partition is not None)
     else:
         devices = frozenset(held_id.device_id for held_id in held_now)
         given = frozenset(held_id.device_id for held_id in held_now if not held_id.announced)

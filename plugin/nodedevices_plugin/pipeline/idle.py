@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 from nodedevices_probe.protocol import Readings
 
-from nodedevices_plugin.model import Holder, Holdings, Inventory, InventoryDevice, facts_by_id
+from nodedevices_plugin.model import Holder, Holdings, Inventory, InventoryDevice, facts_by_id, is_core, physical_id
 from nodedevices_plugin.model.holders import (
     IDLE,
     MEMORY_ONLY,
@@ -36,7 +36,6 @@ from nodedevices_plugin.model.holders import (
     Tenure,
     Uses,
 )
-from nodedevices_plugin.model.ids import is_core, physical_id
 
 GAP_SECONDS = 15.0  # as of a probe that counts as silent (probe_set)
 SETTLED_SECONDS = 10.0  # more than between two readings of a probe: a line may repeat a reading of the holder before

@@ -26,9 +26,16 @@ from nodedevices_probe.protocol import DriverState
 
 from nodedevices_plugin.health.events import must_leave
 from nodedevices_plugin.health.levels import FALLEN_OFF_BUS
-from nodedevices_plugin.model import HealthState, HoldersState, Holdings, Inventory, Verdict, facts_by_id
-from nodedevices_plugin.model.ids import physical_id
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import (
+    HealthState,
+    HoldersState,
+    Holdings,
+    Inventory,
+    Verdict,
+    device_names,
+    facts_by_id,
+    physical_id,
+)
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
 
 

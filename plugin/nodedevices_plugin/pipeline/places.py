@@ -26,10 +26,9 @@ from msgspec import Struct, field
 from nodedevices_common.text import some
 from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 
-from nodedevices_plugin.model import Given, Inventory, InventoryDevice, Unit
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import Given, Inventory, InventoryDevice, Unit, device_names
 from nodedevices_plugin.offering.occupancy import HeldId
-from nodedevices_plugin.vendors.base import SHARED_NODES, partitions
+from nodedevices_plugin.vendors.base import SHARED_NODES
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 CODE = "SamePlace"  # of a problem
@@ -122,15 +121,12 @@ def given_now(inventory: Inventory, vendors: Vendors = VENDORS, *, indices: bool
     """Return by device and partition what a container that is granted it would be given. `indices`: containers are
     given indices."""
     found = {}
-    for device in inventory.devices:
-        fact = device.fact
-        for unit in (Unit(device), *partitions(device)):
-            places = _nodes(unit, vendors)
-            if indices and vendors.vendor_of(unit.device.fact).index_id(unit) is not None:
-                places[_index(unit)] = True
-            found[unit.id] = Given(
-                device=fact.id, partition=unit.partition.id if unit.partition is not None else None, places=places
-            )
+    for unit in inventory.units:
+        places = _nodes(unit, vendors)
+        if indices and vendors.vendor_of(unit.device.fact).index_id(unit) is not None:
+            places[_index(unit)] = True
+        partition = unit.partition.id if unit.partition is not None else None
+        found[unit.id] = Given(device=unit.device.fact.id, partition=partition, places=places)
     return found
 
 
@@ -178,7 +174,7 @@ def _claims(device: InventoryDevice, probe: int, vendors: Vendors) -> Iterator[t
     """Yield the places of a device that is here and of its partitions. The whole device is at those of its partitions,
     too."""
     fact = device.fact
-    live = [part for part in partitions(device) if part.id not in device.departed_partitions]
+    live = [part for part in device.partitions if part.id not in device.departed_partitions]
     of_parts = {_node(path) for unit in live if unit.partition is not None for path in unit.partition.device_nodes}
     nodes_of_parts = [(unit, _nodes(unit, vendors)) for unit in live]
     nodes_of_all = _nodes(Unit(device), vendors)

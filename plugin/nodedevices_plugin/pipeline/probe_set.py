@@ -40,8 +40,7 @@ from nodedevices_common.text import listing
 from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
 from nodedevices_probe.registry import KINDS
 
-from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict, device_names
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.state import State, restored_devices
 from nodedevices_plugin.settings.probes import (

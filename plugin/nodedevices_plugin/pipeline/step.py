@@ -26,7 +26,6 @@ from nodedevices_plugin.model import (
     Api,
     HoldersState,
     Holdings,
-    Inventory,
     MostSeen,
     Plan,
     RecentAllocate,
@@ -35,7 +34,7 @@ from nodedevices_plugin.model import (
     tenure_key,
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
-from nodedevices_plugin.offering.occupancy import Parts, with_all
+from nodedevices_plugin.offering.occupancy import with_all
 from nodedevices_plugin.pipeline import access, expected, idle, lost
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
@@ -121,7 +120,7 @@ def decide(assessed: Assessment) -> Step:
         conflicts=conflicts(plan, holdings.holders, given.containers) if observed is None else {},
         state=state,
         confirm_problems=assessed.confirm.problems,
-        departed=_departed(world.departed, inventory, now),
+        departed={part: world.departed.get(part, now) for part in sorted(inventory.departed_partitions)},
         lost=_lost(assessed),
         expected=_expected(active, assessed, state.most_seen or (), judged_from),
         allocations=allocations,
@@ -266,7 +265,7 @@ def _compared(assessed: Assessment, index: DeviceIndex, plan: Plan | None) -> Co
     latest = held_twice(
         held(every, (), index),
         by_nature={resource.name for resource in (plan or Plan()).resources if resource.sharing.name == SHARED},
-        departed=Parts.from_inventory(world.inventory).departed,
+        departed=world.inventory.departed_partitions,
         administrators={pair for record in assessed.inputs.dra.records.values() for pair in record.administered},
     )
     return before.after(latest, holdings.taken)
@@ -319,11 +318,6 @@ def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
             yield monotonic + (cordon.until - now).total_seconds()
     for part in (*known.probes.values(), *(retired.inventory for retired in known.probe_set.retired)):
         yield next_deadline(known.verdicts, part, assessed.rules, now=now, monotonic=monotonic, shown=known.shown)
-
-
-def _departed(before: Mapping[str, datetime], inventory: Inventory, now: datetime) -> dict[str, datetime]:
-    gone = {part for device in inventory.devices for part in device.departed_partitions}
-    return {part: before.get(part, now) for part in sorted(gone)}
 
 
 def _offered(

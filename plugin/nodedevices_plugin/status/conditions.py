@@ -30,10 +30,10 @@ from nodedevices_plugin.model import (
     Plan,
     Registration,
     RegistrationState,
+    device_names,
     devices_by_id,
+    physical_id,
 )
-from nodedevices_plugin.model.ids import physical_id
-from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.mps import RESTARTED

@@ -16,10 +16,18 @@ from nodedevices_probe.protocol import DeviceFact, Partition
 from pydantic import ValidationError
 
 from nodedevices_plugin.health.events import CORRELATING
-from nodedevices_plugin.model import HealthState, Holder, Notice, Occurrences, Verdict
-from nodedevices_plugin.model.ids import is_core, memory_held, physical_id
-from nodedevices_plugin.model.inventory import Unit
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import (
+    HealthState,
+    Holder,
+    Notice,
+    Occurrences,
+    Unit,
+    Verdict,
+    device_names,
+    is_core,
+    memory_held,
+    physical_id,
+)
 from nodedevices_plugin.offering.naming import nearest
 from nodedevices_plugin.offering.shape import excluded_by
 from nodedevices_plugin.pipeline.lost import key as lost_key

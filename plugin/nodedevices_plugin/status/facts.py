@@ -34,9 +34,10 @@ from nodedevices_plugin.model import (
     Registration,
     SchedulableId,
     Verdict,
+    memory_held,
     served_by_others,
+    share_of,
 )
-from nodedevices_plugin.model.ids import memory_held, share_of
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.world import World
 

@@ -19,9 +19,10 @@ from nodedevices_plugin.model import (
     InventoryDevice,
     RegistrationState,
     facts_by_id,
+    memory_held,
+    physical_id,
     served_by_others,
 )
-from nodedevices_plugin.model.ids import memory_held, physical_id
 from nodedevices_plugin.model.plan import DraCounters, ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.facts import (

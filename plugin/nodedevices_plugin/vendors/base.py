@@ -244,11 +244,6 @@ def gone(resource: str, id_: str) -> AllocationError:
     )
 
 
-def partitions(device: InventoryDevice) -> list[Unit]:
-    """Return the partitions of a device, by index."""
-    return [Unit(device, part) for part in sorted(device.fact.partitions, key=lambda part: (part.index, part.id))]
-
-
 def unlike_most(kinds: Mapping[str, Set[str]]) -> frozenset[str]:
     """Return the devices that are not of the most frequent kind. `kinds`: by device id, the kinds that it has. Of
     equally frequent kinds the first by name counts."""
@@ -261,7 +256,7 @@ def whole_or_partitions(device: InventoryDevice, strategy: str) -> list[Unit]:
     """Return the device, or, with a strategy other than none, its partitions. Never both: a container with the device
     has its partitions. When all partitions are gone, the device is whole again, and those that pods still hold stay
     listed."""
-    parts = partitions(device) if strategy != "none" else []
+    parts = device.partitions if strategy != "none" else []
     live = any(unit.id not in device.departed_partitions for unit in parts)
     return parts if live else [Unit(device), *parts]
 

@@ -17,8 +17,7 @@ from cluster.rig.problem import RigError
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.granting.answers import grant
 from nodedevices_plugin.granting.preferred import build, prefer
-from nodedevices_plugin.model import Holder, OfferedResource
-from nodedevices_plugin.model.ids import memory_held
+from nodedevices_plugin.model import Holder, OfferedResource, memory_held
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.state import State
 from support.bookings import Sample, doubled, physical

@@ -39,8 +39,16 @@ from nodedevices_plugin.kubelet.holders import (
     with_checkpoint,
 )
 from nodedevices_plugin.kubelet.offer import RecentAllocations
-from nodedevices_plugin.model import AllocationError, HoldersState, Holdings, Inventory, Offer, Plan, RecentAllocate
-from nodedevices_plugin.model.ids import is_core
+from nodedevices_plugin.model import (
+    AllocationError,
+    HoldersState,
+    Holdings,
+    Inventory,
+    Offer,
+    Plan,
+    RecentAllocate,
+    is_core,
+)
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Step

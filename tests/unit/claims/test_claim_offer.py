@@ -31,8 +31,8 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Plan,
     SchedulableId,
+    device_names,
 )
-from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, IndexedPart
 from nodedevices_probe.protocol import DeviceFact
 from support.claim_node import BOARD, NODE, Node

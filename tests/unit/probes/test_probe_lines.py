@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
-from nodedevices_plugin.model import Inventory, InventoryDevice
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.model import Inventory, InventoryDevice, device_names
 from nodedevices_probe import schema
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import (

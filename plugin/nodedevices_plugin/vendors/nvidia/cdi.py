@@ -18,7 +18,6 @@ from msgspec import Struct, field
 from nodedevices_probe.nvidia import NVIDIA_CTK, mig_enabled
 
 from nodedevices_plugin.model import Inventory, Unit
-from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Libraries, SpecRequest, ToolkitDevice, version
 from nodedevices_plugin.vendors.nvidia import nodes
 from nodedevices_plugin.vendors.nvidia.nodes import computing_gpus
@@ -95,7 +94,7 @@ def present_units(inventory: Inventory) -> tuple[Unit, ...]:
     units: list[Unit] = []
     for device in computing_gpus(inventory.devices):
         if device.present:
-            here = [unit for unit in partitions(device) if unit.id not in device.departed_partitions]
+            here = [unit for unit in device.partitions if unit.id not in device.departed_partitions]
             units += here if mig_enabled(device.fact) else [Unit(device)]
     return tuple(units)
 

@@ -17,7 +17,6 @@ from nodedevices_probe.nvidia import DISPLAY_PRODUCTS, VENDOR
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import partitions
 
 TYPES = frozenset({"gpu"})
 DEFAULT_PREFIX = "nvidia.com"
@@ -56,7 +55,7 @@ def computing_gpus(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice,
 def units_by_id(inventory: Inventory) -> Mapping[str, Unit]:
     """Return GPUs and MIG devices by id. Missing devices are in it with their last facts."""
     gpus = computing_gpus(inventory.devices)
-    return {unit.id: unit for device in gpus for unit in (Unit(device), *partitions(device))}
+    return {unit.id: unit for device in gpus for unit in (Unit(device), *device.partitions)}
 
 
 def nodes_of(unit: Unit) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from nodedevices_probe.nvidia import VENDOR, fills_instance, mig_enabled
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit, resource_names
-from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, partitions, path_score, unlike_most
+from nodedevices_plugin.model.inventory import plain
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, path_score, unlike_most
 from nodedevices_plugin.vendors.cdi import CdiNeeds
 from nodedevices_plugin.vendors.faults import CODED, FaultCondition, Meaning, node_missing
 from nodedevices_plugin.vendors.nvidia import cdi, faults, gpu_config, kernel_log, nodes
@@ -46,12 +47,12 @@ class Nvidia(Vendor):
             return [Unit(device) for device in gpus]
         if strategy == "single" and any(mig_enabled(device.fact) for device in gpus):
             _check_single(gpus, excluded)
-            return [unit for device in gpus for unit in partitions(device)]
+            return [unit for device in gpus for unit in device.partitions]
         # A GPU that left MIG mode keeps the MIG devices that pods still hold, so that they are listed as not healthy.
         return [
             unit
             for device in gpus
-            for unit in (*(() if mig_enabled(device.fact) else (Unit(device),)), *partitions(device))
+            for unit in (*(() if mig_enabled(device.fact) else (Unit(device),)), *device.partitions)
         ]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
@@ -138,7 +139,7 @@ class Nvidia(Vendor):
     def claim_name(self, unit: Unit, device: str) -> str:
         """Return `gpu-3`, and for a MIG device its profile and where it starts, which no two of a GPU share."""
         part = unit.partition
-        return device if part is None else f"{device}{_MIG}{resource_names.plain(part.profile)}-{part.start}"
+        return device if part is None else f"{device}{_MIG}{plain(part.profile)}-{part.start}"
 
     def claimed(self, name: str) -> Sequence[str]:
         """Return our names for `gpu-3` or `gpu-3-mig-1g.10gb-19-0`; a MIG device that is not listed counts as its
@@ -147,7 +148,7 @@ class Nvidia(Vendor):
         if not mig:
             return (name,)
         profile, _, start = tail.rpartition("-")
-        return (f"{parent}{_MIG}{resource_names.plain(profile.rpartition('-')[0])}-{start}", parent)
+        return (f"{parent}{_MIG}{plain(profile.rpartition('-')[0])}-{start}", parent)
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         if code is not None and kind == CODED:
