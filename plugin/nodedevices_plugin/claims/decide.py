@@ -15,7 +15,6 @@ from nodedevices_common.raw import mapping, text
 from nodedevices_plugin.claims.records import Prepared, Record
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError, Result, results_of
 from nodedevices_plugin.claims.shares import AGAIN, Available, chosen
-from nodedevices_plugin.claims.taints import is_left_out
 
 
 class Prepare(Struct, frozen=True, kw_only=True):
@@ -77,7 +76,7 @@ def _offered(
         raise NotNowError(f"the device {result.device} ({device.part_id}) is not on this node now. {AGAIN}")
     if device.part_id in leaving:
         raise NotNowError(f"this node is about to stop offering the device {result.device}. {AGAIN}")
-    if is_left_out(device.blocked) and device.blocked is not None:
+    if device.blocked is not None and device.left_out:
         why = f"{device.blocked.reason}: {device.blocked.message}"
         raise NotNowError(f"the device {result.device} goes to no new pod ({why}). {AGAIN}")
     return device

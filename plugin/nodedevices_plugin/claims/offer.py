@@ -18,7 +18,6 @@ from nodedevices_plugin.claims.decide import Prepare
 from nodedevices_plugin.claims.records import Prepared, Record
 from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
 from nodedevices_plugin.claims.shares import Available, added, devices_of
-from nodedevices_plugin.claims.taints import is_left_out
 from nodedevices_plugin.granting.answers import NodeContainers, check_request, edits
 from nodedevices_plugin.model import (
     DRA_DRIVER,
@@ -83,7 +82,7 @@ class ClaimOffer:
             return True
         devices = available(plan, inventory)
         names = {device.part_id: name for name, device in devices.items()}
-        stays = {device.part_id: device for device in devices.values() if not is_left_out(device.blocked)}
+        stays = {device.part_id: device for device in devices.values() if not device.left_out}
         before, now = numbered(self._offered.inventory), numbered(inventory)
         moved = {id_ for id_, numbers in before.items() if now.get(id_, numbers) != numbers}
         with self._granting:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from nodedevices_api.withheld import TOLERABLE
 from nodedevices_common.quantity import from_bytes, whole_units
 
 from nodedevices_plugin.claims.request import NotNowError, Result
-from nodedevices_plugin.claims.taints import is_left_out
 from nodedevices_plugin.model import Blocked, ContainerEdits, OfferedResource, SchedulableId
 
 SHARES = "shares"
@@ -42,6 +42,11 @@ class Available(Struct, frozen=True, kw_only=True):
         return self.ids[0].replica is not None
 
     @property
+    def left_out(self) -> bool:
+        """True when no claim may get it, whatever it tolerates."""
+        return _leaves_out(self.blocked)
+
+    @property
     def unit(self) -> str:
         """The amount of memory that a share is; empty: a share is one of several."""
         return self.resource.sharing.memory.unit if self.resource.sharing.memory is not None and self.shared else ""
@@ -55,8 +60,13 @@ def devices_of(resource: OfferedResource) -> Iterator[Available]:
         by_part.setdefault(schedulable.part_id, []).append(schedulable)
     for part_id, ids in by_part.items():
         reasons = [schedulable.blocked for schedulable in ids if schedulable.blocked is not None]
-        first = next(filter(is_left_out, reasons), reasons[0] if reasons else None)
+        first = next(filter(_leaves_out, reasons), reasons[0] if reasons else None)
         yield Available(part_id=part_id, resource=resource, ids=tuple(ids), blocked=first)
+
+
+def _leaves_out(blocked: Blocked | None) -> bool:
+    """A reason that is not known is one that no claim may tolerate."""
+    return blocked is not None and blocked.reason not in TOLERABLE
 
 
 def capacity(device: Available, of_device: Mapping[str, str]) -> dict[str, Any]:

@@ -4,29 +4,51 @@ A pool is named as its node. Consumers take the highest generation of a pool, an
 are there; a device name that stands in it twice makes the whole pool invalid (k8s.io/dynamic-resource-allocation,
 structured/internal/stable/pools_stable.go, 0.37.2). So names are unique on the node, slices have fixed names, and each
 has 64 devices, as many as are allowed with taints: a taint that comes or goes moves no device to another slice.
+
+The API server refuses a whole slice for one attribute (pkg/apis/resource/validation of Kubernetes 1.37.2). So an
+attribute that it would refuse is left out here, and named: it costs only itself.
+
+Whether a device that goes to no new pod is tainted or left out: any claim may tolerate a taint, so a taint is advice.
+It is right where a person may know better: an unhealthy device can be wanted for a diagnosis. Whatever protects another
+pod leaves the device out (Available.left_out); of several reasons the plan has such a one (gates.apply). The effect is
+never NoExecute: that deletes pods without their PodDisruptionBudgets; evictions are the operator's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
+from nodedevices_api import withheld
+from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN
+from nodedevices_api.dra import RESOURCE_ATTRIBUTE
 from nodedevices_common.quantity import exact
+from nodedevices_probe.protocol import Attribute
 
 from nodedevices_plugin.claims import shares
-from nodedevices_plugin.claims.attributes import describe
 from nodedevices_plugin.claims.health import verdict_of
-from nodedevices_plugin.claims.taints import is_left_out, taint
-from nodedevices_plugin.model import Inventory, OfferedResource, Verdict, device_names
+from nodedevices_plugin.model import Inventory, OfferedResource, Unit, Verdict, device_names
 
 Json = dict[str, Any]
+Value = Mapping[str, str | int | bool]  # {"string": ...}, {"int": ...}, {"bool": ...} or {"version": ...}
 
 MAX_DEVICES = 64  # of a slice, where a device may have a taint; 128 otherwise
 MAX_NAME = 253
 TAINTS, SHARING = "taints", "allowMultipleAllocations"  # fields of a device that servers may drop
+STANDARD = "resource.kubernetes.io"  # the domain of attributes that Kubernetes defines
+MAX_ATTRIBUTES = 32  # attributes and capacities of a device together
+MAX_BYTES = 64  # of a string
+MAX_DOMAIN = 63
+MAX_VALUE = 63  # of a label, and so of a taint
+TAINT_KEYS: Mapping[str, str] = {  # by the reason, which is one of withheld.TOLERABLE
+    withheld.UNHEALTHY: "nodedevices.io/unhealthy",
+    withheld.CORDONED: "nodedevices.io/unschedulable",
+}
+_NAME = re.compile(ATTRIBUTE_NAME_PATTERN)
+_WRONG_NAME = "not a C identifier of at most 32 characters, with or without a domain of at most 63"
 
 
 class Published(Struct, frozen=True, kw_only=True):
@@ -65,32 +87,86 @@ def publish(
     units = {unit.id: unit for unit in inventory.units}
     devices: list[Json] = []
     unsaid: dict[str, tuple[str, ...]] = {}
-    for resource in resources:
-        for offered in shares.devices_of(resource):
-            part_id, blocked = offered.part_id, offered.blocked
-            unit = units.get(part_id)
-            if unit is None or is_left_out(blocked):
-                continue  # None: its driver no longer lists it, and nothing is known of it
-            fact, name = unit.device.fact, names[part_id]
-            described = describe(
-                fact,
-                unit.partition,
-                parent=names[fact.id],
-                resource=resource.name,
-                driver=driver,
-                capacity=partial(shares.capacity, offered),
-            )
-            if described.problems:
-                unsaid[name] = described.problems
-            device: Json = {"name": name, "attributes": {**described.attributes}}
-            if offered.shared:
-                device["allowMultipleAllocations"] = True
-            if described.capacity:
-                device["capacity"] = {**described.capacity}
-            if found := taint(blocked, verdict_of(part_id, fact.id, verdicts)):
-                device["taints"] = [{"key": found.key, "value": found.value, "effect": found.effect}]
-            devices.append(device)
+    for offered in (offered for resource in resources for offered in shares.devices_of(resource)):
+        unit = units.get(offered.part_id)
+        if unit is None or offered.left_out:
+            continue  # None: its driver no longer lists it, and nothing is known of it
+        device, problems = _described(unit, offered, names, driver)
+        if problems:
+            unsaid[names[unit.id]] = problems
+        if offered.blocked is not None:
+            reason, verdict = offered.blocked.reason, verdict_of(unit.id, unit.device.fact.id, verdicts)
+            value = verdict.reason[:MAX_VALUE] if verdict is not None and reason == withheld.UNHEALTHY else ""
+            device["taints"] = [{"key": TAINT_KEYS[reason], "value": value, "effect": "NoSchedule"}]
+        devices.append(device)
     return Published(devices=tuple(devices), unsaid=unsaid)
+
+
+def _described(
+    unit: Unit, offered: shares.Available, names: Mapping[str, str], driver: str
+) -> tuple[Json, tuple[str, ...]]:
+    """Return a device as a slice has it, and what was left out of it, and why, for people. `driver`: its domain is that
+    of attributes without one."""
+    fact, part = unit.device.fact, unit.partition
+    own: dict[str, Value | None] = {
+        RESOURCE_ATTRIBUTE: _text(offered.resource.name),
+        "type": _text(fact.type),
+        "uuid": _text(part.id if part is not None else fact.uuid or fact.id),
+        "vendor": _text(fact.vendor),
+        "productName": _text(fact.product_name),
+        "brand": _text(fact.brand),
+        "architecture": _text(fact.architecture),
+        "firmware": _text(fact.firmware),
+        f"{STANDARD}/pciBusID": _text(fact.pci_bus_id),
+        f"{STANDARD}/pcieRoot": _text(fact.pcie_root),
+        f"{STANDARD}/numaNode": _number(fact.numa_node),
+        "minor": _number(fact.minor),
+        "profile": _text(part.profile) if part is not None else None,
+        "parent": _text(names[fact.id]) if part is not None else None,
+    }
+    extra = {key.removeprefix(f"{driver}/"): _value(fact.extra[key]) for key in sorted(fact.extra)}
+    amounts = (part or fact).capacity
+    capacity = shares.capacity(offered, {key: value for key, value in amounts.items() if _is_name(key)})
+    problems = [f"capacity {key}: {_WRONG_NAME}" for key in amounts if not _is_name(key)]
+    found: dict[str, Value] = {}
+    for key, value in {**own, **{key: value for key, value in extra.items() if key not in own}}.items():
+        if value is None:
+            continue
+        size = max((len(said.encode()) for said in value.values() if isinstance(said, str)), default=0)
+        if not _is_name(key):
+            problems.append(f"attribute {key}: {_WRONG_NAME}")
+        elif size > MAX_BYTES:
+            problems.append(f"attribute {key}: {size} bytes; a value has at most {MAX_BYTES}")
+        elif len(found) + len(capacity) == MAX_ATTRIBUTES:
+            problems.append(f"attribute {key}: a device has at most {MAX_ATTRIBUTES} attributes and capacities")
+        else:
+            found[key] = value
+    device: Json = {"name": names[unit.id], "attributes": found}
+    if offered.shared:
+        device[SHARING] = True
+    if capacity:
+        device["capacity"] = capacity
+    return device, tuple(problems)
+
+
+def _is_name(key: str) -> bool:
+    return _NAME.fullmatch(key) is not None and len(key.rpartition("/")[0]) <= MAX_DOMAIN
+
+
+def _value(given: Attribute) -> Value | None:
+    if given.version is not None:
+        return {"version": given.version}
+    if given.boolean is not None:
+        return {"bool": given.boolean}
+    return _number(given.integer) if given.integer is not None else _text(given.string or "")
+
+
+def _text(value: str) -> Value | None:
+    return {"string": value} if value else None
+
+
+def _number(value: int | None) -> Value | None:
+    return None if value is None else {"int": value}
 
 
 def slice_name(number: int, driver: str, node: str) -> str:

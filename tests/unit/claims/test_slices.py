@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api.withheld import CORDONED, MEANINGS, TOLERABLE, UNHEALTHY
-from nodedevices_plugin.claims.attributes import describe
 from nodedevices_plugin.claims.slices import (
     MAX_DEVICES,
+    TAINT_KEYS,
     Json,
     Published,
     Stored,
@@ -22,7 +22,6 @@ from nodedevices_plugin.claims.slices import (
     slice_name,
     writes,
 )
-from nodedevices_plugin.claims.taints import KEYS
 from nodedevices_plugin.model import DRA_DRIVER as DRIVER
 from nodedevices_plugin.model import Blocked, OfferedResource, SchedulableId
 from nodedevices_plugin.offering.shape import not_by_dra
@@ -184,7 +183,7 @@ def test_what_protects_other_pods_leaves_a_device_out_and_nothing_else_does(reas
 
 
 def test_a_reason_that_may_be_tolerated_has_a_taint_and_an_unknown_one_leaves_the_device_out() -> None:
-    assert set(KEYS) == TOLERABLE
+    assert set(TAINT_KEYS) == TOLERABLE
     assert published(gpu(0), blocked=Blocked(reason="OfALaterVersion", message="")).devices == ()
 
 
@@ -213,22 +212,16 @@ def test_a_bad_attribute_costs_only_itself_and_is_named() -> None:
             **{f"extra{number:02}": Attribute(boolean=True) for number in range(30)},
         },
     )
-    described = describe(
-        fact,
-        None,
-        parent="gpu-0",
-        resource="nvidia.com/gpu",
-        driver=DRIVER,
-        capacity=lambda amounts: {name: {"value": value} for name, value in amounts.items()},
-    )
-    assert len(described.attributes) + len(described.capacity) == 32
-    assert described.attributes["uuid"] == {"string": fact.id}
-    assert "productName" not in described.attributes
-    assert described.attributes["aFits"] == {"string": "é" * 32}, "64 bytes"
-    named = " ".join(described.problems)
+    described = published(fact)
+    [device], [problems] = described.devices, described.unsaid.values()
+    assert len(device["attributes"]) + len(device["capacity"]) == 32
+    assert device["attributes"]["uuid"] == {"string": fact.id}
+    assert "productName" not in device["attributes"]
+    assert device["attributes"]["aFits"] == {"string": "é" * 32}, "64 bytes"
+    named = " ".join(problems)
     for part in ("productName: 80 bytes", "not-a-name: not a C identifier", "slot: a device has at most 32"):
         assert part in named
-    assert len(described.problems) == 3 + sum(f"extra{number:02}" in named for number in range(30))
+    assert len(problems) == 3 + sum(f"extra{number:02}" in named for number in range(30))
 
 
 def test_what_is_known_of_a_device_is_called_in_a_slice_as_in_nodedevices() -> None:
