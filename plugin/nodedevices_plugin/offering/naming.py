@@ -20,13 +20,64 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from msgspec import Struct, field
 from nodedevices_api.matching import fits, matches, same
-from nodedevices_api.sections import OfferMatch, Resources
+from nodedevices_api.sections import OfferMatch, Partitions, Resources, Sections, Serving, Sharing
 from nodedevices_common.quantity import to_bytes
 from nodedevices_probe.protocol import DeviceFact, PciePath
 
 from nodedevices_plugin.model import Inventory, Unit, resource_names
-from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
+from nodedevices_plugin.sharing.base import NO_SETTINGS, Settings
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from nodedevices_plugin.vendors.base import Naming, Vendor
+from nodedevices_plugin.vendors.registry import NOTHING_SAID, Vendors, VendorValues
+
+
+class PlanSettings(Struct, frozen=True, kw_only=True):
+    """The settings that decide the shape of the plan. `resource_prefix`: the domain of usual names, empty for each
+    vendor's own; `modes`: the node's flags that sharing modes read; `vendors`: vendors' settings from flags and device
+    files."""
+
+    serving: Serving = field(default_factory=Serving)
+    resources: Resources = field(default_factory=Resources)
+    sharing: Sharing = field(default_factory=Sharing)
+    partitions: Partitions = field(default_factory=Partitions)
+    resource_prefix: str = ""
+    modes: Settings = NO_SETTINGS
+    vendors: VendorValues = NOTHING_SAID
+    sharing_modes: SharingModes = MODES
+
+    @classmethod
+    def from_sections(
+        cls,
+        sections: Sections,
+        *,
+        resource_prefix: str = "",
+        modes: Settings = NO_SETTINGS,
+        vendors: VendorValues = NOTHING_SAID,
+        sharing_modes: SharingModes = MODES,
+    ) -> PlanSettings:
+        """Return the settings of effective sections; an absent section has its default."""
+        return cls(
+            serving=sections.serving or Serving(),
+            resources=sections.resources or Resources(),
+            sharing=sections.sharing or Sharing(),
+            partitions=sections.partitions or Partitions(),
+            resource_prefix=resource_prefix,
+            modes=modes,
+            vendors=vendors,
+            sharing_modes=sharing_modes,
+        )
+
+    def naming(self, vendor: Vendor) -> Naming:
+        """Return the settings that decide the usual names of the vendor's units."""
+        return Naming(
+            strategy=self.partitions.strategy,
+            prefix=self.resource_prefix,
+            local=self.vendors.local.get(vendor.name),
+            files=self.vendors.files,
+        )
+
 
 Near = Mapping[str, frozenset[str]]  # device id -> types of the other devices on its root
 
@@ -89,65 +140,36 @@ def _bus(fact: DeviceFact) -> int:
         return 0
 
 
-NOTHING_NEAR: Near = {}
-
-
-def by_name(
-    units: Sequence[Unit],
-    resources: Resources,
-    strategy: str,
-    prefix: str,
-    *,
-    values: VendorValues = NOTHING_SAID,
-    near: Near = NOTHING_NEAR,
-) -> Mapping[str, tuple[Unit, ...]]:
+def by_name(units: Sequence[Unit], settings: PlanSettings, near: Near) -> Mapping[str, tuple[Unit, ...]]:
     """Return by resource name its units, in their order. `near`: which types are near to each device (nearness). Raises
     PlanError for a name that the kubelet would not accept."""
-    for place, rule in enumerate(resources.devices):
+    rules = settings.resources.devices
+    for place, rule in enumerate(rules):
         resource_names.check(f"resources.devices[{place}].name", rule.name)
     found: dict[str, list[Unit]] = defaultdict(list)
-    single = strategy == "single"
     for unit in units:
-        vendor = values.known.vendor_of(unit.device.fact)
-        if vendor.name in values.withheld:
+        vendor = settings.vendors.known.vendor_of(unit.device.fact)
+        if vendor.name in settings.vendors.withheld:
             continue
-        named = (
-            rule.name
-            for rule in resources.devices
-            if _matches(rule.match, unit, near, values.known, partitions_as_devices=single)
-        )
-        naming = values.naming(vendor.name, strategy=strategy, prefix=prefix)
-        name = next(named, None) or vendor.usual_name(unit, naming)
+        named = (rule.name for rule in rules if _matches(rule.match, unit, near, settings))
+        name = next(named, None) or vendor.usual_name(unit, settings.naming(vendor))
         if name is not None and resource_names.is_one(name):  # one odd device must not cost the others their names
             found[name].append(unit)
     return {name: tuple(some) for name, some in found.items()}
 
 
 def units_matching(
-    match: OfferMatch,
-    units: Sequence[Unit],
-    near: Near,
-    *,
-    partitions_as_devices: bool,
-    any_case: bool = False,
-    vendors: Vendors = VENDORS,
+    match: OfferMatch, units: Sequence[Unit], near: Near, settings: PlanSettings, *, any_case: bool = False
 ) -> list[Unit]:
-    """Return the units that a rule is about. `near`: as in `by_name`. `partitions_as_devices`: partitions take the
-    place of devices (partitions.strategy single). `any_case`: ignore upper and lower case, to find a near miss."""
-    return [
-        unit
-        for unit in units
-        if _matches(match, unit, near, vendors, partitions_as_devices=partitions_as_devices, any_case=any_case)
-    ]
+    """Return the units that a rule is about. `near`: as in `by_name`. `any_case`: to find a near miss."""
+    return [unit for unit in units if _matches(match, unit, near, settings, any_case=any_case)]
 
 
-def _matches(
-    match: OfferMatch, unit: Unit, near: Near, vendors: Vendors, *, partitions_as_devices: bool, any_case: bool = False
-) -> bool:
-    fact, part = unit.device.fact, unit.partition
+def _matches(match: OfferMatch, unit: Unit, near: Near, settings: PlanSettings, *, any_case: bool = False) -> bool:
+    fact, part, vendors = unit.device.fact, unit.partition, settings.vendors.known
     if vendors.vendor_of(fact).every_maker and not _is_explicit(match, fact, vendors):
         return False
-    if match.profile is None and part is not None and not partitions_as_devices:
+    if match.profile is None and part is not None and settings.partitions.strategy != "single":
         return False
     if match.profile is not None and (
         part is None

@@ -11,13 +11,13 @@ Their vendor decides which these are (vendors.base). Devices that `resources.exc
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from msgspec import Struct, field
 from msgspec.structs import replace
-from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
+from nodedevices_api.sections import Serving
 from nodedevices_common.quantity import from_bytes
 
 from nodedevices_plugin.cores import ids as core_ids
@@ -31,14 +31,15 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Unit,
     Unmatched,
+    devices_by_id,
     ids,
 )
-from nodedevices_plugin.offering.naming import by_name, near
-from nodedevices_plugin.offering.shares import Share, own_shares, share
-from nodedevices_plugin.sharing.base import NO_SETTINGS, NodeTraits, Settings
-from nodedevices_plugin.sharing.registry import MODES, SHARED, SharingModes
+from nodedevices_plugin.offering.naming import PlanSettings, by_name, near
+from nodedevices_plugin.offering.shares import Share, share
+from nodedevices_plugin.sharing.base import NodeTraits
+from nodedevices_plugin.sharing.registry import SHARED
 from nodedevices_plugin.vendors.base import Vendor
-from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
+from nodedevices_plugin.vendors.registry import Vendors
 
 __all__ = ["PlanError", "PlanSettings", "fitting", "make_shape", "shape_of"]
 
@@ -51,66 +52,25 @@ MAX_ANSWER_BYTES = 3 * 1024 * 1024
 _BYTES_BESIDES_ID = 32
 
 
-class PlanSettings(Struct, frozen=True, kw_only=True):
-    """The settings that decide the shape of the plan. `resource_prefix`: the domain of usual names, empty for each
-    vendor's own; `modes`: the node's flags that sharing modes read; `vendors`: vendors' settings from flags and device
-    files."""
-
-    serving: Serving = field(default_factory=Serving)
-    resources: Resources = field(default_factory=Resources)
-    sharing: Sharing = field(default_factory=Sharing)
-    partitions: Partitions = field(default_factory=Partitions)
-    resource_prefix: str = ""
-    modes: Settings = NO_SETTINGS
-    vendors: VendorValues = NOTHING_SAID
-    sharing_modes: SharingModes = MODES
-
-    @classmethod
-    def from_sections(
-        cls,
-        sections: Sections,
-        *,
-        resource_prefix: str = "",
-        modes: Settings = NO_SETTINGS,
-        vendors: VendorValues = NOTHING_SAID,
-        sharing_modes: SharingModes = MODES,
-    ) -> PlanSettings:
-        """Return the settings of effective sections; an absent section has its default."""
-        return cls(
-            serving=sections.serving or Serving(),
-            resources=sections.resources or Resources(),
-            sharing=sections.sharing or Sharing(),
-            partitions=sections.partitions or Partitions(),
-            resource_prefix=resource_prefix,
-            modes=modes,
-            vendors=vendors,
-            sharing_modes=sharing_modes,
-        )
-
-
 def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
     """The shape: a plan in which nothing is blocked. Raises PlanError for a configuration that makes no sense on this
     node; see `shape_of` for what to do then."""
     if settings.serving.mode == "Observe":
         return Plan()
-    strategy = settings.partitions.strategy
     sharing = settings.sharing
-    traits = NodeTraits(partition_strategy=strategy, settings=settings.modes, rules=sharing.resources)
+    traits = NodeTraits(
+        partition_strategy=settings.partitions.strategy, settings=settings.modes, rules=sharing.resources
+    )
     for name in dict.fromkeys((sharing.strategy, *map(sharing.strategy_of, sharing.resources))):
         settings.sharing_modes.by_strategy(name).check(traits)
     named = named_units(inventory, settings)
-    own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
-    shares = share(named, settings.sharing, own, modes=settings.sharing_modes, vendors=settings.vendors.known)
     anywhere = _without_topology(named, settings)
-    resources = (_offered(shared, anywhere) for shared in shares)
-    return Plan(
-        resources=tuple(
-            replace(resource, api=Api.DRA)
-            if settings.serving.api == Api.DRA.value and not not_by_dra(resource)
-            else resource
-            for resource in resources
+    resources = tuple(_offered(shared, anywhere) for shared in share(named, settings))
+    if settings.serving.api == Api.DRA.value:
+        resources = tuple(
+            resource if not_by_dra(resource) else replace(resource, api=Api.DRA) for resource in resources
         )
-    )
+    return Plan(resources=resources)
 
 
 def not_by_dra(resource: OfferedResource) -> str:
@@ -179,10 +139,7 @@ def fitting(inventory: Inventory, make: Callable[[Inventory], T]) -> tuple[T | N
 
 def named_units(inventory: Inventory, settings: PlanSettings) -> Mapping[str, tuple[Unit, ...]]:
     """Resource name -> its units, before sharing. Raises PlanError."""
-    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
-    found = units(inventory, strategy, settings.resources.exclude, settings.vendors.known)
-    values, around = settings.vendors, near(inventory)
-    return by_name(found, settings.resources, strategy, prefix, values=values, near=around)
+    return by_name(units(inventory, settings), settings, near(inventory))
 
 
 def shape_of(plan: Plan) -> Plan:
@@ -198,12 +155,8 @@ def shape_of(plan: Plan) -> Plan:
 
 def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> frozenset[str]:
     """Return the ids of units that are sent to the kubelet without their NUMA node."""
-    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
-    known, naming = settings.vendors.known, settings.vendors.naming
-    names = {
-        vendor.name: frozenset(vendor.without_topology(naming(vendor.name, strategy=strategy, prefix=prefix)))
-        for vendor in known.every
-    }
+    known = settings.vendors.known
+    names = {vendor.name: frozenset(vendor.without_topology(settings.naming(vendor))) for vendor in known.every}
     return frozenset(
         unit.id
         for name in frozenset().union(*names.values()).intersection(named)
@@ -293,28 +246,20 @@ def _schedulable(unit: Unit) -> SchedulableId:
     )
 
 
-def units(
-    inventory: Inventory, strategy: str, exclude: Sequence[str] = (), vendors: Vendors = VENDORS
-) -> tuple[Unit, ...]:
-    """All units, by device then partition. `exclude`: ids or globs over ids; a device's takes its partitions along.
+def units(inventory: Inventory, settings: PlanSettings) -> tuple[Unit, ...]:
+    """All units that are not excluded, by device then partition; a device's exclusion takes its partitions along.
     Raises PlanError where the strategy makes no sense with these devices."""
-    ids = [
-        id_
-        for device in inventory.devices
-        for id_ in (device.fact.id, *(partition.id for partition in device.fact.partitions))
-    ]
-    excluded = frozenset(id_ for id_ in ids if excluded_by(id_, exclude) is not None)
-    by_vendor: dict[str, tuple[Vendor, list[InventoryDevice]]] = {}
-    found: dict[str, list[Unit]] = {}
+    exclude, strategy = settings.resources.exclude, settings.partitions.strategy
+    excluded = frozenset(id_ for id_ in devices_by_id(inventory) if excluded_by(id_, exclude) is not None)
+    by_vendor: dict[Vendor, list[InventoryDevice]] = defaultdict(list)
     for device in inventory.devices:
-        if device.fact.id in excluded:
-            continue
-        vendor = vendors.vendor_of(device.fact)
-        by_vendor.setdefault(vendor.name, (vendor, []))[1].append(device)
-    for vendor, devices in by_vendor.values():
+        if device.fact.id not in excluded:
+            by_vendor[settings.vendors.known.vendor_of(device.fact)].append(device)
+    found: dict[str, list[Unit]] = defaultdict(list)
+    for vendor, devices in by_vendor.items():
         for unit in vendor.units(devices, strategy=strategy, excluded=excluded):
-            found.setdefault(unit.device.fact.id, []).append(unit)
-    in_order = (unit for device in inventory.devices for unit in found.get(device.fact.id, ()))
+            found[unit.device.fact.id].append(unit)
+    in_order = (unit for device in inventory.devices for unit in found[device.fact.id])
     return tuple(unit for unit in in_order if unit.id not in excluded)
 
 

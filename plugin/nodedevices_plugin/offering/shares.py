@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
-from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
+from msgspec.structs import replace
+from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource
 
 from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, resource_names
-from nodedevices_plugin.sharing.base import SharingMode, SplitRequest
-from nodedevices_plugin.sharing.registry import MODES, ByNature, SharingModes
-from nodedevices_plugin.vendors.base import VendorShares
-from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
+from nodedevices_plugin.offering.naming import PlanSettings
+from nodedevices_plugin.sharing.base import SplitRequest
+from nodedevices_plugin.sharing.registry import ByNature
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
 class Share(Struct, frozen=True, kw_only=True):
@@ -37,42 +38,16 @@ class Share(Struct, frozen=True, kw_only=True):
         return frozenset(unit.device.fact.id for unit, _ in self.units)
 
 
-def own_shares(
-    units: Mapping[str, tuple[Unit, ...]], strategy: str, prefix: str, values: VendorValues
-) -> Mapping[str, VendorShares]:
-    """Return by resource the shares of units that are shared by their nature. A resource with units of several vendors
-    is offered whole. Raises PlanError."""
-    found: dict[str, VendorShares] = {}
-    for name, some in units.items():
-        vendor = values.known.vendor_of(some[0].device.fact)
-        alike = all(values.known.vendor_of(unit.device.fact) is vendor for unit in some)
-        if alike:
-            shares = vendor.shares(name, some, values.naming(vendor.name, strategy=strategy, prefix=prefix))
-            if shares is not None:
-                found[name] = shares
-    return found
-
-
-def share(
-    units: Mapping[str, tuple[Unit, ...]],
-    sharing: Sharing,
-    own: Mapping[str, VendorShares] | None = None,
-    *,
-    modes: SharingModes = MODES,
-    vendors: Vendors = VENDORS,
-) -> tuple[Share, ...]:
-    """Every resource after sharing. `own`: see own_shares. Raises PlanError."""
-    shared = modes.by_strategy(sharing.strategy).name != NOT_SHARED.name
+def share(named: Mapping[str, tuple[Unit, ...]], settings: PlanSettings) -> tuple[Share, ...]:
+    """Every resource after sharing. Raises PlanError."""
+    sharing = settings.sharing
+    shared = settings.sharing_modes.by_strategy(sharing.strategy).name != NOT_SHARED.name
     rules = {rule.name: rule for rule in sharing.resources} if shared else {}
+    by_nature = {name: _shared_by_nature(name, units, settings) for name, units in named.items()}
     offered: dict[str, Share] = {}
-    for name, all_units in units.items():
+    for name, units in named.items():
         rule = rules.get(name)
-        if rule is not None:
-            mode = modes.by_strategy(sharing.strategy_of(rule))
-            parts = _shared(rule, all_units, chosen_units(all_units, rule.devices, vendors), sharing, mode)
-        else:
-            parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
-        for part in parts:
+        for part in _shared(rule, units, settings) if rule else (by_nature[name] or _whole(name, units),):
             if part.name in offered:
                 fewest = min(part, offered[part.name], key=lambda shared: len(shared.units)).devices
                 hint = "another resource of this node has that name; choose another"
@@ -87,7 +62,12 @@ def _whole(name: str, units: Sequence[Unit]) -> Share:
     return Share(name=name, units=tuple((unit, None) for unit in units))
 
 
-def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
+def _shared_by_nature(name: str, units: Sequence[Unit], settings: PlanSettings) -> Share | None:
+    """A resource with units of several vendors is offered whole. Raises PlanError."""
+    vendor, *others = {settings.vendors.known.vendor_of(unit.device.fact) for unit in units}
+    shares = None if others else vendor.shares(name, units, settings.naming(vendor))
+    if shares is None:
+        return None
     counts = dict(zip((unit.id for unit in units), shares.counts, strict=True))
     alike = set(counts.values())
     return Share(
@@ -100,26 +80,26 @@ def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
     )
 
 
-def _shared(
-    rule: SharedResource, units: Sequence[Unit], chosen: Sequence[Unit], sharing: Sharing, mode: SharingMode
-) -> tuple[Share, ...]:
+def _shared(rule: SharedResource, units: Sequence[Unit], settings: PlanSettings) -> tuple[Share, ...]:
     """A rule may concern some devices only (`chosen`); the others stay whole, under the plain name or that of their
     cores."""
-    name, place = rule.name, f"sharing.resources[{rule.name}]"
-    own_name = mode.shares_name or name
-    new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else own_name)
+    name, place, sharing = rule.name, f"sharing.resources[{rule.name}]", settings.sharing
+    chosen = chosen_units(units, rule.devices, settings.vendors.known)
+    mode = settings.sharing_modes.by_strategy(sharing.strategy_of(rule))
+    own_name = resource_names.shared(name) if sharing.rename_by_default else mode.shares_name or name
+    new_name = rule.rename or own_name
     if chosen:
         resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
     request = SplitRequest(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name, name=new_name)
     split = mode.split(request)
+    counts = dict(zip((unit.id for unit in chosen), split.counts, strict=True))
     whole: tuple[Share, ...] = (_whole(name, rest),) if rest else ()
     if rule.core_resource is not None:
-        shared_units = (unit.id for unit, count in zip(chosen, split.counts, strict=True) if count > 0)
-        whole = (_cores(rule.core_resource, rest, tuple(shared_units)),)
+        shared_units = tuple(id_ for id_, count in counts.items() if count > 0)
+        whole = (replace(_whole(rule.core_resource, rest), cores_of=shared_units),)
     if not chosen:
         return whole
-    counts = dict(zip((unit.id for unit in chosen), split.counts, strict=True))
     in_order = units if new_name == name else chosen
     shared = Share(
         name=new_name,
@@ -131,10 +111,6 @@ def _shared(
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one and split.sharing.memory is None,
     )
     return (shared,) if new_name == name else (*whole, shared)
-
-
-def _cores(name: str, whole: Sequence[Unit], shared: tuple[str, ...]) -> Share:
-    return Share(name=name, units=tuple((unit, None) for unit in whole), cores_of=shared)
 
 
 def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None, vendors: Vendors = VENDORS) -> list[Unit]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
+from functools import partial
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved
@@ -44,11 +45,10 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
     ):
         return ()
     around, known = near(inventory), settings.vendors.known
-    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
-    found, _ = fitting(inventory, lambda here: units(here, strategy, exclude, known))
+    found, _ = fitting(inventory, partial(units, settings=settings))
     if found is None:
         return ()
-    named = by_name(found, settings.resources, strategy, prefix, values=settings.vendors, near=around)
+    named = by_name(found, settings, around)
     places = _file_places(settings.resources) if "resources" in from_file else None
     notes = _rules(found, settings, places, around) + _excludes(inventory, exclude, known)
     if settings.sharing.strategy != "none":
@@ -59,10 +59,9 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
 
 def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> list[Unmatched]:
     """Entries of device files that no device has, where the node has devices of such a kind."""
-    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
     notes = []
     for vendor in settings.vendors.known.every:
-        names = vendor.file_names(settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix))
+        names = vendor.file_names(settings.naming(vendor))
         if not names or vendor.name in settings.vendors.withheld:
             continue
         own = [
@@ -124,21 +123,18 @@ def _without_memory(units: Sequence[Unit], rule: SharedResource, entry: str) -> 
 def _rules(
     found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None, around: Near
 ) -> list[Unmatched]:
-    single, vendors = settings.partitions.strategy == "single", settings.vendors.known
     left, notes = list(found), []
     for number, rule in enumerate(settings.resources.devices):
-        mine = units_matching(rule.match, left, around, partitions_as_devices=single, vendors=vendors)
+        mine = units_matching(rule.match, left, around, settings)
         if not mine:
             place = places[number] if places is not None else f"devices[{number}].match"
             pattern = rule.match.profile or rule.match.product_name or ""
             entry = f"{place} {_cut(_shown(rule.match) if places is None else pattern)}".rstrip()
-            if units_matching(rule.match, found, around, partitions_as_devices=single, vendors=vendors):
+            if units_matching(rule.match, found, around, settings):
                 others = f"; of the others {_existing(left, rule.match, around)}" if left else ""
                 message = f"an earlier entry already matches all of its devices{others}"
             else:
-                nearly = units_matching(
-                    rule.match, found, around, partitions_as_devices=single, any_case=True, vendors=vendors
-                )
+                nearly = units_matching(rule.match, found, around, settings, any_case=True)
                 alike = _near(_kind(unit, rule.match, around) for unit in nearly)
                 message = f"no such device on this node; {_existing(found, rule.match, around)}{alike}"
             notes.append(Unmatched(section="resources", entry=entry, message=message))

@@ -14,7 +14,7 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import InventoryDevice, Unit
 from nodedevices_plugin.vendors.amd import Amd
-from nodedevices_plugin.vendors.base import Naming, Vendor, whole_or_partitions
+from nodedevices_plugin.vendors.base import Vendor, whole_or_partitions
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
 from nodedevices_plugin.vendors.generic import Generic
 from nodedevices_plugin.vendors.intel import Intel
@@ -111,9 +111,6 @@ class VendorValues(Struct, frozen=True, kw_only=True):
     local: Mapping[str, object] = msgspec.field(default_factory=dict)
     files: Mapping[str, object] = msgspec.field(default_factory=dict)
     withheld: Set[str] = frozenset()
-
-    def naming(self, vendor: str, *, strategy: str, prefix: str) -> Naming:
-        return Naming(strategy=strategy, prefix=prefix, local=self.local.get(vendor), files=self.files)
 
 
 NOTHING_SAID = VendorValues()

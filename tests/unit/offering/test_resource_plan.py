@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -27,11 +28,12 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings, shape_of
-from nodedevices_plugin.offering.shares import share
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.registry import TimeSlicing
-from nodedevices_plugin.vendors.base import VendorShares
+from nodedevices_plugin.vendors.base import Naming, VendorShares
+from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
+from nodedevices_plugin.vendors.registry import Vendors, VendorValues
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition, silent_gpu, snapshot
@@ -128,8 +130,11 @@ def test_some_devices_may_be_shared_and_the_others_whole(devices: tuple[str, ...
     (VendorShares(counts=(3, 3), together=True), None),
 )
 def test_devices_that_are_shared_by_nature_are_requested_in_any_number(own: VendorShares, replicas: int | None) -> None:
-    units = tuple(Unit(each) for each in inventory_of(gpu(0), gpu(1)).devices)
-    [found] = share({"example.com/hub": units}, Sharing(), {"example.com/hub": own})
+    class Hubs(Nvidia):
+        def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares:
+            return own
+
+    [found] = plan(gpu(0), gpu(1), vendors=VendorValues(known=Vendors((Hubs(),)))).resources
     assert (found.sharing.replicas, found.together) == (replicas, own.together)
     assert not found.fail_requests_greater_than_one
 
