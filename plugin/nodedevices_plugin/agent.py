@@ -145,7 +145,7 @@ class Agent:
         self._probes = Probes(
             local,
             driver_root=self._driver_root,
-            files=lambda: self._world.requested.files,
+            files=lambda: self._world.known.requested.files,
             on_line=self._wake.set,
             keep=self._parts.keep,
             spare=spare,
@@ -276,7 +276,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 keep = self._parts.keep
-                self._probes.use(self._world.probe_set.texts)
+                self._probes.use(self._world.known.probe_set.texts)
                 if self._config_file is not None:
                     tasks.create_task(keep("config-file", self._config_file.run))
                 if self._device_folder is not None:
@@ -418,7 +418,7 @@ class Agent:
             assessment = assessment.with_cdi(self._cdi.environments)
         outcome = decide(assessment)
         while (plan := outcome.world.plan) is not None and not self._withdrawn(
-            plan, outcome.world.inventory, assessment.inputs
+            plan, outcome.world.known.inventory, assessment.inputs
         ):
             inputs = replace(assessment.inputs, recent=self._recent.entries(), dra=self._dra.facts)
             assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
@@ -426,8 +426,8 @@ class Agent:
         before, self._world = self._world, outcome.world
         self._metrics.step.observe(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)
-        self._probes.use(self._world.probe_set.texts)
-        self._hardware.want(self._world.requested.auto)
+        self._probes.use(self._world.known.probe_set.texts)
+        self._hardware.want(self._world.known.requested.auto)
         idle = self._world.active.effective.sections.idle
         self._probes.want(Wanted(use=idle.after_seconds is not None or bool(self._world.state.unschedulable)))
         again = await self._state.keep(self._world.state, time.monotonic())
@@ -465,7 +465,7 @@ class Agent:
 
     async def _update_kubelet(self, arrived: float | None, *, allow_next: bool) -> None:
         plan = self._world.plan
-        requested = self._world.requested.effective
+        requested = self._world.known.requested.effective
         self._dra.want(asked=self._world.active.effective.by_dra or (requested is not None and requested.by_dra))
         self._cores.observe(self._holders.holdings)
         self._pods.want(wanted=plan is not None and any(resource.sharing.cores for resource in plan.resources))
@@ -475,7 +475,7 @@ class Agent:
         if serving:
             await self._prepare()
         packed = self._world.active.effective.node.packed
-        inventory, containers = self._world.inventory, self._world.access.containers
+        inventory, containers = self._world.known.inventory, self._world.access.containers
         self._answers.use(plan, inventory, containers, packed=packed)
         self._dra.offer.use(plan, inventory, containers)
         if serving:
@@ -485,7 +485,7 @@ class Agent:
             await self._plugins.set_plan(plan.by(Api.DEVICE_PLUGIN), allow_next=allow_next)
             if arrived is not None and withdraws(before, plan):
                 self._metrics.fault_to_kubelet.observe(time.monotonic() - arrived)
-        self._dra.publish(plan, inventory, self._world.verdicts)  # what left the plugin's list may come there now
+        self._dra.publish(plan, inventory, self._world.known.verdicts)  # what left the plugin's list may come there now
 
     async def _others(self, resource: str, own: Collection[str], *, taking_over: bool = False) -> str | None:
         """Return which other plugin serves this resource or its devices; "" none, None: not known (kubelet.guard).
@@ -548,7 +548,7 @@ class Agent:
 
     # --- the rest ----------------------------------------------------------------------------------------------------
     def _driver_root(self) -> Path:
-        return Path(driver_root(self._local, self._world.requested, self._file, self._world.active.effective))
+        return Path(driver_root(self._local, self._world.known.requested, self._file, self._world.active.effective))
 
     def _file_contents(self) -> Mapping[str, object]:
         """Return the device files' contents: those read last, else those in effect. What new contents need has to be

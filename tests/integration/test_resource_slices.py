@@ -248,7 +248,7 @@ def test_whatever_a_probe_says_is_stored_as_it_is_published_and_what_is_left_out
         raise
     inputs = Inputs(snapshot=line, arrived=1.0, holdings=Holdings(state=HoldersState.SYNCED, taken=1.0))
     world = step(begin(State(), LOCAL, now=START, monotonic=0.0), inputs, LOCAL, now=START, monotonic=1.0).world
-    found = published(world.inventory)
+    found = published(world.known.inventory)
     agent = Account.of(apiserver.kubeconfig, token)
     for name, spec in writes(NODE, DRA_DRIVER, found.devices, ()).creates.items():
         kept = agent.request("POST", f"{SLICES}?dryRun=All", body(name) | {"spec": spec})["spec"]
@@ -256,9 +256,9 @@ def test_whatever_a_probe_says_is_stored_as_it_is_published_and_what_is_left_out
         assert [(one["name"], one["attributes"]) for one in kept.get("devices", ())] == [
             (one["name"], one["attributes"]) for one in spec["devices"]
         ]
-    names = device_names(world.inventory)
+    names = device_names(world.known.inventory)
     stored = {one["name"]: one["attributes"] for one in found.devices}
-    for device in world.inventory.devices:
+    for device in world.known.inventory.devices:
         said_of_it = stored.get(names[device.fact.id], {})
         told = [name for name, value in device.fact.extra.items() if value.string != ""]  # an empty text says nothing
         for extra in told if said_of_it else ():

@@ -82,11 +82,11 @@ class Node(Steps):
 
     @property
     def runs(self) -> tuple[str, ...]:
-        return self.world.probe_set.texts
+        return self.world.known.probe_set.texts
 
     @property
     def devices(self) -> list[str]:
-        return [each.fact.id for each in self.world.inventory.devices]
+        return [each.fact.id for each in self.world.known.inventory.devices]
 
     @property
     def offered(self) -> list[str]:
@@ -95,4 +95,4 @@ class Node(Steps):
 
     @property
     def problems(self) -> list[str]:
-        return [f"{each.code}: {each.message}" for each in self.world.inventory.problems]
+        return [f"{each.code}: {each.message}" for each in self.world.known.inventory.problems]

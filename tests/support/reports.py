@@ -33,7 +33,7 @@ def node_facts(before: NodeFacts | None = None, /, **said: Any) -> NodeFacts:
     world = replace(world, state=dataclasses.replace(world.state, **kept))
     if before is not None:
         return replace(before, world=world, **said)
-    return NodeFacts(**{"verdicts": world.verdicts, "started": START, **said, "world": world})
+    return NodeFacts(**{"verdicts": world.known.verdicts, "started": START, **said, "world": world})
 
 
 def _new() -> World:

@@ -37,11 +37,11 @@ def report_of(world: World, now: datetime) -> NodeDevicesStatus:
     return report(
         NodeFacts(
             world=world,
-            verdicts=world.verdicts,
+            verdicts=world.known.verdicts,
             config=world.config,
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
             started=START,
-            probes=(ProbeFacts(name="any", inventory=world.inventory),),
+            probes=(ProbeFacts(name="any", inventory=world.known.inventory),),
             now=now,
         )
     )
@@ -157,11 +157,11 @@ class Steps:
     @property
     def states(self) -> dict[str, tuple[str, str]]:
         """State and reason by device, in words."""
-        return {id_: (each.state.value, each.reason) for id_, each in self.world.verdicts.items()}
+        return {id_: (each.state.value, each.reason) for id_, each in self.world.known.verdicts.items()}
 
     def says(self, id_: str = gpu_id(0)) -> tuple[str, str, bool]:
         """State and reason of a device, and whether new containers may get it."""
-        return *self.states[id_], self.world.verdicts[id_].offered
+        return *self.states[id_], self.world.known.verdicts[id_].offered
 
     @property
     def unmatched(self) -> list[str]:
@@ -193,7 +193,7 @@ class Node(Steps):
         for _ in range(2):
             self.given(holdings=replace(NOBODY, holders=holders, taken=self.clock + 1)).line()
         if self.world.plan is not None:
-            self.answers.use(self.world.plan, self.world.inventory, self.world.access.containers)
+            self.answers.use(self.world.plan, self.world.known.inventory, self.world.access.containers)
         return self
 
     def restarted(self, local: Local | None = None) -> Node:

@@ -78,12 +78,12 @@ async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, unt
     local = _with_probes(local, sources)
     world = _begin(local, sources, expect, now=datetime.now(UTC), monotonic=began)
     came = asyncio.Event()
-    root = Path(driver_root(local, world.requested, sources.file, world.active.effective))
-    files = world.requested.files
+    root = Path(driver_root(local, world.known.requested, sources.file, world.active.effective))
+    files = world.known.requested.files
     probes = Probes(local, driver_root=lambda: root, files=lambda: files, on_line=came.set, keep=_keep)
     assessment = _assess(world, local, sources, None)
     try:
-        probes.use(world.probe_set.texts)
+        probes.use(world.known.probe_set.texts)
         while _waits(probes, assessment) and time.monotonic() < until:
             await within(TICK_SECONDS, came.wait())
             came.clear()

@@ -101,10 +101,6 @@ class Assessment(_Start, frozen=True, kw_only=True):
         return self.known.inventory
 
     @property
-    def last_plan(self) -> Plan:
-        return self.world.plan or Plan()
-
-    @property
     def not_ours(self) -> frozenset[str]:
         """Names of the plan that another plugin serves to the kubelet; the ids that pods hold of them are not ours, and
         no change of ours takes them away."""
@@ -296,7 +292,7 @@ def _judged(
         verdicts: dict[str, Verdict] = {}
         for name, part in parts:
             verdicts |= judge_all(
-                world.verdicts,
+                world.known.verdicts,
                 part,
                 events.get(name, ()),
                 by,
@@ -312,7 +308,7 @@ def _judged(
         return verdicts
 
     verdicts = judged(rules)
-    counted = stage_history.with_faults(history, world.verdicts, verdicts, inventory, now=now)
+    counted = stage_history.with_faults(history, world.known.verdicts, verdicts, inventory, now=now)
     if rules.counting and counted != history:
         # A condition that begins is judged as one that was counted: else a rule that was met a month ago holds for it.
         rules = replace(rules, occurrences=counted)
@@ -348,19 +344,19 @@ def _requested(
     """The wanted configuration, and what it was made of: made anew only where that has changed."""
     made_of = (chosen_file(inputs.file, inputs.files, spec, local), spec, inputs.device_files, good_files(world.active))
     if world.known.requested_from == made_of:
-        return world.requested, made_of
+        return world.known.requested, made_of
     return request_config(local, *made_of), made_of
 
 
 def _wanted_probes(start: _Start) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The probes that are to run, as configured, and which of them stand for `auto`."""
-    requested, texts, auto = start.requested, start.world.probe_set.texts, start.world.probe_set.auto
+    requested, texts, auto = start.requested, start.world.known.probe_set.texts, start.world.known.probe_set.auto
     if requested.probes is None:
         return texts, auto
     return probe_sets.resolve(
         requested.probes,
         hardware=start.inputs.hardware,
-        kept=probe_sets.started(texts, auto, start.world.probes),
+        kept=probe_sets.started(texts, auto, start.world.known.probes),
         options=start.local.probe_options,
         files=requested.files.keys(),
     )
@@ -423,10 +419,10 @@ def _probed(start: _Start) -> _Probed:
     texts, auto = _wanted_probes(start)
     effective = world.active.effective
     forget = effective.sections.health.forget_missing_seconds
-    removed = (start.confirmed - holding.devices) | _taken_out(world.inventory, effective, holding.devices)
+    removed = (start.confirmed - holding.devices) | _taken_out(world.known.inventory, effective, holding.devices)
     drained = world.state.drained.keys() - holding.given
     given_up = {cordon.id for cordon in world.state.unschedulable if cordon.holds(now)}
-    running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, start.monotonic, auto)
+    running, probe_set = probe_sets.changed(world.known.probes, world.known.probe_set, texts, start.monotonic, auto)
     source = inputs.source or next(iter(running))
     # That of a log stays: its probe may be taken away and come back.
     cursors = {
@@ -457,7 +453,7 @@ def _probed(start: _Start) -> _Probed:
     probe_set = probe_sets.kept(
         probe_set,
         probes,
-        world.verdicts,
+        world.known.verdicts,
         held=holding.known_devices,
         now=now,
         monotonic=start.monotonic,

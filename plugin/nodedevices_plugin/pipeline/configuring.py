@@ -431,4 +431,4 @@ def _shape(effective: Effective, assessed: Assessment) -> tuple[Plan, PlanError 
     """The shape of what is in effect; where it makes no sense with the devices of now, why, and the shape of those with
     which it does, which a restart does not change; or else the last one."""
     shape, error = _made(effective, assessed)
-    return shape if shape is not None else shape_of(assessed.last_plan), error
+    return shape if shape is not None else shape_of(assessed.world.plan or Plan()), error

@@ -37,12 +37,12 @@ class Confirm(Struct, frozen=True, kw_only=True):
 def read_confirm(world: World, inputs: Inputs) -> Confirm:
     """Return what the entries say that are new since the value that was acted on last."""
     done = world.state.confirmed
-    ready = inputs.snapshot is not None or world.inventory.line_monotonic is not None
+    ready = inputs.snapshot is not None or world.known.inventory.line_monotonic is not None
     if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
         return Confirm(value=done, problems=world.confirm_problems)
     value = inputs.seen.confirm
-    known = devices_by_id(world.inventory).keys()
-    by_name = {name: id_ for id_, name in device_names(world.inventory).items()}
+    known = devices_by_id(world.known.inventory).keys()
+    by_name = {name: id_ for id_, name in device_names(world.known.inventory).items()}
     confirmed: dict[str, set[str]] = {RECOVERED.answer: set(), REMOVED.answer: set()}
     entries, problems = read(value, OF_NODE, done=done)
     understood = []
@@ -54,7 +54,9 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
             problems.append(f"{entry}: no device is seen, so it is unknown which devices were removed: give {REMOVED}")
             continue
         if device == EVERY:
-            confirmed[outcome].update(missing.fact.id for missing in world.inventory.devices if not missing.present)
+            confirmed[outcome].update(
+                missing.fact.id for missing in world.known.inventory.devices if not missing.present
+            )
         elif device not in known:
             hint = f"give its id, {by_name[device]}" if device in by_name else "this node has no such device"
             problems.append(f"{device[:96]}: {hint}")

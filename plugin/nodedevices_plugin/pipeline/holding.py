@@ -51,8 +51,8 @@ def holding_of(world: World, inputs: Inputs) -> Holding:
     known = inputs.holdings.were_known
     held_now = held(inputs.holdings, unconfirmed, index, world.known.given, inputs.dra) if known else None
     if held_now is None:
-        devices = given = frozenset(device.fact.id for device in world.inventory.devices)
-        parts = frozenset(unit.id for unit in world.inventory.units if unit.partition is not None)
+        devices = given = frozenset(device.fact.id for device in world.known.inventory.devices)
+        parts = frozenset(unit.id for unit in world.known.inventory.units if unit.partition is not None)
     else:
         devices = frozenset(held_id.device_id for held_id in held_now)
         given = frozenset(held_id.device_id for held_id in held_now if not held_id.announced)

@@ -265,7 +265,7 @@ def _compared(assessed: Assessment, index: DeviceIndex, plan: Plan | None) -> Co
     latest = held_twice(
         held(every, (), index),
         by_nature={resource.name for resource in (plan or Plan()).resources if resource.sharing.name == SHARED},
-        departed=world.inventory.departed_partitions,
+        departed=world.known.inventory.departed_partitions,
         administrators={pair for record in assessed.inputs.dra.records.values() for pair in record.administered},
     )
     return before.after(latest, holdings.taken)
@@ -295,7 +295,7 @@ def _most_seen(assessed: Assessment) -> tuple[MostSeen, ...] | None:
     confirmed = assessed.confirm.removed.union(world.state.removals, world.state.drained)
     all_removed = assessed.confirm.all_removed
     return expected.follow_most_seen(
-        before, world.inventory, known.inventory, removed=confirmed, all_removed=all_removed
+        before, world.known.inventory, known.inventory, removed=confirmed, all_removed=all_removed
     )
 
 

@@ -142,26 +142,6 @@ class World(Struct, frozen=True, kw_only=True):
         waits = self.config.reason in {WAITING_FOR_HOLDERS, WAITING_FOR_DAEMON}
         return waits or self.known.kept_back or self.holdings.state is HoldersState.INCOMPLETE
 
-    @property
-    def inventory(self) -> Inventory:
-        return self.known.inventory
-
-    @property
-    def verdicts(self) -> Mapping[str, Verdict]:
-        return self.known.verdicts
-
-    @property
-    def probes(self) -> Mapping[str, Inventory]:
-        return self.known.probes
-
-    @property
-    def probe_set(self) -> ProbeSet:
-        return self.known.probe_set
-
-    @property
-    def requested(self) -> RequestedConfig:
-        return self.known.requested
-
 
 def begin(
     state: State,
@@ -229,10 +209,10 @@ def clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
     moved = timedelta(seconds=by)
     known = dataclasses.replace(
         world.known,
-        inventory=stage_inventory.clock_set(world.inventory, moved),
-        probes={name: stage_inventory.clock_set(part, moved) for name, part in world.probes.items()},
-        probe_set=probe_sets.clock_set(world.probe_set, moved),
-        verdicts=clock_set(world.verdicts, moved),
+        inventory=stage_inventory.clock_set(world.known.inventory, moved),
+        probes={name: stage_inventory.clock_set(part, moved) for name, part in world.known.probes.items()},
+        probe_set=probe_sets.clock_set(world.known.probe_set, moved),
+        verdicts=clock_set(world.known.verdicts, moved),
     )
     booted = datetime.fromtimestamp(world.wall_offset, UTC)  # time.monotonic() counts from the boot on
     until = now - moved

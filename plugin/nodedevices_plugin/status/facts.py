@@ -272,7 +272,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def inventory(self) -> Inventory:
-        return self.world.inventory
+        return self.world.known.inventory
 
     @property
     def offered(self) -> Plan:

@@ -44,14 +44,14 @@ class Readiness:
         wrong = [*self.parts.problems(), *self._not_serving(), *filter(None, [self.publisher_problem()])]
         if wrong:
             return Response(503, "".join(f"{problem}\n" for problem in wrong).encode())
-        reported = problems(self.world().inventory)
+        reported = problems(self.world().known.inventory)
         return Response(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
 
     def _not_serving(self) -> list[str]:
         """Return why the kubelet does not have all that this node offers."""
         world = self.world()
         if world.plan is None:
-            if world.inventory.line_monotonic is None:
+            if world.known.inventory.line_monotonic is None:
                 return [": ".join(["the probe has not reported yet", *filter(None, [self.probe_error()])])]
             return [world.config.message]
         if world.observed is not None and world.holdings.state is HoldersState.UNAVAILABLE:

@@ -91,7 +91,7 @@ class Reporter:
         was_applied = said is not None and said.status == "True"
         facts = self.facts = NodeFacts(
             world=world,
-            verdicts=with_daemons(world.verdicts, world.state.clients, world.daemons),
+            verdicts=with_daemons(world.known.verdicts, world.state.clients, world.daemons),
             probes=tuple(
                 ProbeFacts(name=name, inventory=part, silent=name in outcome.silent, error=probe_errors[name])
                 for name, part in world.known.owned.items()
@@ -109,12 +109,12 @@ class Reporter:
         )
         if self._publisher is None or self._made_by is None:
             return
-        if world.inventory.line_monotonic is None and not outcome.silent:
+        if world.known.inventory.line_monotonic is None and not outcome.silent:
             return
         report, out_of_service = self._made_by
         status = report(facts)
         self.conditions, self._probes = status.conditions, status.probes
-        something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
+        something = bool(world.known.inventory.devices) or world.known.inventory.accelerators_on_bus > 0
         entries = out_of_service(world.state.unschedulable, now)
         self._publisher.want(self._fitting(to_dict(status)), may_create=something, unschedulable=entries)
 

@@ -53,12 +53,12 @@ class StepLog:
 
     def record(self, before: World, outcome: Step, metrics: AgentMetrics) -> None:
         after = outcome.world
-        _verdicts(before.verdicts, after.verdicts)
+        _verdicts(before.known.verdicts, after.known.verdicts)
         if after.plan != before.plan:
             _plan(before.plan, after.plan)
         _double_allocations(before, after)
         self._config(before, outcome, metrics)
-        self._probe(problems(after.inventory))
+        self._probe(problems(after.known.inventory))
         for logged in outcome.logged:
             if logged.xid is not None:
                 log.info(
@@ -70,7 +70,7 @@ class StepLog:
         for event in outcome.addressed:
             metrics.kernel_log_event(event)
         if outcome.xids:
-            devices = facts_by_id(after.inventory)
+            devices = facts_by_id(after.known.inventory)
             for event in outcome.xids:
                 metrics.xid(event.xid or 0, event.count, devices.get(event.device_id or ""))
         if after.state.unschedulable != before.state.unschedulable:

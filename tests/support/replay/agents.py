@@ -245,7 +245,7 @@ class Whole:
 
     @property
     def verdicts(self) -> Mapping[str, Verdict]:
-        return self.steps.world.verdicts
+        return self.steps.world.known.verdicts
 
     @property
     def notices(self) -> Mapping[str, tuple[Notice, ...]]:
@@ -330,13 +330,13 @@ class Whole:
     def _show(self) -> None:
         """The object, and what the operator works out from it."""
         outcome, world = self.steps.last, self.steps.world
-        if world.inventory.line_monotonic is None:
+        if world.known.inventory.line_monotonic is None:
             return
         now = self.steps.time
         status = report(
             NodeFacts(
                 world=world,
-                verdicts=world.verdicts,
+                verdicts=world.known.verdicts,
                 config=world.config,
                 started=START,
                 probes=tuple(

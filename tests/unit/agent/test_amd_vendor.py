@@ -224,7 +224,7 @@ def test_what_the_kernel_says_is_a_reason(tmp_path: Path, file: str, content: st
     (tmp_path / "sys/bus/pci/devices" / amd_bus_id(0) / file).write_text(content)
     node.devices = devices(tmp_path)
     node.now()
-    assert node.world.verdicts[amd_bus_id(0)].reason == reason
+    assert node.world.known.verdicts[amd_bus_id(0)].reason == reason
     assert (amd_bus_id(0) in node.offers["amd.com/gpu"]) is offered
     assert amd_bus_id(1) in node.offers["amd.com/gpu"]
 
@@ -235,4 +235,4 @@ def test_a_missing_device_node_withdraws_its_gpu_alone(tmp_path: Path) -> None:
     gone.unlink()
     node.devices = devices(tmp_path)
     assert node.now().offers == {"amd.com/gpu": [amd_bus_id(1)]}
-    assert node.world.verdicts[amd_bus_id(0)].reason == "DeviceNodeMissing"
+    assert node.world.known.verdicts[amd_bus_id(0)].reason == "DeviceNodeMissing"

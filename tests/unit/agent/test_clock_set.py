@@ -75,7 +75,7 @@ def test_an_xid_reported_as_the_clock_is_set_is_held_down_for_its_time(set_by: f
 def test_a_missing_gpu_is_missing_for_as_long_as_it_was(set_by: float) -> None:
     node = Timed().at(1, gpu(0)).at(5, gpu(1))
     node.ahead = set_by
-    inventory = node.at(6, gpu(1)).world.inventory
+    inventory = node.at(6, gpu(1)).world.known.inventory
     now = START + timedelta(seconds=set_by)
     # Missing since the line at 5.
     kept = stage.update(
@@ -90,9 +90,9 @@ def test_a_missing_gpu_is_missing_for_as_long_as_it_was(set_by: float) -> None:
 
 def test_what_is_shown_stays_as_it_was_reported() -> None:
     node = Timed().at(1, gpu(0), 109)
-    since = node.world.verdicts[gpu_id(0)].since
+    since = node.world.known.verdicts[gpu_id(0)].since
     node.ahead = DAY
-    assert node.at(2, gpu(0)).world.verdicts[gpu_id(0)].since == since
+    assert node.at(2, gpu(0)).world.known.verdicts[gpu_id(0)].since == since
 
 
 def test_times_that_a_clock_ahead_of_ours_has_saved_count_from_now() -> None:

@@ -52,14 +52,16 @@ WELL = ("Healthy", "", True)
 def test_an_event_of_its_own_degrades_the_device_until_the_hold_down_is_over_and_no_other() -> None:
     node = WithNic().nic(nic()).nic(nic(), "LinkFlap")
     assert (node.says(NIC), node.says(gpu_id(0))) == (("Degraded", "LinkFlap", True), WELL)
-    assert node.world.verdicts[NIC].message.startswith("the link went down and came back; no action is needed any more")
+    assert node.world.known.verdicts[NIC].message.startswith(
+        "the link went down and came back; no action is needed any more"
+    )
     assert node.lasts(nic(), HOLD).says(NIC) == WELL
 
 
 def test_a_reading_of_its_own_takes_the_device_out_of_service_while_it_lasts() -> None:
     node = WithNic().nic(nic()).nic(nic("linkDown"))
     assert (node.says(NIC), node.says(gpu_id(0))) == (("Unhealthy", "LinkDown", False), WELL)
-    assert node.world.verdicts[NIC].message == "the link is down; is the cable plugged in?; inspect the device"
+    assert node.world.known.verdicts[NIC].message == "the link is down; is the cable plugged in?; inspect the device"
     node.lasts(nic("linkDown"), HOLD)
     assert node.says(NIC)[0] == "Unhealthy"
     node.lasts(nic(), HOLD)
@@ -70,13 +72,13 @@ def test_a_reading_of_its_own_takes_the_device_out_of_service_while_it_lasts() -
 def test_what_every_device_can_have_it_has_in_its_own_word_and_nothing_while_it_does_not_answer() -> None:
     node = WithNic().nic(nic("linkDown")).nic(nic(error="the firmware does not answer"))
     assert node.says(NIC) == ("Unhealthy", "ProbeError", False)
-    assert {fault.reason: fault.last_seen for fault in node.world.verdicts[NIC].faults} == {
+    assert {fault.reason: fault.last_seen for fault in node.world.known.verdicts[NIC].faults} == {
         "LinkDown": None,
         "ProbeError": None,
     }
     node = WithNic().nic(nic()).nic(nic(lost=True))
     assert node.says(NIC) == ("Unhealthy", "FallenOffBus", False)
-    assert node.world.verdicts[NIC].message == "NIC has fallen off the bus; reboot the node"
+    assert node.world.known.verdicts[NIC].message == "NIC has fallen off the bus; reboot the node"
 
 
 @cases(("codes", "after"), ((7,), ("Unhealthy", "Nic7", False)), ((7, 8), WELL), ((8,), WELL))
@@ -102,7 +104,7 @@ def test_a_policys_rules_name_its_reasons() -> None:
     seen = SeenObject(exists=True, config={"health": {"rules": rules}})
     node = WithNic().given(seen=seen).nic(nic()).nic(nic("linkDown"), "LinkFlap")
     assert node.says(NIC) == ("Unhealthy", "LinkFlap", False)
-    assert node.world.verdicts[NIC].recovery_action == "Replace"
+    assert node.world.known.verdicts[NIC].recovery_action == "Replace"
     assert node.world.config.unmatched == ()
     other = WithNic(WITHOUT_NICS).given(seen=seen).nic(nic()).nic(nic())
     entries = [each.entry for each in other.world.config.unmatched]

@@ -85,14 +85,14 @@ def test_what_was_good_last_stays_when_the_file_or_the_folder_is_gone_and_over_r
         made.restarts().now()
         assert text in made.world.config.message
         assert made.world.active.effective.node.files.keys() == {"rdma.json"}
-        assert made.world.requested.files == {"rdma.json": "/d/rdma.json"}
+        assert made.world.known.requested.files == {"rdma.json": "/d/rdma.json"}
 
 
 def test_null_takes_it_away_for_good_and_a_folder_never_read_withholds_what_it_might_describe() -> None:
     made = node(device_files=RDMA).given(device_files={"rdma.json": DeviceFileOutcome()}).now().now()
     assert (made.world.config.reason, made.world.active.effective.node.files) == ("Applied", {})
     assert made.given(device_files={}).now().world.config.reason == "Applied"
-    assert made.world.requested.files == {}
+    assert made.world.known.requested.files == {}
     made = node(device_files={FOLDER: DeviceFileOutcome(error="not read yet")})
     assert made.offers == {}, "gpu_config.json may say how GPUs are shared"
     assert "/d: not read yet" in made.world.config.message

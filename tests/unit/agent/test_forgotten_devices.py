@@ -48,7 +48,7 @@ class Forgetting(Node):
 
     @property
     def knows(self) -> set[str]:
-        listed = {device.fact.id for device in self.world.inventory.devices}
+        listed = {device.fact.id for device in self.world.known.inventory.devices}
         offered = {
             each.id for resource in (self.world.plan.resources if self.world.plan else ()) for each in resource.ids
         }
@@ -65,7 +65,7 @@ def node(tmp_path: Path) -> Forgetting:
 def test_a_missing_gpu_that_nobody_holds_leaves_the_node_and_the_kubelets_list_in_time(node: Forgetting) -> None:
     assert node.line(*ONE, after=FORGET - 1).knows == {gpu_id(0), gpu_id(1)}
     assert node.line(*ONE, after=1).knows == {gpu_id(0)}
-    assert set(node.world.verdicts) == {gpu_id(0)}
+    assert set(node.world.known.verdicts) == {gpu_id(0)}
     assert [each.fact.id for each in node.file.load().devices] == [gpu_id(0)]
 
 
@@ -77,10 +77,10 @@ def test_without_the_policy_it_stays_for_good(node: Forgetting) -> None:
 
 def test_one_that_comes_back_later_is_a_new_device(node: Forgetting) -> None:
     node.line(*BOTH, events=(xid(79, 1, sequence=1, after=node.clock),)).line(*ONE)
-    assert node.world.verdicts[gpu_id(1)].reason == "Missing"
+    assert node.world.known.verdicts[gpu_id(1)].reason == "Missing"
     assert node.line(*ONE, after=FORGET).knows == {gpu_id(0)}
     back = node.line(*BOTH)
-    assert (back.knows, back.world.verdicts[gpu_id(1)].faults) == ({gpu_id(0), gpu_id(1)}, ())
+    assert (back.knows, back.world.known.verdicts[gpu_id(1)].faults) == ({gpu_id(0), gpu_id(1)}, ())
 
 
 def test_one_that_a_pod_holds_stays_until_the_pod_has_ended(node: Forgetting) -> None:
@@ -127,7 +127,7 @@ def test_a_long_stop_of_the_agent_forgets_no_gpu_that_the_next_line_has(node: Fo
     node.starts().wait(1)
     assert node.knows == {gpu_id(0), gpu_id(1)}
     node.line(*BOTH)
-    assert "Xid79" in {fault.reason for fault in node.world.verdicts[gpu_id(1)].faults}
+    assert "Xid79" in {fault.reason for fault in node.world.known.verdicts[gpu_id(1)].faults}
 
 
 def test_one_that_left_while_the_agent_was_stopped_is_missing_from_its_first_line_on(tmp_path: Path) -> None:

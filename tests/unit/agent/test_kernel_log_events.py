@@ -138,7 +138,7 @@ def test_an_sxid_that_is_fatal_to_the_fabric_withdraws_the_gpus_that_are_linked_
         ("Unhealthy", "Sxid12020"),
         WELL,
     ]
-    assert node.world.verdicts[gpu_id(0)].recovery_action == "RebootNode"
+    assert node.world.known.verdicts[gpu_id(0)].recovery_action == "RebootNode"
 
 
 def test_a_rule_that_counts_counts_lines_of_the_log_of_one_device() -> None:
@@ -325,7 +325,7 @@ def test_what_the_probe_of_the_log_has_to_say_of_itself_is_a_problem_of_the_node
     node = Logged()
     problem = Problem(code="KernelLogUnreadable", message="the kernel log cannot be read")
     node.line("kmsg", driver=Driver(state=DriverState.LOADED), problems=(problem,))
-    assert [(each.code, each.message) for each in node.world.inventory.problems] == [
+    assert [(each.code, each.message) for each in node.world.known.inventory.problems] == [
         ("KernelLogUnreadable", "kmsg: the kernel log cannot be read")
     ]
     assert set(node.states.values()) == {WELL}

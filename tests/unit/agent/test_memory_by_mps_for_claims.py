@@ -120,7 +120,7 @@ def test_limits_that_a_driver_directory_brings_are_those_of_the_claim_also_when_
     by_mps = {"sharing": {"strategy": "mps", "resources": [rule], "failRequestsGreaterThanOne": False}}
     made.now({"serving": {"api": "DRA"}, "injection": {"deviceListStrategies": ["driver-directory"]}, **by_mps})
     offer = ClaimOffer(nullcontext())
-    offer.use(made.plan, made.world.inventory, made.world.access.containers)
+    offer.use(made.plan, made.world.known.inventory, made.world.access.containers)
     result = Result(request="gpu", device="gpu-1", share="s", consumed={"shares": "2"})
     decided = offer.prepare(Claim(uid="u", namespace="ml", name="a", results=(result,)))
     first = offer.edits(decided.record)["gpu"]

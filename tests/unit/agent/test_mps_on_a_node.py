@@ -101,7 +101,7 @@ def test_its_shares_are_withheld_while_its_daemon_is_silent_and_their_holders_ar
     told(node, process("one", answers_=False)).now(config(), share)
     assert (node.world.config.reason, node.counts) == ("ConfigInvalid", {GPU: (6, 0)})
     assert f"the control daemon of {GPU} does not run; its shares are not offered" in node.world.config.message
-    shown = with_daemons(node.world.verdicts, node.world.state.clients, node.world.daemons)
+    shown = with_daemons(node.world.known.verdicts, node.world.state.clients, node.world.daemons)
     assert {each.reason for each in shown.values()} == {"MpsDaemonDown"}
     told(node, process("two")).now(config(), share)
     assert node.counts == {GPU: (6, 6)}

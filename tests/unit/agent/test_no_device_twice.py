@@ -533,7 +533,7 @@ class TheNodeWhoseProbesChange(TheNode):
         self.started_after = 0.0
 
     def probe(self) -> str:
-        return self.world.probe_set.texts[0].partition("=")[0]
+        return self.world.known.probe_set.texts[0].partition("=")[0]
 
     def probe_reports(self) -> bool:
         return self.clock >= self.started_after
@@ -543,7 +543,7 @@ class TheNodeWhoseProbesChange(TheNode):
         return tuple(plain) if self.calls_them_plainly() else tuple(map(renamed, plain))
 
     def calls_them_plainly(self) -> bool:
-        text = self.world.probe_set.texts[0]
+        text = self.world.known.probe_set.texts[0]
         return not text.startswith("others=") or text.endswith("--plain")
 
     @rule(text=st.sampled_from(PROBES), seconds=st.sampled_from([0.0, 10.0, 30.0]))
@@ -561,7 +561,7 @@ class TheNodeWhoseProbesChange(TheNode):
     @precondition(lambda self: self.kubelet_runs and self.knows_pods and self.calls_them_plainly())
     def pod_of_another_plugin_holds(self, number: int, share: int) -> None:
         """Of a device that the agent has had by this name: nothing else leads from it to the new one."""
-        if not self.world.inventory.devices:
+        if not self.world.known.inventory.devices:
             return
         super().pod_of_another_plugin_holds(number, share)
 
@@ -777,13 +777,13 @@ class TheNodeThatIsAskedWhileItDecides(TheNode):
         outcome = super().decided(inputs)
         self.pod_is_allocated()
         while (plan := outcome.world.plan) is not None and not self.answers.withdraw(
-            plan, outcome.world.inventory, known=inputs.recent
+            plan, outcome.world.known.inventory, known=inputs.recent
         ):
             inputs = replace(inputs, recent=self.recent)
             outcome = super().decided(inputs)
         self.pod_is_allocated()
         if plan is not None:
-            self.answers.use(plan, outcome.world.inventory, outcome.world.access.containers)
+            self.answers.use(plan, outcome.world.known.inventory, outcome.world.access.containers)
         return outcome
 
     def pod_is_allocated(self) -> None:

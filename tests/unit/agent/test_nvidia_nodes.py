@@ -28,7 +28,7 @@ def node_with(existing: Set[str], config: dict[str, Any], toolkit: tuple[Toolkit
 
 
 def reasons(node: Node) -> list[str]:
-    return [node.world.verdicts[id_].reason for id_ in BOTH]
+    return [node.world.known.verdicts[id_].reason for id_ in BOTH]
 
 
 @cases("config", PASSED, BY_DIRECTORY, BY_CDI)
@@ -36,7 +36,7 @@ def test_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
     node = node_with(EVERY - {"/dev/nvidia1"}, config)
     assert reasons(node) == ["", "DeviceNodeMissing"]
     assert node.offers == {GPU: [gpu_id(0)]}
-    assert "/dev/nvidia1: missing" in node.world.inventory.problems[0].message
+    assert "/dev/nvidia1: missing" in node.world.known.inventory.problems[0].message
 
 
 @cases("config", PASSED, BY_DIRECTORY, BY_CDI)
@@ -45,12 +45,12 @@ def test_without_a_node_that_every_program_needs_no_gpu_is_offered(config: dict[
     node = node_with(EVERY - {gone}, config)
     assert reasons(node) == ["DeviceNodeMissing", "DeviceNodeMissing"]
     assert node.offers == {GPU: []}
-    assert f"{gone}: missing" in node.world.inventory.problems[0].message
+    assert f"{gone}: missing" in node.world.known.inventory.problems[0].message
     node.given(existing=EVERY)
     for _ in range(31):  # until the hold-down is over
         node.clock += 10
         node.now(config)
-    assert (node.offers, node.world.inventory.problems) == ({GPU: BOTH}, ())
+    assert (node.offers, node.world.known.inventory.problems) == ({GPU: BOTH}, ())
 
 
 @cases("config", PASSED, BY_CDI)
@@ -74,7 +74,7 @@ def test_googles_way_waits_at_its_start_and_holds_nothing_down_then() -> None:
 )
 def test_nodes_that_another_program_gives_are_its_own_matter(config: dict[str, Any]) -> None:
     node = Node(gpu(0, minor=0), existing=frozenset({"/dev/nvidiactl"})).now(config).now(config)
-    assert node.world.verdicts[gpu_id(0)].reason == ""
+    assert node.world.known.verdicts[gpu_id(0)].reason == ""
 
 
 def test_the_toolkits_own_specification_needs_no_nodes_and_an_agent_that_sees_none_calls_none_missing() -> None:

@@ -51,8 +51,8 @@ def status(node: Node) -> api.NodeDevicesStatus:
     world = node.world
     return report(
         node_facts(
-            inventory=world.inventory,
-            verdicts=world.verdicts,
+            inventory=world.known.inventory,
+            verdicts=world.known.verdicts,
             plan=world.plan,
             observed=world.observed,
             holdings=world.holdings,
@@ -60,7 +60,7 @@ def status(node: Node) -> api.NodeDevicesStatus:
             retired=world.state.retired,
             started=START,
             running_seconds=(node.time - START).total_seconds(),
-            probes=(ProbeFacts(name="simulated", inventory=world.inventory),),
+            probes=(ProbeFacts(name="simulated", inventory=world.known.inventory),),
             now=node.time,
         )
     )

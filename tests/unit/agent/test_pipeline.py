@@ -319,7 +319,7 @@ def test_a_device_out_of_service_keeps_its_id_and_health_and_comes_back_when_its
     node = Node(*TWO_GPUS).given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
     node.given(seen=cordoned(out(gpu_id(0)))).wait()
     assert node.counts == {GPU: (2, 1)}
-    assert node.world.verdicts[gpu_id(0)].state is HealthState.HEALTHY
+    assert node.world.known.verdicts[gpu_id(0)].state is HealthState.HEALTHY
     assert node.config == "Applied"
     assert node.given(seen=seen({})).wait().counts == {GPU: (2, 2)}
     node = Node(*TWO_GPUS).given(seen=seen({})).line()
@@ -788,5 +788,5 @@ def test_whatever_comes_ids_are_unique_and_a_device_that_is_not_offered_is_never
         assert len(ids) == len(set(ids))
         for resource in node.plan.resources:
             for each in resource.ids:
-                assert not each.healthy or node.world.verdicts[each.device_id].offered
+                assert not each.healthy or node.world.known.verdicts[each.device_id].offered
         assert node.wait().world == node.wait().world

@@ -54,14 +54,14 @@ def replaced(config: dict[str, Any], *now: DeviceFact) -> Stepped:
 def test_a_gpu_in_the_slot_of_one_that_a_pod_holds_goes_to_no_other_pod(injection: dict[str, Any]) -> None:
     node = replaced({"injection": injection})
     assert node.offers == {GPU: [NEXT]}
-    [problem] = node.world.inventory.problems
+    [problem] = node.world.known.inventory.problems
     assert (problem.code, f"({NEW}): not offered until no pod holds {OLD}" in problem.message) == ("SamePlace", True)
 
 
 def test_a_gpu_in_a_pods_place_is_offered_once_that_pod_has_ended_and_others_at_once() -> None:
     node = replaced({})
     assert node.now({}).offers == {GPU: [NEW, NEXT]}
-    assert node.world.inventory.problems == ()
+    assert node.world.known.inventory.problems == ()
     moved = gpu(0, id=NEXT, pci_bus_id="0000:02:00.0", device_nodes=("/dev/nvidia0",))
     node = replaced({}, moved, at(1, NEW))
     assert node.offers == {GPU: [NEW]}

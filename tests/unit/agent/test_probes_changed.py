@@ -40,7 +40,7 @@ def test_flags_come_before_the_file_that_applies_before_what_ran_last_and_that_b
     assert Node(FileOutcome(), None, ran).runs == ("nvml",), "without a file, or without the key in it: the default"
     local = parse(["--standalone", "--config-dir=/c", "--default-config=nics"], {})
     named = NamedFiles(folder="/c", files={"nics": BOTH, "gpus": said("nvml")})
-    assert begin(State(), local, now=START, monotonic=0.0, files=named).probe_set.texts == ("nvml", NICS)
+    assert begin(State(), local, now=START, monotonic=0.0, files=named).known.probe_set.texts == ("nvml", NICS)
 
 
 def test_a_file_that_cannot_be_used_changes_no_probe_and_a_refused_policy_keeps_none_from_starting() -> None:
@@ -117,7 +117,7 @@ def test_what_a_pod_holds_or_was_just_handed_stays_listed_and_is_no_fault() -> N
     node = both().held(RDMA, "NIC-0").uses(said("nvml")).wait(600, nvml=(gpu(0),))
     assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
     assert node.states == {gpu_id(0): ("Healthy", ""), "NIC-0": ("Unknown", "ProbeSilent")}
-    assert [each.probe for each in node.world.inventory.devices] == ["nvml", "nics"]
+    assert [each.probe for each in node.world.known.inventory.devices] == ["nvml", "nics"]
     assert node.last.silent == frozenset(), "a probe that does not run is not silent"
     assert node.held(RDMA).devices == [gpu_id(0)]
     node = both()
@@ -145,7 +145,7 @@ def test_a_pool_that_could_not_be_reached_leaves_with_its_probe() -> None:
     pools = "pools=/opt/pools"
     node = Node(said("nvml", pools)).line("nvml", gpu(0)).line("pools", pool)
     assert node.states["pool:a"] == ("Unhealthy", "ControllerUnreachable")
-    assert node.world.verdicts["pool:a"].recovery_action == "Inspect"
+    assert node.world.known.verdicts["pool:a"].recovery_action == "Inspect"
     node.uses(said("nvml")).wait(PROVEN_SECONDS + 5, nvml=(gpu(0),))
     assert (node.devices, node.problems) == ([gpu_id(0)], [])
     held = Node(said("nvml", pools)).line("nvml", gpu(0)).line("pools", pool).held("remote.nodedevices.io/a", "pool:a")
@@ -166,7 +166,7 @@ def test_a_device_that_the_next_probe_reports_too_is_offered_all_the_time_and_he
     node, name = both().held(RDMA, "NIC-0"), text.partition("=")[0]
     assert sorted(node.uses(said("nvml", text)).offered) == sorted([gpu_id(0), "NIC-0"])
     assert sorted(node.line(name, nic()).offered) == sorted([gpu_id(0), "NIC-0"])
-    assert {each.fact.id: each.probe for each in node.world.inventory.devices}["NIC-0"] == name
+    assert {each.fact.id: each.probe for each in node.world.known.inventory.devices}["NIC-0"] == name
     assert (node.states["NIC-0"], node.problems) == (("Healthy", ""), [])
 
 

@@ -175,7 +175,7 @@ def test_a_partition_whose_profile_makes_no_name_costs_no_other_device_its_place
     assert stepped.offers["nvidia.com/gpu"] == [gpu_id(0)]
     for each in stepped.plan.resources:
         encoded(each)
-    known, plan = stepped.world, stepped.plan
+    known, plan = stepped.world.known, stepped.plan
     offer = {"inventory": known.inventory, "plan": plan, "verdicts": known.verdicts, "registrations": ()}
     status = report(node_facts(**node() | offer))
     assert {each.name for each in status.resources} == {each.name for each in plan.resources if each.ids}

@@ -61,8 +61,8 @@ def has(name: str, amount: int, *, of: int = 0, first: int = 0, unit: str = "1Gi
 def facts(node: Node, **changes: Any) -> NodeFacts:
     world = node.world
     known: dict[str, Any] = {
-        "inventory": world.inventory,
-        "verdicts": world.verdicts,
+        "inventory": world.known.inventory,
+        "verdicts": world.known.verdicts,
         "plan": world.plan,
         "holdings": world.holdings,
         "started": START,

@@ -36,11 +36,11 @@ def made(local: Local = LOCAL, state: State | None = None) -> Node:
 
 def status(node: Node) -> Any:
     silent = node.last.silent
-    probes = owned(node.world.probes).items()
+    probes = owned(node.world.known.probes).items()
     return report(
         node_facts(
-            inventory=node.world.inventory,
-            verdicts=node.world.verdicts,
+            inventory=node.world.known.inventory,
+            verdicts=node.world.known.verdicts,
             plan=node.world.plan,
             holdings=NOBODY,
             started=START,
@@ -57,7 +57,7 @@ def both() -> Node:
 def test_one_probes_line_says_nothing_of_anothers_devices_and_events_are_counted_by_probe() -> None:
     node = both().line("nvml", gpu(0), gpu(1)).line("nics", nic())
     assert node.states == dict.fromkeys([gpu_id(0), gpu_id(1), "NIC-0"], ("Healthy", ""))
-    assert [(each.fact.id, each.probe) for each in node.world.inventory.devices] == [
+    assert [(each.fact.id, each.probe) for each in node.world.known.inventory.devices] == [
         (gpu_id(0), "nvml"),
         (gpu_id(1), "nvml"),
         ("NIC-0", "nics"),
@@ -96,9 +96,9 @@ def test_an_id_that_two_probes_report_is_the_first_ones_and_is_said(first: Seque
     node = made()
     for probe in first:
         node.line(probe, gpu(0, product_name=probe))
-    [device] = node.world.inventory.devices
+    [device] = node.world.known.inventory.devices
     assert (device.probe, device.fact.product_name) == ("nvml", "nvml")
-    [problem] = node.world.inventory.problems
+    [problem] = node.world.known.inventory.problems
     assert (problem.code, problem.message) == ("SameId", f"nics: {gpu_id(0)} is also reported by the probe nvml")
 
 
@@ -109,7 +109,7 @@ def test_nothing_is_offered_before_every_probe_has_reported_and_a_device_that_mo
     late = made().line("nvml", gpu(0)).wait(10).line("nvml", gpu(0)).wait(5)
     assert [each.name for each in late.plan.resources] == ["nvidia.com/gpu"]
     node = both().line("nvml", gpu(0)).line("nics", nic(), gpu(1))
-    devices = {each.fact.id: (each.probe, each.present) for each in node.world.inventory.devices}
+    devices = {each.fact.id: (each.probe, each.present) for each in node.world.known.inventory.devices}
     assert devices == {gpu_id(0): ("nvml", True), gpu_id(1): ("nics", True), "NIC-0": ("nics", True)}
 
 

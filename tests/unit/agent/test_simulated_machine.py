@@ -50,7 +50,7 @@ def test_a_counter_that_rises_in_the_file_takes_its_nic_alone_out_of_service() -
     before = counts(node)
     node.devices = machine("devices: [{index: 5, counters: {linkDowned: 7}}]")
     after = counts(node.now(dict(RULES)))
-    assert node.world.verdicts[node.devices[5].id].reason == "LinkFlapping"
+    assert node.world.known.verdicts[node.devices[5].id].reason == "LinkFlapping"
     assert after == before | {"rdma/hca": 1}
 
 
@@ -70,5 +70,5 @@ def test_a_fault_takes_out_its_device_alone(index: int, fault: str, reason: str,
     before = counts(node)
     node.devices = machine(f"devices: [{{index: {index}, {fault}}}]")
     after = counts(node.now(dict(RULES)))
-    assert node.world.verdicts[node.devices[index].id].reason == reason
+    assert node.world.known.verdicts[node.devices[index].id].reason == reason
     assert after == before | {resource: left}

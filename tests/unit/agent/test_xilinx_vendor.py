@@ -274,7 +274,7 @@ def test_a_card_that_is_being_reset_keeps_its_id_and_name_and_goes_to_no_new_pod
     now.devices = found(tmp_path)
     now.now()
     assert now.offers == {NAME: [fpga_bus_id(1)]}
-    assert now.world.verdicts[fpga_bus_id(0)].reason == "ProbeError"
+    assert now.world.known.verdicts[fpga_bus_id(0)].reason == "ProbeError"
     assert [each.id for each in now.plan.resources[0].ids] == [fpga_bus_id(0), fpga_bus_id(1)]
 
 
@@ -285,7 +285,7 @@ def test_a_new_card_without_a_shell_is_degraded_and_offered_to_nobody_even_by_a_
     rule: dict[str, Any] = {"resources": {"devices": [{"match": {"type": "fpga"}, "name": "example.com/fpga"}]}}
     now = node(tmp_path).now(rule)
     assert now.offers == {"example.com/fpga": [fpga_bus_id(0)]}
-    verdict = now.world.verdicts[fpga_bus_id(3)]
+    verdict = now.world.known.verdicts[fpga_bus_id(3)]
     assert (verdict.state.value, verdict.reason) == ("Degraded", "NoShell")
 
 
@@ -295,10 +295,10 @@ def test_a_tripped_firewall_takes_the_card_out_of_service_until_it_is_reset(tmp_
     tree.file(status, "0x80000")
     now = node(tmp_path).now()
     assert now.offers == {NAME: [fpga_bus_id(1)]}
-    verdict = now.world.verdicts[fpga_bus_id(0)]
+    verdict = now.world.known.verdicts[fpga_bus_id(0)]
     assert (verdict.reason, verdict.recovery_action) == ("FirewallTripped", "ResetDevice")
     tree.file(status, 0)
     now.devices = found(tmp_path)
     now.now()
     now.clock += 3600
-    assert now.now().world.verdicts[fpga_bus_id(0)].reason == ""
+    assert now.now().world.known.verdicts[fpga_bus_id(0)].reason == ""

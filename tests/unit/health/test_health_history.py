@@ -80,30 +80,32 @@ def test_what_comes_twice_on_one_device_is_the_devices_and_on_two_the_programs()
     strike(of, 31, device=1, wait=3600)
     assert (state(of, 0), state(of, 1)) == (("Healthy", ""), ("Unhealthy", "Xid31"))
     of = strike(node(rule("Xid31", count=2, window=DAY)), 31, count=2)
-    assert of.world.verdicts[gpu_id(0)].fault_domain == "Device"
+    assert of.world.known.verdicts[gpu_id(0)].fault_domain == "Device"
     of = strike(node({"reasons": ["Xid31"], "state": "Unhealthy"}), 31)
-    assert of.world.verdicts[gpu_id(0)].fault_domain == "Application", "from the first time on it is the program's"
+    assert of.world.known.verdicts[gpu_id(0)].fault_domain == "Application", (
+        "from the first time on it is the program's"
+    )
 
 
 def test_a_device_says_that_a_rule_that_counts_decided_and_the_text_stays_while_more_events_come() -> None:
     of = strike(node(rule("Xid31", count=3, window=DAY)), 31, count=3)
     said = "GPU memory page fault (XID 31), 3 times or more within 86400 s (health.rules); "
-    assert of.world.verdicts[gpu_id(0)].message.startswith(said)
-    assert strike(of, 31, count=5).world.verdicts[gpu_id(0)].message.startswith(said)
+    assert of.world.known.verdicts[gpu_id(0)].message.startswith(said)
+    assert strike(of, 31, count=5).world.known.verdicts[gpu_id(0)].message.startswith(said)
     several = strike(node(rule("Xid13", "Xid3?", count=2, window=60)), 13, 31)
-    assert "(XID 31); Xid13, Xid3?: 2 times or more within 60 s (" in several.world.verdicts[gpu_id(0)].message
+    assert "(XID 31); Xid13, Xid3?: 2 times or more within 60 s (" in several.world.known.verdicts[gpu_id(0)].message
 
 
 def test_a_reading_says_that_a_rule_that_counts_decided_as_long_as_it_does() -> None:
     counts = rule("ThermalSlowdown", count=2, window=DAY)
     of = node(counts, holdDownSeconds=1)
     for temperature in (HOT, COOL, HOT):
-        assert "times or more" not in of.world.verdicts[gpu_id(0)].message
+        assert "times or more" not in of.world.known.verdicts[gpu_id(0)].message
         of.line(gpu(0, readings=temperature), gpu(1), after=10.0).line(after=10.0)
-    said = of.world.verdicts[gpu_id(0)]
+    said = of.world.known.verdicts[gpu_id(0)]
     assert said.message.endswith("because of its temperature, 2 times or more within 86400 s (health.rules)")
     of.now(policy({"reasons": ["ThermalSlowdown"], "state": "Unhealthy"}))
-    assert "times or more" not in of.world.verdicts[gpu_id(0)].message
+    assert "times or more" not in of.world.known.verdicts[gpu_id(0)].message
 
 
 def test_only_what_came_within_the_window_by_reasons_of_the_rule_counts() -> None:
@@ -151,7 +153,7 @@ def test_what_a_rule_makes_is_over_after_its_window_and_the_hold_down_and_five_a
     for _ in range(59):
         of.line(after=10.0)
     assert state(of) == ("Unhealthy", "Xid31")
-    assert "after 600 s without a fault" in of.world.verdicts[gpu_id(0)].message
+    assert "after 600 s without a fault" in of.world.known.verdicts[gpu_id(0)].message
     assert state(of.line(after=20.0)) == ("Healthy", "")
     assert state(strike(of, 31)) == ("Healthy", ""), "the next one is a first one again"
     of = node(rule("Xid*", count=5, window=DAY), devices=(gpu(0),), holdDownSeconds=10)

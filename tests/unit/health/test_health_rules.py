@@ -156,7 +156,7 @@ def test_without_the_rule_that_made_less_of_a_fault_the_catalogue_decides(
     assert node.says() == (("Degraded", reason, True) if state == "Degraded" else ("Healthy", "", True))
     node = (node.restarted() if restarted else node).now({})
     assert node.says() == ("Unhealthy", reason, False)
-    assert node.world.verdicts[gpu_id(0)].recovery_action == action
+    assert node.world.known.verdicts[gpu_id(0)].recovery_action == action
 
 
 def test_a_fault_is_over_without_the_rule_that_made_it_or_where_one_ignores_it() -> None:
@@ -165,9 +165,9 @@ def test_a_fault_is_over_without_the_rule_that_made_it_or_where_one_ignores_it()
     assert node.now({}).says() == ("Healthy", "", True)
     assert node.now(about("Xid31", "Degraded")).says() == ("Degraded", "Xid31", True)
     node = Node(gpu(0, readings=old())).now(about("Xid79", "Ignored")).line(xids=(xid(79),))
-    assert node.world.verdicts[gpu_id(0)].ignored
+    assert node.world.known.verdicts[gpu_id(0)].ignored
     node.sees(confirm=f"{gpu_id(0)}=recovered@{CONFIRMED}").line()
-    assert node.world.verdicts[gpu_id(0)].ignored == ()
+    assert node.world.known.verdicts[gpu_id(0)].ignored == ()
     assert node.now({}).says() == ("Healthy", "", True)
 
 

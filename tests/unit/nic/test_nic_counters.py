@@ -64,7 +64,7 @@ class Counted(Node):
 
     @property
     def faults(self) -> set[str]:
-        return {each.reason for each in self.world.verdicts[port(0)].faults}
+        return {each.reason for each in self.world.known.verdicts[port(0)].faults}
 
 
 def test_a_counter_above_its_limit_is_a_fault_of_this_nic_alone_and_none_where_nothing_is_counted() -> None:
@@ -142,7 +142,7 @@ def test_a_flapping_link_takes_the_nic_out_of_service_and_a_quiet_one_brings_it_
         node.lasts(600, linkDowned=downs)
     assert (node.states[port(0)], node.offers["example.com/nic"]) == (("Degraded", "LinkWasDown"), both)
     node.lasts(5, linkDowned=3)
-    verdict = node.world.verdicts[port(0)]
+    verdict = node.world.known.verdicts[port(0)]
     assert (node.states[port(0)], verdict.recovery_action) == (("Unhealthy", "LinkFlapping"), "Inspect")
     assert node.offers["example.com/nic"] == [port(1)]
     node.lasts(2.7 * HOUR + HOLD_SECONDS, linkDowned=3)

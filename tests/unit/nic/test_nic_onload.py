@@ -179,7 +179,7 @@ def test_what_the_sriov_file_names_is_not_onloads() -> None:
 def test_without_onloads_modules_nothing_is_offered_and_the_operators_object_is_taken() -> None:
     node = Onloaded(card(0, "onloadMissing"), card(1, "onloadMissing"), file={"maxPodsPerNode": 2}).now()
     assert node.offers == {ONLOAD: []}
-    assert node.world.verdicts[CARDS[0]].reason == "OnloadMissing"
+    assert node.world.known.verdicts[CARDS[0]].reason == "OnloadMissing"
     node.devices = (card(0), card(1))
     node.now()
     node.clock += 3600
@@ -196,7 +196,7 @@ def test_a_card_without_a_driver_keeps_its_id_and_the_probe_is_told_that_onload_
     assert [each.id for each in node.plan.resources[0].ids] == [f"{each}::0" for each in CARDS]
     node = Onloaded(card(0)).now()
     without = node.local.probe_options
-    assert "--onload=/d/onload.json" in KINDS["nic"].arguments({**without, **node.world.requested.files})
+    assert "--onload=/d/onload.json" in KINDS["nic"].arguments({**without, **node.world.known.requested.files})
     assert not any("onload" in each for each in KINDS["nic"].arguments(without))
 
 

@@ -54,7 +54,7 @@ class Machine(Node):
         return self.now(None, *holders)
 
     def reason(self, id_: str) -> tuple[str, str]:
-        verdict = self.world.verdicts[id_]
+        verdict = self.world.known.verdicts[id_]
         return verdict.state.value, verdict.reason
 
 

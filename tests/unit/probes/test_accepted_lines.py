@@ -50,7 +50,7 @@ def follow(*lines: Snapshot) -> tuple[Inventory, NodeDevicesStatus]:
             encoded(resource)
         status = report_of(world, now)
         to_dict(status)
-    return world.inventory, status
+    return world.known.inventory, status
 
 
 def slices(inventory: Inventory) -> list[Json]:

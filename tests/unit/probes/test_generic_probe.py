@@ -300,7 +300,7 @@ def test_what_is_required_and_is_not_there_has_a_reason(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "[{preset: kvm, required: true, count: 1}, {preset: fuse, count: 1}]")
     machine.tree.node("/dev/fuse")
     node = machine.node()
-    assert node.world.verdicts["dev-kvm"].reason == "DeviceNodeMissing"
+    assert node.world.known.verdicts["dev-kvm"].reason == "DeviceNodeMissing"
     assert node.offers == {f"{DOMAIN}/kvm": [], f"{DOMAIN}/fuse": ["dev-fuse"]}
     machine.tree.node("/dev/kvm")
     assert machine.found["dev-kvm"] == ("/dev/kvm",)
@@ -314,7 +314,7 @@ def test_a_node_that_vanishes_is_missing_and_its_neighbours_stay(tmp_path: Path)
     node = machine.node()
     (machine.tree.root / "dev/kvm").unlink()
     machine.seen_by(node)
-    assert node.world.verdicts["dev-kvm"].reason == "Missing"
+    assert node.world.known.verdicts["dev-kvm"].reason == "Missing"
     assert node.offers == {f"{DOMAIN}/kvm": [], f"{DOMAIN}/fuse": ["dev-fuse"]}
 
 
@@ -429,7 +429,7 @@ def test_a_device_that_another_entry_has_now_goes_to_no_second_pod(tmp_path: Pat
     machine.says("[{name: b, paths: [{path: /dev/x1}]}]")
     machine.seen_by(node, holder)
     assert node.offers.get(f"{DOMAIN}/b", []) == []
-    assert node.world.verdicts["dev-x1"].reason != "Missing"
+    assert node.world.known.verdicts["dev-x1"].reason != "Missing"
     assert machine.seen_by(node).offers == {f"{DOMAIN}/b": ["dev-x1"]}
 
 
@@ -466,9 +466,9 @@ def test_an_entry_that_is_taken_out_of_the_file_is_no_fault_once_nobody_holds_it
     node = machine.node()
     machine.says("[{preset: fuse, count: 1}]")
     machine.seen_by(node, pod("vm", f"{DOMAIN}/kvm", "dev-kvm"))
-    assert "dev-kvm" in node.world.verdicts
+    assert "dev-kvm" in node.world.known.verdicts
     machine.seen_by(node)
-    assert (set(node.world.verdicts), node.offers) == ({"dev-fuse"}, {f"{DOMAIN}/fuse": ["dev-fuse"]})
+    assert (set(node.world.known.verdicts), node.offers) == ({"dev-fuse"}, {f"{DOMAIN}/fuse": ["dev-fuse"]})
 
 
 def test_one_that_vanished_before_is_forgotten_with_its_entry(tmp_path: Path) -> None:
@@ -478,11 +478,11 @@ def test_one_that_vanished_before_is_forgotten_with_its_entry(tmp_path: Path) ->
     node = machine.node()
     (machine.tree.root / "dev/kvm").unlink()
     machine.seen_by(node)
-    assert node.world.verdicts["dev-kvm"].reason == "Missing"
+    assert node.world.known.verdicts["dev-kvm"].reason == "Missing"
     machine.says("[{preset: fuse, count: 1}]")
     machine.seen_by(node)
     machine.seen_by(node)
-    assert set(node.world.verdicts) == {"dev-fuse"}
+    assert set(node.world.known.verdicts) == {"dev-fuse"}
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

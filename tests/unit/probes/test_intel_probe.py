@@ -115,7 +115,7 @@ def test_a_missing_device_node_is_a_reason_and_a_gpu_without_any_answers_nothing
     assert one.readings.conditions == ("deviceNodeMissing",)
     assert other.readings.error == "the driver made no device node for it"
     node = Node(one, other).now()
-    assert node.world.verdicts[one.id].reason == "DeviceNodeMissing"
+    assert node.world.known.verdicts[one.id].reason == "DeviceNodeMissing"
 
 
 def test_without_a_driver_it_says_which(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_controller_that_cannot_be_reached_is_a_reason_and_comes_back(pools: P
     node = pools.seen_by(Node(local=LOCAL))
     pools.found(reachable=False, problem="Connection refused")
     pools.seen_by(node)
-    assert node.world.verdicts["pool:virtaitech.com:gpu"].reason == "ControllerUnreachable"
+    assert node.world.known.verdicts["pool:virtaitech.com:gpu"].reason == "ControllerUnreachable"
     assert node.offers == {ORION: []}
     [problem] = pools.source.poll().problems
     assert problem.message == f"{ORION}: its controller cannot be reached: Connection refused"
@@ -117,7 +117,7 @@ def test_what_is_not_known_yet_ends_no_fault_and_is_none(pools: Pools) -> None:
     pools.found(reachable=None)
     node.clock += 3600
     pools.seen_by(node)
-    assert node.world.verdicts["pool:virtaitech.com:gpu"].reason == "ControllerUnreachable"
+    assert node.world.known.verdicts["pool:virtaitech.com:gpu"].reason == "ControllerUnreachable"
     pools.clock.now += FIRST_SECONDS
     fresh = pools.seen_by(Node(local=LOCAL))
     assert len(fresh.offers[ORION]) == 3
@@ -255,10 +255,10 @@ def test_a_pool_that_is_taken_out_of_the_file_is_no_fault_once_nobody_holds_it(p
     pod = Holder(namespace="ml", pod="p", container="c", resource=ORION, ids=(f"{id_}::1",), since=START)
     pools.says("pools: []")
     pools.seen_by(node, pod)
-    assert [each.fact.id for each in node.world.inventory.devices] == [id_]
+    assert [each.fact.id for each in node.world.known.inventory.devices] == [id_]
     pools.seen_by(node)
-    assert node.world.inventory.devices == ()
-    assert node.world.verdicts == {}
+    assert node.world.known.inventory.devices == ()
+    assert node.world.known.verdicts == {}
 
 
 def test_the_line_is_one_that_the_agent_accepts(pools: Pools) -> None:
