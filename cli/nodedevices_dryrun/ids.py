@@ -95,7 +95,7 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
     return IdEffect(
         resources=_changes(current, wanted),
         waits="" if decision.apply else decision.message,
-        waits_for=_pods(f"{holder.namespace}/{holder.pod}" for holder in decision.waiting_for),
+        waits_for=_pods(decision.waits_for),
         held_back=tuple(_named(kept, inventory)),
         pods=_pods(held_id.holder for held_id in leaving),
         unmatched=_notes((*unmatched(inventory, after), *staying(wanted, after.serving))),

@@ -111,12 +111,23 @@ class Blocked(Struct, frozen=True, kw_only=True):
     listed_as: ListedAs = ListedAs.UNHEALTHY
 
 
-class SchedulableId(Struct, frozen=True, kw_only=True):
-    """One id of one resource, as ListAndWatch shows it."""
+class Part(Struct, frozen=True):
+    """A physical device, or a partition of it, by their ids."""
+
+    device_id: str
+    partition_id: str | None = None
+
+    @property
+    def part_id(self) -> str:
+        """The partition's id, or the device's where it is whole."""
+        return self.partition_id or self.device_id
+
+
+class SchedulableId(Part, frozen=True, kw_only=True):
+    """One id of one resource, as ListAndWatch shows it. Its health is that of its device; `device_id` "": it has none,
+    and is counted (OfferedResource.counts)."""
 
     id: str  # GPU-..., MIG-..., GPU-...::3
-    device_id: str  # the physical device; its health is the id's. "": none, it is counted (OfferedResource.counts)
-    partition_id: str | None = None
     replica: int | None = None
     numa_node: int | None = None
     blocked: Blocked | None = None
@@ -125,11 +136,6 @@ class SchedulableId(Struct, frozen=True, kw_only=True):
     def healthy(self) -> bool:
         """True when the kubelet is sent Healthy."""
         return self.blocked is None
-
-    @property
-    def part_id(self) -> str:
-        """The partition's id, or the device's where it is whole."""
-        return self.partition_id or self.device_id
 
 
 class Api(StrEnum):

@@ -15,7 +15,7 @@ Devices that come and go by themselves never wait: compare two plans of the same
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
 from nodedevices_common.text import clip, some
@@ -27,16 +27,16 @@ from nodedevices_plugin.sharing.daemons import has_daemon
 # An Allocate that no List has shown for so long has failed with its pod, or the pod was gone before the next List. The
 # kubelet records the ids as soon as it has our answer, so a complete List that is younger by seconds would show them.
 RECENT_SECONDS = 30.0
-_SHOWN = 5
+SHOWN = 5  # pods in one message
 _MESSAGE_LIMIT = 1024
 
 
 class ChangeDecision(Struct, frozen=True, kw_only=True):
-    """Whether the wanted plan may replace the current one; if not, the holders that it waits for, and the text for
-    ConfigApplied."""
+    """Whether the wanted plan may replace the current one; if not, the pods that it waits for (<namespace>/<pod>), and
+    the text for ConfigApplied."""
 
     apply: bool
-    waiting_for: tuple[Holder, ...] = ()
+    waits_for: tuple[str, ...] = ()
     message: str = ""
 
 
@@ -46,30 +46,33 @@ def decide_change(
     """`current` and `wanted` are the plans of the old and the new configuration for the same inventory and verdicts;
     `unconfirmed`: Allocates that no List has shown. `whole`: every change waits for holders, not only of
     resources with an MPS daemon."""
-    changed = changed_ids(current, wanted)
+    changed = changed_names(current, wanted)
+    if holdings.known and not whole:
+        bound = {resource.name for plan in (current, wanted) for resource in plan.resources if bound_to(resource)}
+        changed = [name for name in changed if name in bound]
     if not changed:
         return ChangeDecision(apply=True)
-    names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
+    what = f"the change of {', '.join(_named(name, current, wanted) for name in changed)}"
+
+    def concerns(held: Holder | Offer | RecentAllocate) -> bool:
+        return held.resource in changed and bool(held.ids)
+
+    decision = when_free(what, holdings, concerns)
+    recent = next(filter(concerns, unconfirmed), None)
+    if not decision.apply or recent is None:
+        return decision
+    age = f"{recent.resource} was allocated less than {RECENT_SECONDS:.0f} s ago"
+    return wait(f"{what} waits: {age}, and its pod is not listed yet")
+
+
+def when_free(what: str, holdings: Holdings, concerns: Callable[[Holder | Offer], bool]) -> ChangeDecision:
+    """Decide that something waits while a container holds what it concerns, or may hold it."""
     if not holdings.known:
-        why = f"it is not known which pods hold devices ({holdings.unknown_because})"
-        return wait((), f"the change of {names} waits: {why}")
-    if not whole:
-        bound = {resource.name for plan in (current, wanted) for resource in plan.resources if bound_to(resource)}
-        changed = {name: ids for name, ids in changed.items() if name in bound}
-    holders = tuple(holder for holder in holdings.holders if _holds(holder.resource, holder.ids, changed))
-    names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
-    if holders:
-        return wait(holders, f"the change of {names} waits until these pods have ended: {waiting_for(holders)}")
-    for unnamed in holdings.possible or ():
-        if _holds(unnamed.resource, unnamed.ids, changed):
-            return wait((), f"the change of {names} waits until {unnamed_text(unnamed)}")
-    for allocate in unconfirmed:
-        if _holds(allocate.resource, allocate.ids, changed):
-            text = (
-                f"{allocate.resource} was allocated less than {RECENT_SECONDS:.0f} s ago, and its pod is not listed yet"
-            )
-            return wait((), f"the change of {names} waits: {text}")
-    return ChangeDecision(apply=True)
+        return wait(f"{what} waits: it is not known which pods hold devices ({holdings.unknown_because})")
+    if holders := tuple(filter(concerns, holdings.holders)):
+        return wait(f"{what} waits until these pods have ended: {pods_named(holders)}", holders)
+    unnamed = next(filter(concerns, holdings.possible or ()), None)
+    return ChangeDecision(apply=True) if unnamed is None else wait(f"{what} waits until {unnamed_text(unnamed)}")
 
 
 def not_listed(
@@ -90,10 +93,10 @@ def none_held(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic
     return holdings.known and not holdings.holders and not holdings.possible and not young
 
 
-def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
-    """Return by name the current ids of resources that would go, have other ids, or get or lose an MPS daemon."""
-    new, old = held_as(wanted), held_as(current)
-    return {name: frozenset(id_ for id_, *_ in held) for name, held in old.items() if new.get(name) != held}
+def changed_names(current: Plan, wanted: Plan) -> list[str]:
+    """Return the names of resources that would go, have other ids, or get or lose an MPS daemon."""
+    new = held_as(wanted)
+    return sorted(name for name, held in held_as(current).items() if new.get(name) != held)
 
 
 def leaving(
@@ -149,10 +152,6 @@ def _how(resource: OfferedResource) -> str:
     return sharing.name if by is None else f"{sharing.name} with enforcement {by.name}"
 
 
-def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, frozenset[str]]) -> bool:
-    return resource in changed and bool(ids)
-
-
 def unnamed_text(held: Offer) -> str:
     """Describe an entry that only the kubelet's checkpoint, or the record of a claim has, for people."""
     if held.claim:
@@ -163,15 +162,16 @@ def unnamed_text(held: Offer) -> str:
     )
 
 
-def waiting_for(holders: Sequence[Holder]) -> str:
+def pods_of(holders: Iterable[Holder]) -> tuple[str, ...]:
+    """Return the holders' pods, each once: <namespace>/<pod>."""
+    return tuple(dict.fromkeys(f"{holder.namespace}/{holder.pod}" for holder in holders))
+
+
+def pods_named(holders: Iterable[Holder]) -> str:
     """Return the holders' pods, the first few by name."""
-    return pods_named([f"{holder.namespace}/{holder.pod}" for holder in holders])
+    return some(pods_of(holders), SHOWN)
 
 
-def pods_named(pods: Sequence[str]) -> str:
-    return some(dict.fromkeys(pods), _SHOWN)
-
-
-def wait(holders: tuple[Holder, ...], message: str) -> ChangeDecision:
+def wait(message: str, holders: Iterable[Holder] = ()) -> ChangeDecision:
     """Return the decision to wait; the message is cut to what a condition carries."""
-    return ChangeDecision(apply=False, waiting_for=holders, message=clip(message, _MESSAGE_LIMIT))
+    return ChangeDecision(apply=False, waits_for=pods_of(holders), message=clip(message, _MESSAGE_LIMIT))

@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_probe.protocol import Partition
 
-from nodedevices_plugin.model import DRA_DRIVER, Api, Holder, Holdings, Inventory, Plan, physical_id
+from nodedevices_plugin.model import DRA_DRIVER, Api, Holder, Holdings, Inventory, Part, Plan, physical_id
 from nodedevices_plugin.sharing.registry import SHARED
 
 
-class HeldId(Struct, frozen=True, kw_only=True):
+class HeldId(Part, frozen=True, kw_only=True):
     """One id that is held: by a listed pod, by one that is not listed yet, or, as the kubelet's checkpoint says, by
     some container. The id is in our form, also where another plugin offered it; `key`: as the kubelet has it
     (model.held_key)."""
@@ -26,8 +26,6 @@ class HeldId(Struct, frozen=True, kw_only=True):
     resource: str | None  # None: a DRA claim's whole device
     driver: str = ""  # of a DRA claim
     id: str
-    device_id: str
-    partition_id: str | None = None
     replica: int | None = None
     holder: str = ""  # <namespace>/<pod>; "": not known
     claim: str = ""  # <namespace>/<name>, of a claim that a pod has
@@ -37,11 +35,6 @@ class HeldId(Struct, frozen=True, kw_only=True):
     @property
     def api(self) -> Api:
         return Api.DRA if self.driver else Api.DEVICE_PLUGIN
-
-    @property
-    def part_id(self) -> str:
-        """The partition's id, or the device's where it is whole."""
-        return self.partition_id or self.device_id
 
     @property
     def announced(self) -> bool:

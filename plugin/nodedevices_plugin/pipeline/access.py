@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from nodedevices_plugin.gates.base import NoSpecification
 from nodedevices_plugin.granting.answers import NodeContainers, node_containers
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan, PlanError
-from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
+from nodedevices_plugin.offering.changes import ChangeDecision, wait, when_free
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, offered_text, other_plugins
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing import daemons
@@ -258,25 +258,14 @@ def may_start(
     their devices. `clients`: resource and id of the shares whose pods are known to be clients."""
     if not missing:
         return ChangeDecision(apply=True)
-    what = _waits(missing)
-    if not holdings.known:
-        return wait((), f"{what}: it is not known which pods hold devices ({holdings.unknown_because})")
     devices = {schedulable.device_id for resource in missing for schedulable in resource.ids}
 
-    def beside(holder: Holder | Offer, id_: str) -> bool:
-        if holder.resource is None:
-            unit = index.claimed(id_)
-        else:
-            unit, _ = index.unit(holder.resource, id_) or (None, None)
-        return unit is not None and unit.device_id in devices and (holder.resource, id_) not in clients
+    def beside(held: Holder | Offer) -> bool:
+        strangers = (id_ for id_ in held.ids if (held.resource, id_) not in clients)
+        parts = (index.named(held.resource, id_) for id_ in strangers)
+        return any(part is not None and part.device_id in devices for part in parts)
 
-    holders = tuple(holder for holder in holdings.holders if any(beside(holder, id_) for id_ in holder.ids))
-    if holders:
-        return wait(holders, f"{what} until these pods have ended: {waiting_for(holders)}")
-    for unnamed in holdings.possible or ():
-        if any(beside(unnamed, id_) for id_ in unnamed.ids):
-            return wait((), f"{what} until {unnamed_text(unnamed)}")
-    return ChangeDecision(apply=True)
+    return when_free(_sharing(missing), holdings, beside)
 
 
 def may_begin(
@@ -293,9 +282,9 @@ def may_begin(
         for plugin in other_plugins(resource.name, wanted, holdings.offered or (), index, own=())
     }
     if why := offered_text(tuple(offers.values())):
-        return wait((), f"{_waits(missing)}: {why}")
+        return wait(f"{_sharing(missing)} waits: {why}")
     return ChangeDecision(apply=True)
 
 
-def _waits(shared: Sequence[OfferedResource]) -> str:
-    return f"sharing {', '.join(resource.name for resource in shared)} by MPS waits"
+def _sharing(shared: Sequence[OfferedResource]) -> str:
+    return f"sharing {', '.join(resource.name for resource in shared)} by MPS"

@@ -17,10 +17,10 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Value
-from nodedevices_common.text import listing, show
+from nodedevices_common.text import listing, show, some
 
-from nodedevices_plugin.model import Cordon, Holder, Inventory, MostSeen, Plan, Refused, Unmatched, device_names
-from nodedevices_plugin.offering.changes import pods_named
+from nodedevices_plugin.model import Cordon, Inventory, MostSeen, Plan, Refused, Unmatched, device_names
+from nodedevices_plugin.offering.changes import SHOWN
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.state import SeenSpec
@@ -58,7 +58,7 @@ class ConfigProblem(Struct, frozen=True, kw_only=True):
     source: str
     message: str
     field: str = ""  # of the sections, where one is at fault
-    waiting_for: tuple[Holder, ...] = ()
+    waits_for: tuple[str, ...] = ()  # pods, <namespace>/<pod>
     waits: bool = False  # nothing is refused: it takes effect by itself
     awaits: int = 0  # of so many resources the MPS daemon is not ready
     coming: tuple[MpsDaemon, ...] | None = None  # MPS daemons that the wanted configuration waits for
@@ -81,7 +81,7 @@ def of_problem(status: ConfigStatus, problem: ConfigProblem, *, applied_once: bo
         reason=_reason(problem),
         message=_message(problem, applied_once=applied_once),
         refused=refusal(problem.field, problem.message) if not problem.waits else None,
-        waiting_for=tuple(sorted({f"{holder.namespace}/{holder.pod}" for holder in problem.waiting_for})),
+        waiting_for=tuple(sorted(problem.waits_for)),
     )
 
 
@@ -102,7 +102,7 @@ def _reason(problem: ConfigProblem) -> str:
         return names.STATE_NOT_SAVED
     if problem.source == "dra":
         return names.WAITING_FOR_KUBELET
-    return names.WAITING_FOR_DAEMON if problem.awaits and not problem.waiting_for else names.WAITING_FOR_HOLDERS
+    return names.WAITING_FOR_DAEMON if problem.awaits and not problem.waits_for else names.WAITING_FOR_HOLDERS
 
 
 def _withheld(ours: Sequence[HeldId], inventory: Inventory) -> str:
@@ -110,7 +110,7 @@ def _withheld(ours: Sequence[HeldId], inventory: Inventory) -> str:
     held = {held_id.device_id for held_id in ours}
     called = device_names(inventory)
     devices = listing(called[device.fact.id] for device in inventory.devices if device.fact.id in held)
-    pods = pods_named([held_id.holder for held_id in ours if held_id.holder])
+    pods = some(dict.fromkeys(held_id.holder for held_id in ours if held_id.holder), SHOWN)
     who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
     what = "held under another resource or id, and not offered to new pods until"
     return f"{devices}: {what} {who}; everything else is applied"

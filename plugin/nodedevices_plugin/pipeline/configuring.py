@@ -29,7 +29,7 @@ from nodedevices_plugin.model import (
     Refused,
     Unmatched,
 )
-from nodedevices_plugin.offering.changes import ChangeDecision, changed_ids, decide_change
+from nodedevices_plugin.offering.changes import ChangeDecision, changed_names, decide_change
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
 from nodedevices_plugin.offering.shape import fitting, make_shape, no_way_for_claims, shape_of, staying
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
@@ -199,8 +199,7 @@ def _is_used(assessed: Assessment, daemon: MpsDaemon) -> bool:
 def _waiting_change(problem: ConfigProblem | None) -> gates.WaitingChange | None:
     if problem is None or problem.takes_away is None:
         return None
-    pods = dict.fromkeys(f"{holder.namespace}/{holder.pod}" for holder in problem.waiting_for)
-    return gates.WaitingChange(shape=problem.takes_away, waits_for=tuple(pods))
+    return gates.WaitingChange(shape=problem.takes_away, waits_for=problem.waits_for)
 
 
 def _with_others(configured: Configured, requested: RequestedConfig) -> Configured:
@@ -291,7 +290,7 @@ def _running(before: ActiveConfig, assessed: Assessment, wanted: _Change | Confi
     index = assessed.known.index.under(before.effective.index_prefix)
     start = may_start(needs.unanswered, assessed.inputs.holdings, index, clients=client_ids(shape))
     if not start.apply and assessed.inputs.holdings.known:  # else not known: after a restart daemons are wanted at once
-        problem = replace(_daemons_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
+        problem = replace(_daemons_await(needs), message=start.message, waits=True, waits_for=start.waits_for)
         return _Running(shape=shape, problem=problem)
     return _Running(shape=shape, daemons=daemons, problem=_daemons_await(needs))
 
@@ -313,15 +312,17 @@ def _change(
     decision = _may(before, requested, shape, needs=needs, running=running, assessed=assessed)
     if not decision.apply:
         known = assessed.inputs.holdings.state is HoldersState.SYNCED
-        shown = shape if known and not requested.observing else None
-        waiting_for = decision.waiting_for
         return ConfigProblem(
-            source="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown
+            source="holders",
+            message=decision.message,
+            waits=True,
+            waits_for=decision.waits_for,
+            takes_away=shape if known and not requested.observing else None,
         )
     if needs.why:
         return replace(_daemons_await(needs), coming=needs.daemons)
     if before.applied_once and (assessed.inputs.saved is None or assessed.inputs.saved.shape != requested.shape):
-        what = ", ".join(sorted(changed_ids(running.shape or Plan(), shape))) or "what is offered"
+        what = ", ".join(changed_names(running.shape or Plan(), shape)) or "what is offered"
         why = assessed.inputs.unsaved_because or "it is being written"
         message = f"the change of {what} waits until the state file is written: {why}"
         return ConfigProblem(source="state", message=message, waits=True, to_save=requested, coming=needs.daemons)

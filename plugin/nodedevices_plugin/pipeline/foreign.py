@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Self
 
-from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.text import some
@@ -37,6 +36,7 @@ from nodedevices_plugin.model import (
     Inventory,
     Offer,
     OfferedResource,
+    Part,
     Plan,
     RecentAllocate,
     SchedulableId,
@@ -48,7 +48,7 @@ from nodedevices_plugin.model import (
     share_of,
     split,
 )
-from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
+from nodedevices_plugin.offering.changes import ChangeDecision, pods_named, wait, when_free
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.daemons import has_daemon
@@ -110,7 +110,7 @@ def held(
                 holder=holder,
                 claim=claim,
                 key=held_key(resource, id_),
-                any_shape=(claim, part.id) in administered,
+                any_shape=(claim, part.part_id) in administered,
             )
 
     for holder in holdings.holders:
@@ -142,7 +142,7 @@ def held(
         HeldId(
             resource=None,
             driver=DRA_DRIVER,
-            id=part.id,
+            id=part.part_id,
             device_id=part.device_id,
             partition_id=part.partition_id,
             any_shape=True,
@@ -154,19 +154,15 @@ def held(
     return (*found.values(), *unlisted, *announced)
 
 
-def _parts(resource: str | None, id_: str, index: DeviceIndex, given: Mapping[str, Given]) -> tuple[IndexedPart, ...]:
+def _parts(resource: str | None, id_: str, index: DeviceIndex, given: Mapping[str, Given]) -> tuple[Part, ...]:
     """Return the parts that a held id names: the one that was given with it first, then the one of that name now."""
-    if resource is None:
-        now = index.claimed(id_)
-    else:
-        now, _ = index.unit(resource, id_) or (None, None)
     known = given.get(held_key(resource, id_))
     before = index.part(known.part_id) if known is not None else None
-    return tuple(dict.fromkeys(part for part in (before, now) if part is not None))
+    return tuple(dict.fromkeys(part for part in (before, index.named(resource, id_)) if part is not None))
 
 
-def _own_id(resource: str | None, id_: str, part: IndexedPart) -> str:
-    return part.id if resource is None else share_of(part.id, id_)
+def _own_id(resource: str | None, id_: str, part: Part) -> str:
+    return part.part_id if resource is None else share_of(part.part_id, id_)
 
 
 def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: SharingMode | None = None) -> Plan:
@@ -177,22 +173,19 @@ def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: Shari
     here; it cannot be seen.
     """
     live = set(_offered(holdings)) if holdings.state is not HoldersState.UNAVAILABLE else set()
-    live = {(resource, id_) for resource, id_ in live if index.unit(resource, id_) is not None}
-    shown = {_device(index, resource, id_) for resource, id_ in live}
+    shown = {_device(index, *pair) for pair in live} - {None}
     remembered = {(resource, id_) for resource, ids in known.items() for id_ in ids}
     ids = live | {(holder.resource, id_) for holder in holdings.holders if holder.resource for id_ in holder.ids}
     ids |= {pair for pair in remembered if _device(index, *pair) not in shown}
     resources: dict[str, list[SchedulableId]] = {}
     for resource, id_ in sorted(ids, key=lambda pair: (pair[0], _order(pair[1]))):
-        found = index.unit(resource, id_)
-        if found is not None:
-            unit, replica = found
+        if (part := index.named(resource, id_)) is not None:
             resources.setdefault(resource, []).append(
                 SchedulableId(
                     id=id_,
-                    device_id=unit.device_id,
-                    partition_id=unit.partition_id,
-                    replica=replica,
+                    device_id=part.device_id,
+                    partition_id=part.partition_id,
+                    replica=split(id_)[1],
                     blocked=None if (resource, id_) in live else _NOT_OFFERED,
                 )
             )
@@ -219,40 +212,30 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
     what = ", ".join(resource.name for resource in wanted.resources) or "nothing"
     if not holdings.known or holdings.offered is None:
         why = holdings.message or "the kubelet has not been queried yet"
-        return wait((), f"serving {what} waits: it is not known what pods hold and other plugins offer ({why})")
+        return wait(f"serving {what} waits: it is not known what pods hold and other plugins offer ({why})")
     ours = {(resource.name, schedulable.id) for resource in wanted.resources for schedulable in resource.ids}
     with_daemon = {resource.name for resource in wanted.resources if has_daemon(resource)}
     wanted_names = {resource.name for resource in wanted.resources if resource.ids}
     devices = {schedulable.device_id for resource in wanted.resources for schedulable in resource.ids}
 
     def differs(resource: str, id_: str) -> bool:
-        by_name = resource in wanted_names or index.unit(resource, id_) is not None
+        by_name = resource in wanted_names or index.named(resource, id_) is not None
         return (resource, id_) not in ours and by_name
 
-    holders = tuple(
-        holder
-        for holder in holdings.holders
-        if (
-            holder.resource is not None
-            and (holder.resource in with_daemon or any(differs(holder.resource, i) for i in holder.ids))
-        )
-        or (
-            holder.resource is None
-            and any((unit := index.claimed(id_)) and unit.device_id in devices for id_ in holder.ids)
-        )
-    )
-    if holders:
-        return wait(holders, f"serving {what} waits until these pods have ended: {waiting_for(holders)}")
-    for offer in holdings.possible or ():  # of a device of ours that is withheld it is enough
-        unread = offer.resource in wanted_names and any(index.unit(offer.resource, id_) is None for id_ in offer.ids)
-        if offer.resource in with_daemon or unread:
-            return wait((), f"serving {what} waits until {unnamed_text(offer)}")
+    def concerns(held: Holder | Offer) -> bool:
+        if held.resource is None:
+            return any(_device(index, None, id_) in devices for id_ in held.ids)
+        if held.resource in with_daemon:
+            return True
+        if isinstance(held, Offer):  # of a device of ours that is withheld it is enough
+            return held.resource in wanted_names and any(index.named(held.resource, id_) is None for id_ in held.ids)
+        return any(differs(held.resource, id_) for id_ in held.ids)
+
+    decision = when_free(f"serving {what}", holdings, concerns)
     offers = sorted({resource for resource, id_ in _offered(holdings) if differs(resource, id_)})
-    if offers:
-        return wait(
-            (), f"serving {what} waits until another plugin no longer offers these devices as {', '.join(offers)}"
-        )
-    return ChangeDecision(apply=True)
+    if not decision.apply or not offers:
+        return decision
+    return wait(f"serving {what} waits until another plugin no longer offers these devices as {', '.join(offers)}")
 
 
 def other_plugins(
@@ -300,13 +283,12 @@ def unread_holders(resource: str, plan: Plan, holdings: Holdings, index: DeviceI
         id_: holder
         for holder in holdings.holders
         for id_ in (holder.ids if holder.resource == resource else ())
-        if index.unit(resource, id_) is None and not is_core(id_) and not shapes & {_shape(id_), _shape(split(id_)[0])}
+        if index.named(resource, id_) is None and not is_core(id_) and not shapes & {_shape(id_), _shape(split(id_)[0])}
     }
     if not ids:
         return ""
-    first = next(iter(ids))
-    pods = waiting_for(tuple({(holder.namespace, holder.pod): holder for holder in ids.values()}.values()))
-    return f"pods hold {len(ids)} ids of {resource} that another device plugin gave, such as {first}; waits for {pods}"
+    such = f"such as {next(iter(ids))}; waits for {pods_named(ids.values())}"
+    return f"pods hold {len(ids)} ids of {resource} that another device plugin gave, {such}"
 
 
 def _shape(id_: str) -> str:
@@ -332,9 +314,9 @@ def _offered(holdings: Holdings) -> Iterable[tuple[str, str]]:
     return ((offer.resource, id_) for offer in holdings.offered or () for id_ in offer.ids)
 
 
-def _device(index: DeviceIndex, resource: str, id_: str) -> str | None:
-    found = index.unit(resource, id_)
-    return None if found is None else found[0].device_id
+def _device(index: DeviceIndex, resource: str | None, id_: str) -> str | None:
+    part = index.named(resource, id_)
+    return None if part is None else part.device_id
 
 
 def _order(id_: str) -> tuple[str, int]:
@@ -358,17 +340,6 @@ def _resource(name: str, ids: list[SchedulableId], mode: SharingMode | None) -> 
 
 
 # --- the devices by every name that others give them: ids, indices, names of a DRA driver ----------------------------
-class IndexedPart(Struct, frozen=True):
-    """The device, or the partition of it, that an id names."""
-
-    device_id: str
-    partition_id: str | None = None
-
-    @property
-    def id(self) -> str:
-        return self.partition_id or self.device_id
-
-
 class DeviceIndex:
     """The devices of one inventory. `index_prefix`: the domain of resources whose ids may be indices, empty for each
     vendor's own, None for none; a bare number under any other name is none of our devices."""
@@ -385,15 +356,15 @@ class DeviceIndex:
         self._inventory = inventory
         self._vendors = vendors
         self._prefix = index_prefix
-        self._by_id: dict[str, IndexedPart] = {}
-        self._by_index: dict[str | None, dict[tuple[str, str], IndexedPart]] = {None: {}}  # by prefix; domain and index
-        self._by_claim: dict[tuple[str, str], IndexedPart] = {}  # by DRA driver and name
+        self._by_id: dict[str, Part] = {}
+        self._by_index: dict[str | None, dict[tuple[str, str], Part]] = {None: {}}  # by prefix; domain and index
+        self._by_claim: dict[tuple[str, str], Part] = {}  # by DRA driver and name
         self._drivers = {vendor.dra_driver: vendor for vendor in vendors.every if vendor.dra_driver}
         published = device_names(inventory)
         called = device_names(replace(inventory, pinned={})) if inventory.pinned else published  # by other drivers
         for unit in inventory.units:
             fact = unit.device.fact
-            part = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
+            part = Part(fact.id, unit.partition.id if unit.partition else None)
             self._by_id[unit.id] = self._by_claim[DRA_DRIVER, published[unit.id]] = part
             if (vendor := vendors.vendor_of(fact)).dra_driver:
                 self._by_claim[vendor.dra_driver, vendor.claim_name(unit, called[fact.id])] = part
@@ -406,39 +377,29 @@ class DeviceIndex:
         other._prefix = index_prefix
         return other
 
-    def part(self, id_: str) -> IndexedPart | None:
+    def part(self, id_: str) -> Part | None:
         """Return the device or partition with this id; None: this node has none."""
         return self._by_id.get(id_)
 
-    def unit(self, resource: str, id_: str) -> tuple[IndexedPart, int | None] | None:
-        """Return the part that an id of a resource names, and its share; None: not one of our devices."""
-        base, replica = split(id_)
-        found = self._by_id.get(base)
-        if found is None:
-            found = self._indices().get((resource.partition("/")[0], base))
-        return None if found is None else (found, replica)
+    def named(self, resource: str | None, id_: str) -> Part | None:
+        """Return the part that an id of a resource names, or, with None, a claim's `<driver>/<pool>/<device>`; None:
+        not one of our devices."""
+        if resource is not None:
+            base, _ = split(id_)
+            return self._by_id.get(base) or self._indices().get((_domain(resource), base))
+        driver, _, rest = id_.partition("/")
+        device, vendor = rest.rpartition("/")[2], self._drivers.get(driver)
+        names = (device,) if driver == DRA_DRIVER else vendor.claimed(device) if vendor is not None else ()
+        return next((self._by_claim[driver, name] for name in names if (driver, name) in self._by_claim), None)
 
-    def claimed(self, name: str) -> IndexedPart | None:
-        """Return the part that a claim's `<driver>/<pool>/<device>` names; None: not one of our devices."""
-        driver, _, rest = name.partition("/")
-        if driver == DRA_DRIVER:
-            return self.in_slices(rest.rpartition("/")[2])
-        vendor = self._drivers.get(driver)
-        if vendor is None:
-            return None
-        names = vendor.claimed(rest.rpartition("/")[2])
-        return next(
-            (self._by_claim[driver, candidate] for candidate in names if (driver, candidate) in self._by_claim), None
-        )
-
-    def in_slices(self, name: str) -> IndexedPart | None:
+    def in_slices(self, name: str) -> Part | None:
         """Return the part that our own ResourceSlices call so; None: this node has none."""
         return self._by_claim.get((DRA_DRIVER, name))
 
-    def _indices(self) -> dict[tuple[str, str], IndexedPart]:
+    def _indices(self) -> dict[tuple[str, str], Part]:
         """Return the parts by domain and index: only these domains have ids that are indices."""
         if self._prefix not in self._by_index:
-            found: dict[tuple[str, str], IndexedPart] = {}
+            found: dict[tuple[str, str], Part] = {}
             for device in self._inventory.devices:
                 vendor = self._vendors.vendor_of(device.fact)
                 if vendor.index_id(Unit(device)) is None:

@@ -312,7 +312,7 @@ def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_any_of_its
     assert not alive.apply
     assert resource in alive.message
     held = holder(id_, resource=resource)
-    assert take_over(ours, replace(offered(), holders=(held,)), names()).waiting_for == (held,)
+    assert take_over(ours, replace(offered(), holders=(held,)), names()).waits_for == (f"{held.namespace}/{held.pod}",)
     init = replace(offered(), possible=(Offer(resource=resource, ids=(id_,)),))
     assert not take_over(ours, init, names()).apply
     assert take_over(ours, offered(), names()).apply

@@ -29,11 +29,12 @@ from nodedevices_plugin.model import (
     InventoryDevice,
     Mount,
     OfferedResource,
+    Part,
     Plan,
     SchedulableId,
     device_names,
 )
-from nodedevices_plugin.pipeline.foreign import DeviceIndex, IndexedPart
+from nodedevices_plugin.pipeline.foreign import DeviceIndex
 from nodedevices_probe.protocol import DeviceFact
 from support.claim_node import BOARD, NODE, Node
 from support.dra import allocated
@@ -100,7 +101,7 @@ def test_a_claim_that_is_left_keeps_its_name_when_devices_are_numbered_anew(node
     assert device_names(alone)["ACME-0"] != "board-1", "the claim's device may come back"
     assert with_names_of_claims(same := inventory(0, 1), [record]) is same
     index = DeviceIndex(named)
-    assert index.claimed(f"{DRA_DRIVER}/{NODE}/board-1") == IndexedPart("ACME-1")
+    assert index.named(None, f"{DRA_DRIVER}/{NODE}/board-1") == Part("ACME-1")
 
 
 def test_a_plan_in_which_a_device_has_another_name_is_decided_again_after_a_claim_came_for_it(node: Node) -> None:

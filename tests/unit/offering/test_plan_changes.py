@@ -64,7 +64,7 @@ def test_what_nobody_holds_applies_at_once_and_a_change_of_ids_waits_for_pods() 
     for wanted in (SLICED, RENAMED, Plan()):
         decision = decide_change(WHOLE, wanted, holdings(holder()), (), whole=True)
         assert not decision.apply
-        assert decision.waiting_for == (holder(),)
+        assert decision.waits_for == ("ml/train",)
         assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
 
 
@@ -76,7 +76,7 @@ def test_what_nobody_holds_applies_at_once_and_a_change_of_ids_waits_for_pods() 
 def test_a_change_to_or_from_mps_waits_though_the_ids_stay(current: Plan, wanted: Plan, how: str) -> None:
     """The GPUs' compute mode and the daemon are under the pods' feet, which have MPS's environment or not."""
     decision = decide_change(current, wanted, holdings(holder(ids=("GPU-0::0",))), (), whole=True)
-    assert (decision.apply, decision.waiting_for) == (False, (holder(ids=("GPU-0::0",)),))
+    assert (decision.apply, decision.waits_for) == (False, ("ml/train",))
     assert decision.message == f"the change of nvidia.com/gpu {how} waits until these pods have ended: ml/train"
     assert not decide_change(current, wanted, holdings(), (recent("GPU-0::0", age=5),), whole=True).apply
     assert decide_change(current, wanted, holdings(), (), whole=True).apply
@@ -96,7 +96,7 @@ def test_a_change_waits_while_nobody_knows_who_holds_what_or_an_allocate_is_not_
         assert state.value in decision.message
     young = recent("GPU-0", age=5)
     decision = decide_change(WHOLE, SLICED, holdings(), (young,), whole=True)
-    assert (decision.apply, decision.waiting_for) == (False, ())
+    assert (decision.apply, decision.waits_for) == (False, ())
     assert "allocated less than 30 s ago" in decision.message
     listed, young, failed = recent("GPU-0", age=5), recent("GPU-1", age=29.9), recent("GPU-2", age=30)
     now = replace(holdings(), taken=NOW)
@@ -122,7 +122,7 @@ def test_a_change_waits_for_an_id_that_only_the_kubelets_checkpoint_gives_to_a_c
     init = Offer(resource="nvidia.com/gpu", ids=("GPU-0",))
     unlisted = replace(holdings(), possible=(Offer(resource="example.com/nic", ids=("nic-0",)), init))
     decision = decide_change(WHOLE, SLICED, unlisted, (), whole=True)
-    assert (decision.apply, decision.waiting_for) == (False, ())
+    assert (decision.apply, decision.waits_for) == (False, ())
     assert "waits until the pod that holds nvidia.com/gpu GPU-0 has ended (the kubelet's checkpoint" in decision.message
     several = replace(unlisted, possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0", "GPU-1", "GPU-2")),))
     assert (
@@ -138,8 +138,8 @@ def test_a_change_waits_for_an_id_that_only_the_kubelets_checkpoint_gives_to_a_c
 
 def test_an_entry_without_ids_holds_nothing_and_a_message_is_cut_to_what_a_condition_carries() -> None:
     assert decide_change(WHOLE, SLICED, holdings(holder(ids=())), (), whole=True).apply
-    assert wait((), "x" * 1024).message == "x" * 1024
-    assert wait((), "x" * 1025).message == "x" * 1023 + "\u2026"
+    assert wait("x" * 1024).message == "x" * 1024
+    assert wait("x" * 1025).message == "x" * 1023 + "\u2026"
 
 
 @cases(
@@ -188,7 +188,7 @@ def test_a_resource_that_is_given_whole_changes_with_any_of_its_devices() -> Non
     wider = Plan(resources=(replace(grown, together=True),))
     has = holdings(holder(resource="nvidia.com/board", ids=("GPU-0::0",)))
     decision = decide_change(whole, wider, has, ())
-    assert (decision.apply, decision.waiting_for) == (False, has.holders)
+    assert (decision.apply, decision.waits_for) == (False, ("ml/train",))
     assert leaving({"nvidia.com/board": whole.resources[0]}, wider) == {"nvidia.com/board": {"GPU-0::0", "GPU-1::0"}}
     more = Plan(resources=(replace(board, together=True, ids=(*board.ids, replace(board.ids[0], id="GPU-0::1"))),))
     assert leaving({"nvidia.com/board": whole.resources[0]}, more) == {}, "more shares of the same devices"
