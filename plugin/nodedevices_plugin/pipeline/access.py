@@ -19,9 +19,10 @@ from nodedevices_plugin.gates.base import NoSpecification
 from nodedevices_plugin.granting.answers import NodeContainers, node_containers
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan, PlanError
 from nodedevices_plugin.offering.changes import ChangeDecision, wait, when_free
+from nodedevices_plugin.pipeline.configuration import ConfigProblem
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, offered_text, other_plugins
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.sharing import daemons
+from nodedevices_plugin.sharing import daemons, mps
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
@@ -205,16 +206,12 @@ def _needs(effective: Effective | None, devices: Devices) -> dict[str, CdiNeeds]
 
 # --- MPS daemons that a plan awaits ----------------------------------------------------------------------------------
 class Awaited(Struct, frozen=True, kw_only=True):
-    """The MPS daemons that one plan awaits. `why`: which one is not ready, and its status; empty: all are.
+    """The MPS daemons that one plan awaits. `unanswered`: the resources with daemons that are not ready; `problem`:
+    which one is not, and its status; None: all are."""
 
-    `unanswered`: the resources with daemons that are not ready. `starting`: these are only being started.
-    """
-
-    field: str  # where the configuration requests it
-    why: str
-    starting: bool
     unanswered: tuple[OfferedResource, ...]
     daemons: tuple[MpsDaemon, ...]
+    problem: ConfigProblem | None
 
 
 def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: MpsFacts, not_ours: Set[str]) -> Awaited:
@@ -235,13 +232,16 @@ def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: MpsFact
         resources=tuple(resource for resource in plan.resources if resource.name not in not_ours or in_use(resource))
     )
     missing = daemons.unanswered(ours, facts.statuses)
-    return Awaited(
-        field=daemons.requested_by(missing[0]) if missing else "",
-        why=daemons.silent(ours, facts.statuses),
-        starting=daemons.starting(ours, facts.statuses),
-        unanswered=missing,
-        daemons=daemons.wanted(ours, inventory),
-    )
+    problem = None
+    if missing:
+        problem = ConfigProblem(
+            source=mps.NAME,
+            field=daemons.requested_by(missing[0]),
+            message=daemons.silent(ours, facts.statuses),
+            waits=daemons.starting(ours, facts.statuses),
+            awaits=len(missing),
+        )
+    return Awaited(unanswered=missing, daemons=daemons.wanted(ours, inventory), problem=problem)
 
 
 def known_clients(plan: Plan, inventory: Inventory, facts: MpsFacts) -> frozenset[tuple[str, str]]:

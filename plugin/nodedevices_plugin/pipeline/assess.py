@@ -97,10 +97,6 @@ class Assessment(_Start, frozen=True, kw_only=True):
     facts: GateFacts  # without what only the decision about the configuration brings
 
     @property
-    def inventory(self) -> Inventory:
-        return self.known.inventory
-
-    @property
     def not_ours(self) -> frozenset[str]:
         """Names of the plan that another plugin serves to the kubelet; the ids that pods hold of them are not ours, and
         no change of ours takes them away."""
@@ -110,7 +106,7 @@ class Assessment(_Start, frozen=True, kw_only=True):
     def devices(self) -> access.Devices:
         """The input for how containers get devices."""
         return access.Devices(
-            inventory=self.inventory,
+            inventory=self.known.inventory,
             existing=self.inputs.existing,
             cdi=self.inputs.cdi,
             mount_dirs=self.local.container_mount_dirs,
@@ -127,7 +123,7 @@ class Assessment(_Start, frozen=True, kw_only=True):
 
     def program_requests(self) -> Mapping[str, SpecRequest]:
         """Return what vendors' programs have to make, so that nothing is refused or withheld because it is missing."""
-        if self.inventory.line_monotonic is None:
+        if self.known.inventory.line_monotonic is None:
             return {}
         return access.program_requests(self.active, self.known.requested.effective, self.devices)
 

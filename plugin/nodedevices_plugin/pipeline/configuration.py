@@ -19,6 +19,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.options import Value
 from nodedevices_common.text import listing, show, some
 
+from nodedevices_plugin.gates.base import WaitingChange
 from nodedevices_plugin.model import Cordon, Inventory, MostSeen, Plan, Refused, Unmatched, device_names
 from nodedevices_plugin.offering.changes import SHOWN
 from nodedevices_plugin.offering.occupancy import HeldId
@@ -63,7 +64,7 @@ class ConfigProblem(Struct, frozen=True, kw_only=True):
     awaits: int = 0  # of so many resources the MPS daemon is not ready
     coming: tuple[MpsDaemon, ...] | None = None  # MPS daemons that the wanted configuration waits for
     to_save: Effective | None = None  # it waits for nothing but the state file
-    takes_away: Plan | None = None  # the plan that it waits for: what that does not have goes to no new pod
+    takes_away: WaitingChange | None = None  # the plan that it waits for: what that does not have goes to no new pod
 
 
 def refusal(field: str, message: str) -> Refused:

@@ -13,7 +13,7 @@ remembered about an attempt: it succeeds when a file is corrected, a pod ends or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from functools import partial
 
 from msgspec import Struct
@@ -24,6 +24,7 @@ from nodedevices_plugin import gates
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
     HoldersState,
+    NodePods,
     Plan,
     PlanError,
     Refused,
@@ -48,7 +49,6 @@ from nodedevices_plugin.pipeline.configuration import (
 )
 from nodedevices_plugin.pipeline.foreign import take_over
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import mode_of
 from nodedevices_plugin.sharing.daemons import announced, client_ids, kept_text, still_used
 from nodedevices_plugin.sharing.mps import MpsDaemon
@@ -87,7 +87,7 @@ class _Change(Struct, frozen=True, kw_only=True):
 
 
 def configure(assessed: Assessment) -> Configured:
-    """The configuration and the plan from now on."""
+    """Return the configuration and the plan from now on."""
     before, requested, spec = assessed.world.active, assessed.known.requested, assessed.spec
     seen = assessed.inputs.seen
     wanted = _wanted(before, requested, assessed)
@@ -109,15 +109,10 @@ def configure(assessed: Assessment) -> Configured:
         named = {daemon.resource for daemon in problem.coming}
         coming = announced(problem.coming, assessed.inputs.mps.taken) if before.applied_once else problem.coming
         daemons = (*coming, *(daemon for daemon in daemons or () if daemon.resource not in named))
-    status = ConfigStatus(
-        reason=names.APPLIED,
-        generation=seen.generation if seen is not None else None,
-        applied_hash=after.applied_hash,
-        sources=requested.sources,
-    )
-    running_on = (
-        still_used(_last_daemons(assessed), daemons, partial(_is_used, assessed)) if daemons is not None else ()
-    )
+    running_on: tuple[MpsDaemon, ...] = ()
+    if daemons is not None:
+        last = assessed.inputs.mps.before if assessed.world.daemons is None else assessed.world.daemons
+        running_on = still_used(last, daemons, partial(_is_used, assessed))
     if running_on and shape is not None and daemons is not None:
         named = {daemon.resource for daemon in running_on}
         daemons = (*running_on, *(daemon for daemon in daemons if daemon.resource not in named))
@@ -126,41 +121,51 @@ def configure(assessed: Assessment) -> Configured:
     plan = None
     if shape is not None:
         libraries = access.without_libraries(after.effective, assessed.devices) if after.applied_once else ()
-        others = () if after.effective.observing else held_otherwise(shape, assessed.facts.held, assessed.inventory)
+        others = (
+            () if after.effective.observing else held_otherwise(shape, assessed.facts.held, assessed.known.inventory)
+        )
         facts = replace(
             assessed.facts,
             held_otherwise=others,
-            change=_waiting_change(problem),
+            change=problem and problem.takes_away,
             staying=running_on,
             no_specification=(*libraries, *access.without_name(after.effective, assessed.devices)),
         )
         plan = gates.apply(shape, facts, ours=_ours_of_kubelet(after.effective, assessed))
+    status = ConfigStatus(
+        generation=seen.generation if seen is not None else None,
+        applied_hash=after.applied_hash,
+        sources=requested.sources,
+    )
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
     elif shape is not None and plan is not None and (ours := _ours(others, shape, assessed)):
-        status = of_holders(status, ours, assessed.inventory, plan)
+        status = of_holders(status, ours, assessed.known.inventory, plan)
     elif not assessed.local.standalone and (seen is None or seen.config is None):
         kept = "its last configuration is" if spec is not None else "the node's own settings are"
         message = f"the operator has not resolved this node: {kept} in effect"
         status = replace(status, reason=names.NO_CONFIG, message=message)
     elif requested.note:
         status = replace(status, message=requested.note)
-    if running_on and problem is None:
-        message = "; ".join(filter(None, (status.message, kept_text(running_on))))
-        status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=message)
     if problem is None:
+        if running_on:
+            message = "; ".join(filter(None, (status.message, kept_text(running_on))))
+            status = replace(status, reason=names.WAITING_FOR_HOLDERS, message=message)
         status = replace(status, unmatched=_unmatched(after.effective, shape or Plan(), assessed, requested.from_file))
+    if after.applied_once:
+        status = _with_cdi(status, after.effective, assessed, libraries)
+    status = _with_others(_with_pods(status, plan, assessed.inputs.pods), requested)
+    refused = "" if problem is None or problem.waits else problem.source
     to_save = problem.to_save if problem is not None else None
-    configured = Configured(
+    return Configured(
         active=after,
         to_save=to_save or (after.effective if after.applied_once else None),
         plan=plan,
         status=status,
-        refused="" if problem is None or problem.waits else problem.source,
+        refused=refused or ("cdi" if libraries else "file" if requested.others else ""),
         saving=to_save is not None and not assessed.inputs.unsaved_because,
         daemons=daemons,
     )
-    return _with_others(_with_pods(_with_cdi(configured, assessed, libraries), assessed), requested)
 
 
 def awaits(assessed: Assessment) -> str:
@@ -182,12 +187,6 @@ def awaits(assessed: Assessment) -> str:
     return f"no saved configuration: the first registration waits for {what}, {seconds:.0f} s at most"
 
 
-def _last_daemons(assessed: Assessment) -> tuple[MpsDaemon, ...]:
-    """Return those that were wanted last, in this run or the one before."""
-    wanted = assessed.world.daemons
-    return assessed.inputs.mps.before if wanted is None else wanted
-
-
 def _is_used(assessed: Assessment, daemon: MpsDaemon) -> bool:
     """True when containers are the daemon's clients, or may be: they hold shares of its devices under its name."""
     return not assessed.inputs.holdings.known or any(
@@ -196,26 +195,48 @@ def _is_used(assessed: Assessment, daemon: MpsDaemon) -> bool:
     )
 
 
-def _waiting_change(problem: ConfigProblem | None) -> gates.WaitingChange | None:
-    if problem is None or problem.takes_away is None:
-        return None
-    return gates.WaitingChange(shape=problem.takes_away, waits_for=problem.waits_for)
+def _with_cdi(
+    status: ConfigStatus, active: Effective, assessed: Assessment, libraries: Sequence[gates.NoSpecification]
+) -> ConfigStatus:
+    """Add what is wrong with CDI: devices that containers would get without the driver's libraries are not offered, and
+    a broken source of these is named while the last good one is used."""
+    if not libraries:
+        return replace(status, cdi_problem=access.stale(active, assessed.devices))
+    why = "; ".join(missing.why for missing in libraries)
+    status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")
+    if status.reason not in {names.APPLIED, names.NO_CONFIG}:
+        return status
+    return replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_problem))
 
 
-def _with_others(configured: Configured, requested: RequestedConfig) -> Configured:
+def _with_pods(status: ConfigStatus, plan: Plan | None, pods: NodePods) -> ConfigStatus:
+    """Add why shares of computing power are not offered (gates.reasons.pods_unknown)."""
+    by_pods = [resource.name for resource in (plan or Plan()).resources if resource.sharing.cores]
+    if not by_pods:
+        return status
+    if pods.pods is not None:
+        problem = f"this node's pods may have changed meanwhile: {pods.problem}" if pods.problem else ""
+        return replace(status, pods_problem=problem)
+    why = f"{', '.join(by_pods)}: not offered until this node's pods are known: {pods.problem}"
+    status = replace(status, pods_problem=why)
+    if status.reason not in {names.APPLIED, names.NO_CONFIG}:
+        return status
+    if not pods.forbidden:
+        return replace(status, reason=names.WAITING_FOR_HOLDERS, refused=None)
+    refused = Refused(section="sharing", field="sharing.resources", message=why)
+    return replace(status, reason=names.CONFIG_INVALID, refused=refused)
+
+
+def _with_others(status: ConfigStatus, requested: RequestedConfig) -> ConfigStatus:
     """Add everything that is refused, in addition to other problems: a file may be wrong while the rest is in effect,
     or waits for pods."""
-    status = configured.status
-    if not requested.others:
-        return configured
     others = tuple(refusal(refused.field, refused.message) for refused in requested.others)
     left = [refused.message for refused in others if refused.message not in status.message]
-    if status.reason in {names.APPLIED, names.NO_CONFIG}:
+    status = replace(status, others=others)
+    if others and status.reason in {names.APPLIED, names.NO_CONFIG}:
         waits = refusal(requested.field, requested.error) if requested.error else None
-        status = replace(status, reason=names.CONFIG_INVALID, message="; ".join(left), refused=waits)
-    elif left:
-        status = replace(status, message="; ".join([status.message, *left]))
-    return replace(configured, status=replace(status, others=others), refused=configured.refused or "file")
+        return replace(status, reason=names.CONFIG_INVALID, message="; ".join(left), refused=waits)
+    return replace(status, message="; ".join([status.message, *left])) if left else status
 
 
 def _ours_of_kubelet(active: Effective, assessed: Assessment) -> Collection[str]:
@@ -263,7 +284,7 @@ def _no_dra(before: ActiveConfig, requested: Effective, assessed: Assessment) ->
     """Return why devices cannot be served by DRA; None: they can. A node that does so already waits for nothing."""
     dra, field = assessed.inputs.dra, "serving.api"
     listed = requested.sections.injection.device_list_strategies
-    if why := no_way_for_claims(listed, assessed.inventory, requested.vendors):
+    if why := no_way_for_claims(listed, assessed.known.inventory, requested.vendors):
         return ConfigProblem(source="dra", field="injection.deviceListStrategies", message=why)
     if dra.unavailable:
         return ConfigProblem(source="dra", field=field, message=f"{field}: DRA: {dra.unavailable}")
@@ -281,24 +302,16 @@ def _running(before: ActiveConfig, assessed: Assessment, wanted: _Change | Confi
     else:
         shape, why = _shape(before.effective, assessed)
     needs = _awaited(shape, assessed)
-    daemons = needs.daemons if shape.resources or not why else None
     if why:
         problem = ConfigProblem(source="plan", field=why.field, message=str(why))
-        return _Running(shape=shape, daemons=daemons, problem=problem)
-    if not needs.why:
-        return _Running(shape=shape, daemons=daemons)
-    index = assessed.known.index.under(before.effective.index_prefix)
-    start = may_start(needs.unanswered, assessed.inputs.holdings, index, clients=client_ids(shape))
-    if not start.apply and assessed.inputs.holdings.known:  # else not known: after a restart daemons are wanted at once
-        problem = replace(_daemons_await(needs), message=start.message, waits=True, waits_for=start.waits_for)
-        return _Running(shape=shape, problem=problem)
-    return _Running(shape=shape, daemons=daemons, problem=_daemons_await(needs))
-
-
-def _daemons_await(needs: Awaited) -> ConfigProblem:
-    """Some daemons are not ready."""
-    count = len(needs.unanswered)
-    return ConfigProblem(source=mps.NAME, field=needs.field, message=needs.why, waits=needs.starting, awaits=count)
+        return _Running(shape=shape, daemons=needs.daemons if shape.resources else None, problem=problem)
+    if needs.problem is not None and assessed.inputs.holdings.known:  # else after a restart daemons are wanted at once
+        index = assessed.known.index.under(before.effective.index_prefix)
+        start = may_start(needs.unanswered, assessed.inputs.holdings, index, clients=client_ids(shape))
+        if not start.apply:
+            problem = replace(needs.problem, message=start.message, waits=True, waits_for=start.waits_for)
+            return _Running(shape=shape, problem=problem)
+    return _Running(shape=shape, daemons=needs.daemons, problem=needs.problem)
 
 
 def _change(
@@ -317,10 +330,12 @@ def _change(
             message=decision.message,
             waits=True,
             waits_for=decision.waits_for,
-            takes_away=shape if known and not requested.observing else None,
+            takes_away=gates.WaitingChange(shape=shape, waits_for=decision.waits_for)
+            if known and not requested.observing
+            else None,
         )
-    if needs.why:
-        return replace(_daemons_await(needs), coming=needs.daemons)
+    if needs.problem is not None:
+        return replace(needs.problem, coming=needs.daemons)
     if before.applied_once and (assessed.inputs.saved is None or assessed.inputs.saved.shape != requested.shape):
         what = ", ".join(changed_names(running.shape or Plan(), shape)) or "what is offered"
         why = assessed.inputs.unsaved_because or "it is being written"
@@ -343,7 +358,7 @@ def _may(
     clients: Set[tuple[str, str]] = client_ids(running.shape or Plan())  # whose pods are a daemon's clients
     if not before.applied_once:
         decision = may_begin(needs.unanswered, wanted, assessed.inputs.holdings, index)
-        clients = known_clients(wanted, assessed.inventory, assessed.inputs.mps)
+        clients = known_clients(wanted, assessed.known.inventory, assessed.inputs.mps)
     elif before.effective.observing and not requested.observing:
         decision = take_over(wanted, assessed.inputs.holdings, index)
     else:
@@ -356,40 +371,7 @@ def _may(
 
 
 def _awaited(plan: Plan, assessed: Assessment) -> Awaited:
-    return awaited(plan, assessed.inventory, assessed.inputs.holdings, assessed.inputs.mps, assessed.not_ours)
-
-
-def _with_cdi(configured: Configured, assessed: Assessment, libraries: Sequence[gates.NoSpecification]) -> Configured:
-    """Add what is wrong with CDI: devices that containers would get without the driver's libraries are not offered, and
-    a broken source of these is named while the last good one is used."""
-    status = configured.status
-    active = configured.active.effective if configured.active.applied_once else None
-    if configured.plan is None or active is None:
-        return configured
-    why = "; ".join(missing.why for missing in libraries)
-    if not why:
-        return replace(configured, status=replace(status, cdi_problem=access.stale(active, assessed.devices)))
-    status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")
-    if status.reason in {names.APPLIED, names.NO_CONFIG}:
-        status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_problem))
-    return replace(configured, status=status, refused=configured.refused or "cdi")
-
-
-def _with_pods(configured: Configured, assessed: Assessment) -> Configured:
-    """Add why shares of computing power are not offered (gates.reasons.pods_unknown)."""
-    plan, status, pods = configured.plan, configured.status, assessed.inputs.pods
-    if plan is None or not (by_pods := [resource.name for resource in plan.resources if resource.sharing.cores]):
-        return configured
-    if pods.pods is not None:
-        problem = f"this node's pods may have changed meanwhile: {pods.problem}" if pods.problem else ""
-        return replace(configured, status=replace(status, pods_problem=problem))
-    why = f"{', '.join(by_pods)}: not offered until this node's pods are known: {pods.problem}"
-    status = replace(status, pods_problem=why)
-    if status.reason in {names.APPLIED, names.NO_CONFIG}:
-        reason = names.CONFIG_INVALID if pods.forbidden else names.WAITING_FOR_HOLDERS
-        refused = Refused(section="sharing", field="sharing.resources", message=why) if pods.forbidden else None
-        status = replace(status, reason=reason, refused=refused)
-    return replace(configured, status=status)
+    return awaited(plan, assessed.known.inventory, assessed.inputs.holdings, assessed.inputs.mps, assessed.not_ours)
 
 
 def _made(effective: Effective, assessed: Assessment) -> tuple[Plan | None, PlanError | None]:
@@ -399,31 +381,26 @@ def _made(effective: Effective, assessed: Assessment) -> tuple[Plan | None, Plan
             access.check(effective, assessed.devices)
         except PlanError as error:
             return None, error
-    return fitting(assessed.inventory, partial(make_shape, settings=plan_settings(effective)))
-
-
-def _not_by_dra(effective: Effective, shape: Plan, unsaid: Mapping[str, Sequence[str]]) -> Iterator[Unmatched]:
-    """Yield a note for each resource that stays with the device plugin although DRA is to serve the node, and for what
-    the node's ResourceSlices cannot say of a device."""
-    if not effective.by_dra:
-        return
-    yield from staying(shape, effective.sections.serving)
-    for device, problems in unsaid.items():
-        yield Unmatched(section="serving", entry=f"api DRA for {device}", message="; ".join(problems))
+    return fitting(assessed.known.inventory, partial(make_shape, settings=plan_settings(effective)))
 
 
 def _unmatched(effective: Effective, shape: Plan, assessed: Assessment, from_file: Set[str]) -> tuple[Unmatched, ...]:
     """Return the notes on entries that match nothing, for a configuration that is in effect and so has a plan."""
     sections = effective.sections
+    unsaid = assessed.inputs.dra.unsaid if effective.by_dra else {}  # what the node's ResourceSlices cannot say
     return (
-        *unmatched(assessed.inventory, plan_settings(effective), from_file),
-        *_not_by_dra(effective, shape, assessed.inputs.dra.unsaid),
+        *unmatched(assessed.known.inventory, plan_settings(effective), from_file),
+        *staying(shape, sections.serving),
+        *(
+            Unmatched(section="serving", entry=f"api DRA for {device}", message="; ".join(problems))
+            for device, problems in unsaid.items()
+        ),
         *reasons.unmatched(sections.health.rules, assessed.vendors),
         *reasons.unmatched_faults(sections.faults.rules, assessed.vendors),
-        *unmatched_rules(assessed.inventory, sections),
-        *unmatched_capacity(assessed.inventory, sections.capacity),
+        *unmatched_rules(assessed.known.inventory, sections),
+        *unmatched_capacity(assessed.known.inventory, sections.capacity),
         *unmatched_cordons(
-            assessed.inventory, frozenset(cordon.id for cordon in assessed.facts.cordons), effective.vendors
+            assessed.known.inventory, frozenset(cordon.id for cordon in assessed.facts.cordons), effective.vendors
         ),
     )
 
