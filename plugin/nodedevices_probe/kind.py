@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
+from typing import Any
 
 from nodedevices_probe.loop import Source
 from nodedevices_probe.node.roots import Roots
@@ -87,12 +88,7 @@ def exists(path: str) -> PresenceCheck:
 
 def has_entries(path: str) -> PresenceCheck:
     """A folder below the root in which there is something: sys/class/infiniband."""
-
-    def present(hardware: Hardware) -> str:
-        first = next(iter(hardware.roots.names(path)), "")
-        return f"/{path} has {first}" if first else ""
-
-    return present
+    return lambda hardware: next((f"/{path} has {name}" for name in hardware.roots.names(path)), "")
 
 
 def any_of(*checks: PresenceCheck) -> PresenceCheck:
@@ -106,13 +102,29 @@ DEVICES_DIR = "devices-dir"  # an option of the agent: the folder of files that 
 # Options of the agent by name, and paths of device files by theirs; "" and False: not given, not there.
 AgentValue = str | bool | tuple[str, ...]
 AgentOptions = Mapping[str, AgentValue]
+Flags = Mapping[str, Mapping[str, Any]]
+# Of kinds that look for device nodes, and of those that have readings which say nothing about health.
+DRIVER_ROOT_FLAG: Flags = {
+    DRIVER_ROOT: {
+        "default": "/driver-root",
+        "metavar": "DIR",
+        "help": "look for device nodes in DIR/dev if it is there: the host's /dev, mounted (default: /driver-root)",
+    }
+}
+TELEMETRY_FLAG: Flags = {
+    "telemetry": {
+        "action": "store_true",
+        "help": "read fan, utilization, memory used and clocks, too (default: no)",
+    }
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeKind:
     """`reads`: the module whose `source(options) -> Source` makes what reads the hardware; it may raise CheckError.
-    `add_arguments`: the kind's own flags, beside those that all have, of which `options.root` is the folder where the
-    machine's /sys, /proc, /dev and /run are. `interval`: what happens every `interval_seconds`, for --help.
+    `flags`: the kind's own, with what argparse is told of each, beside those that all have, of which `options.root` is
+    the folder where the machine's /sys, /proc, /dev and /run are. `alternatives`: those of which only one may be given,
+    and one has to be where the kind requires something. `interval`: what happens every `interval_seconds`, for --help.
 
     `passed_on`: which of its flags get the value of which of the agent's options, or the path of which device file.
     `opens`: those with paths that it opens, which a probe server has by its own settings (serving.requests). `choices`:
@@ -133,7 +145,8 @@ class ProbeKind:
     name: str
     help: str
     reads: str
-    add_arguments: Callable[[ArgumentParser], None] = lambda _: None
+    flags: Flags = field(default_factory=dict)
+    alternatives: frozenset[str] = frozenset()
     interval: str = "between polls of the hardware"
     interval_seconds: float = 5.0
     passed_on: Mapping[str, str] = field(default_factory=dict)
@@ -160,6 +173,12 @@ class ProbeKind:
         """Why `auto` starts it whatever the hardware is; "": it does not."""
         return next((f"{given[name]} is there" for name in self.files if given.get(name)), "")
 
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the kind's own flags."""
+        either = parser.add_mutually_exclusive_group(required=bool(self.requires)) if self.alternatives else parser
+        for flag, said in self.flags.items():
+            (either if flag in self.alternatives else parser).add_argument(f"--{flag}", **said)
+
     def source(self, options: Namespace) -> Source:
         made: Source = import_module(self.reads).source(options)
         return made
@@ -169,20 +188,3 @@ class ProbeKind:
         values = {flag: given[option] for flag, option in self.passed_on.items() if self.passes(flag, given[option])}
         flags = [f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in values.items() if value]
         return [self.name, *flags]
-
-
-def add_driver_root(parser: ArgumentParser) -> None:
-    """The flag --driver-root-ctr-path of kinds that look for device nodes."""
-    parser.add_argument(
-        "--driver-root-ctr-path",
-        default="/driver-root",
-        metavar="DIR",
-        help="look for device nodes in DIR/dev if it is there: the host's /dev, mounted (default: /driver-root)",
-    )
-
-
-def add_telemetry(parser: ArgumentParser) -> None:
-    """The flag --telemetry of kinds that have readings which say nothing about health."""
-    parser.add_argument(
-        "--telemetry", action="store_true", help="read fan, utilization, memory used and clocks, too (default: no)"
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +31,6 @@ def source(options: Namespace) -> Leds:
     return Leds(root=options.root, prefix=options.prefix)
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--prefix", default="")
-
-
 KIND = ProbeKind(
-    name="leds", help="LEDs", reads=__name__, add_arguments=add_arguments, passed_on={"prefix": "led-prefix"}
+    name="leds", help="LEDs", reads=__name__, flags={"prefix": {"default": ""}}, passed_on={"prefix": "led-prefix"}
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root, add_telemetry, on_pci
+from nodedevices_probe.kind import DRIVER_ROOT, DRIVER_ROOT_FLAG, TELEMETRY_FLAG, ProbeKind, on_pci
 from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
 VENDOR = "amd"
@@ -13,15 +11,10 @@ KFD_NODE = "/dev/kfd"  # which all programs open
 PROFILE = "partitionProfile"  # cpx_nps4, as AMD's resources are called; of a GPU that can be partitioned
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    add_driver_root(parser)
-    add_telemetry(parser)
-
-
 AMD = ProbeKind(
     name="amd",
     help="AMD GPUs and their compute partitions, by the kernel's amdgpu driver",
-    add_arguments=_add_arguments,
+    flags={**DRIVER_ROOT_FLAG, **TELEMETRY_FLAG},
     reads="nodedevices_probe.amd.probe",
     passed_on={DRIVER_ROOT: DRIVER_ROOT, "telemetry": "telemetry"},
     opens=frozenset({DRIVER_ROOT}),

@@ -6,7 +6,7 @@ Types, in `extra` (names as the agent and policies see them), and in `readings.c
 
 from __future__ import annotations
 
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root, any_of, exists, on_pci
+from nodedevices_probe.kind import DRIVER_ROOT, DRIVER_ROOT_FLAG, ProbeKind, any_of, exists, on_pci
 
 VENDOR = "xilinx"
 FPGA = "fpga"  # type of a card; of a U30, which has two FPGAs, these are its partitions
@@ -36,7 +36,7 @@ _CLASSES, _DRIVERS = ("0x1200",), ("xocl", "xclmgmt")
 FPGA_PROBE = ProbeKind(
     name="fpga",
     help="FPGA cards and media accelerators of Xilinx (AMD), by XRT's drivers and ama_transcoder",
-    add_arguments=add_driver_root,
+    flags=DRIVER_ROOT_FLAG,
     reads="nodedevices_probe.fpga.probe",
     passed_on={DRIVER_ROOT: DRIVER_ROOT},
     opens=frozenset({DRIVER_ROOT}),

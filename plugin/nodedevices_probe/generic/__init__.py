@@ -4,10 +4,9 @@ vendor share, and the command `nodedevices-probe generic` with its flags.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root
+from nodedevices_probe.kind import DRIVER_ROOT, DRIVER_ROOT_FLAG, ProbeKind
 
 VENDOR = "generic"
 TYPE = "generic"
@@ -27,21 +26,18 @@ def mount_of(part: int) -> str:
     return f"path{part}"
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--file",
-        type=Path,
-        required=True,
-        metavar="F",
-        help="which devices (docs/devices/generic.md); edits appear at once",
-    )
-    add_driver_root(parser)
-
-
 GENERIC = ProbeKind(
     name="generic",
     help="devices by a configuration file: nodes of /dev and USB devices",
-    add_arguments=_add_arguments,
+    flags={
+        "file": {
+            "type": Path,
+            "required": True,
+            "metavar": "F",
+            "help": "which devices (docs/devices/generic.md); edits appear at once",
+        },
+        **DRIVER_ROOT_FLAG,
+    },
     reads="nodedevices_probe.generic.probe",
     interval="between searches for devices",
     interval_seconds=1.0,

@@ -4,9 +4,7 @@ flags.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root, on_pci
+from nodedevices_probe.kind import DRIVER_ROOT, DRIVER_ROOT_FLAG, ProbeKind, on_pci
 from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
 VENDOR = "intel"
@@ -15,22 +13,19 @@ DRIVER = "driver"  # one of these
 FUNCTIONS = "virtualFunctions"  # how many a physical function has
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    add_driver_root(parser)
-    lists = parser.add_mutually_exclusive_group()
-    lists.add_argument(
-        "--allow-ids",
-        default="",
-        metavar="IDS",
-        help="report only GPUs with these PCI device ids: 0x49c5,0x56c0 (default: all)",
-    )
-    lists.add_argument("--deny-ids", default="", metavar="IDS", help="leave GPUs with these PCI device ids out")
-
-
 INTEL = ProbeKind(
     name="intel",
     help="Intel GPUs and their virtual functions, by the kernel's drivers i915 and xe",
-    add_arguments=_add_arguments,
+    flags={
+        **DRIVER_ROOT_FLAG,
+        "allow-ids": {
+            "default": "",
+            "metavar": "IDS",
+            "help": "report only GPUs with these PCI device ids: 0x49c5,0x56c0 (default: all)",
+        },
+        "deny-ids": {"default": "", "metavar": "IDS", "help": "leave GPUs with these PCI device ids out"},
+    },
+    alternatives=frozenset({"allow-ids", "deny-ids"}),
     reads="nodedevices_probe.intel.probe",
     passed_on={DRIVER_ROOT: DRIVER_ROOT},
     opens=frozenset({DRIVER_ROOT}),

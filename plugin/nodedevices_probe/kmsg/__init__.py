@@ -7,7 +7,6 @@ switch are the line format's own (protocol.SWITCH_KINDS).
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.kind import ProbeKind
@@ -39,20 +38,17 @@ PCIE_NON_FATAL = "pcie-non-fatal"
 PCIE_FATAL = "pcie-fatal"
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--kmsg-path",
-        type=Path,
-        metavar="F",
-        help="read this file's end in the place of the kernel's log, for tests: lines as `dmesg --syslog --raw` prints"
-        " them (default: the kernel's log)",
-    )
-
-
 KMSG = ProbeKind(
     name="kmsg",
     help="no devices, but what the kernel's log says of those of other probes; needs the capability SYSLOG",
-    add_arguments=_add_arguments,
+    flags={
+        "kmsg-path": {
+            "type": Path,
+            "metavar": "F",
+            "help": "read this file's end in the place of the kernel's log, for tests: lines as `dmesg --syslog --raw`"
+            " prints them (default: the kernel's log)",
+        }
+    },
     reads="nodedevices_probe.kmsg.probe",
     interval="between two looks at the log",
     interval_seconds=1.0,

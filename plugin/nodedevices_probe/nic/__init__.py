@@ -6,11 +6,10 @@ Types, in `extra` (names as the agent and policies see them), and in `readings.c
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.files import CheckError
-from nodedevices_probe.kind import DRIVER_ROOT, AgentOptions, Hardware, ProbeKind, add_driver_root, any_of, has_entries
+from nodedevices_probe.kind import DRIVER_ROOT, DRIVER_ROOT_FLAG, AgentOptions, Hardware, ProbeKind, any_of, has_entries
 from nodedevices_probe.node.sysfs import PCI_DEVICES
 
 PHYSICAL = "nic"  # type of physical functions, of plain NICs, and of RDMA devices without a PCI device (soft-RoCE)
@@ -117,56 +116,49 @@ def _special_card(hardware: Hardware) -> str:
     return ""
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    add_driver_root(parser)
-    parser.add_argument(
-        "--host-sys-ctr-path",
-        type=Path,
-        default=Path("/host-sys"),
-        metavar="DIR",
-        help="the host's /sys, mounted, if it is there: a container's own has only the network interfaces of its pod"
-        " (default: /host-sys)",
-    )
-    parser.add_argument(
-        "--host-net-ctr-path",
-        type=Path,
-        default=Path("/host-net"),
-        metavar="DIR",
-        help="the host's /proc/1/net, mounted, if it is there: it says which interface has the default route"
-        " (default: /host-net)",
-    )
-    parser.add_argument(
-        f"--{FLAG}",
-        default=",".join(RDMA_REQUIRED),
-        metavar="NODES",
-        help=f"report an RDMA device without one of these character devices as faulty: {','.join(RDMA_NODES)}, or none"
-        f" (default: {','.join(RDMA_REQUIRED)})",
-    )
-    parser.add_argument(
-        "--onload",
-        default="",
-        metavar="FILE",
-        help="report a Solarflare card without Onload's modules or device nodes as faulty: the agent gives its"
-        f" {ONLOAD_FILE}, which is not read here (default: no)",
-    )
-    parser.add_argument(
-        "--sriov",
-        default="",
-        metavar="FILE",
-        help="report plain network cards, too, where it is known which has the default route: the agent gives its"
-        f" {SRIOV_FILE}, which may select them and is not read here (default: no)",
-    )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="report plain network cards, too: without RDMA, SR-IOV, a user-space driver or Onload (default: no)",
-    )
-
-
 NIC = ProbeKind(
     name="nic",
     help="network cards: RDMA devices, SR-IOV functions, Solarflare; by what the kernel shows",
-    add_arguments=_add_arguments,
+    flags={
+        **DRIVER_ROOT_FLAG,
+        "host-sys-ctr-path": {
+            "type": Path,
+            "default": Path("/host-sys"),
+            "metavar": "DIR",
+            "help": "the host's /sys, mounted, if it is there: a container's own has only the network interfaces of its"
+            " pod (default: /host-sys)",
+        },
+        "host-net-ctr-path": {
+            "type": Path,
+            "default": Path("/host-net"),
+            "metavar": "DIR",
+            "help": "the host's /proc/1/net, mounted, if it is there: it says which interface has the default route"
+            " (default: /host-net)",
+        },
+        FLAG: {
+            "default": ",".join(RDMA_REQUIRED),
+            "metavar": "NODES",
+            "help": f"report an RDMA device without one of these character devices as faulty: {','.join(RDMA_NODES)}, or"
+            f" none (default: {','.join(RDMA_REQUIRED)})",
+        },
+        "onload": {
+            "default": "",
+            "metavar": "FILE",
+            "help": "report a Solarflare card without Onload's modules or device nodes as faulty: the agent gives its"
+            f" {ONLOAD_FILE}, which is not read here (default: no)",
+        },
+        "sriov": {
+            "default": "",
+            "metavar": "FILE",
+            "help": "report plain network cards, too, where it is known which has the default route: the agent gives"
+            f" its {SRIOV_FILE}, which may select them and is not read here (default: no)",
+        },
+        "all": {
+            "action": "store_true",
+            "help": "report plain network cards, too: without RDMA, SR-IOV, a user-space driver or Onload"
+            " (default: no)",
+        },
+    },
     reads="nodedevices_probe.nic.probe",
     passed_on={
         DRIVER_ROOT: DRIVER_ROOT,

@@ -6,12 +6,11 @@ Probes write these, and NVIDIA's part of the agent reads them back; no other mod
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from collections.abc import Mapping
 
 from nodedevices_api.bounds import MAX_DEVICE_NAME, dra_version
 
-from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_telemetry, any_of, exists, on_pci
+from nodedevices_probe.kind import DRIVER_ROOT, TELEMETRY_FLAG, ProbeKind, any_of, exists, on_pci
 from nodedevices_probe.node.sysfs import ACCELERATOR_CLASSES
 from nodedevices_probe.programs import Program
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
@@ -82,20 +81,17 @@ def mig_name(gpu: str, profile: str, profile_id: int, start: int, ci: int) -> st
     return name if len(name) <= MAX_DEVICE_NAME else None
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--driver-root-ctr-path",
-        default="/driver-root",
-        metavar="DIR",
-        help="search the library below this mounted root of the driver first (default: /driver-root)",
-    )
-    add_telemetry(parser)
-
-
 NVML = ProbeKind(
     name="nvml",
     help="NVIDIA GPUs, by the driver's library libnvidia-ml.so.1",
-    add_arguments=_add_arguments,
+    flags={
+        DRIVER_ROOT: {
+            "default": "/driver-root",
+            "metavar": "DIR",
+            "help": "search the library below this mounted root of the driver first (default: /driver-root)",
+        },
+        **TELEMETRY_FLAG,
+    },
     reads="nodedevices_probe.nvidia.probe",
     interval="between queries of the driver; events are reported at once",
     passed_on={DRIVER_ROOT: DRIVER_ROOT, "telemetry": "telemetry"},

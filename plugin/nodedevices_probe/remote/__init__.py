@@ -4,7 +4,6 @@ command `nodedevices-probe remote` with its flags.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.kind import ProbeKind
@@ -18,20 +17,17 @@ UNREACHABLE = "controllerUnreachable"  # in readings.conditions
 UNCHECKED = "controllerUnchecked"  # the same: not known yet
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--file",
-        type=Path,
-        required=True,
-        metavar="F",
-        help="which pools (docs/devices/remote.md); edits appear at once",
-    )
-
-
 REMOTE = ProbeKind(
     name="remote",
     help="pools that live elsewhere, by a configuration file, with checks of their controllers",
-    add_arguments=_add_arguments,
+    flags={
+        "file": {
+            "type": Path,
+            "required": True,
+            "metavar": "F",
+            "help": "which pools (docs/devices/remote.md); edits appear at once",
+        }
+    },
     reads="nodedevices_probe.remote.probe",
     interval="between reports; how often controllers are checked is in the file",
     interval_seconds=1.0,

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import AgentOptions, AgentValue, ProbeKind
 
 OPTION = "simulated"  # of the agent
-
-
-def _add_arguments(parser: ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--file", type=Path, metavar="F", help="a YAML file (docs/simulated-devices.md); edits appear at once"
-    )
-    what.add_argument("--profile", metavar="P", help="a known machine, such as 'h100 x 8' or 'h100 x 2, u250'")
-    parser.add_argument(
-        "--node-name",
-        default=os.environ.get("NODE_NAME") or platform.node() or "node",
-        metavar="N",
-        help="device ids are made from it (default: $NODE_NAME, or the host's name)",
-    )
 
 
 def is_file(value: str) -> bool:
@@ -51,7 +34,15 @@ def _check(given: AgentOptions) -> None:
 SIMULATED = ProbeKind(
     name="simulated",
     help="devices described by a file, or a known machine",
-    add_arguments=_add_arguments,
+    flags={
+        "file": {"type": Path, "metavar": "F", "help": "a YAML file (docs/simulated-devices.md); edits appear at once"},
+        "profile": {"metavar": "P", "help": "a known machine, such as 'h100 x 8' or 'h100 x 2, u250'"},
+        "node-name": {
+            "metavar": "N",
+            "help": "device ids are made from it (default: $NODE_NAME, or the host's name)",
+        },
+    },
+    alternatives=frozenset({"file", "profile"}),
     reads="nodedevices_probe.simulated.probe",
     interval="after which an unchanged line is repeated, at most 5",
     interval_seconds=1.0,

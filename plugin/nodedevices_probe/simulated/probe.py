@@ -8,6 +8,8 @@ hardware. Who uses a device is said where the agent asks for it, as by a driver'
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from argparse import Namespace
 from dataclasses import dataclass, field, replace
@@ -78,9 +80,10 @@ def _without_use(fact: DeviceFact) -> DeviceFact:
 
 def source(options: Namespace) -> ProfileSource | FileSource:
     """From its arguments (kind). Raises CheckError when there is no such profile."""
+    node = options.node_name or os.environ.get("NODE_NAME") or platform.node() or "node"
     if options.file:
-        return FileSource.for_file(options.file, node=options.node_name)
+        return FileSource.for_file(options.file, node=node)
     try:
-        return ProfileSource(state=from_profile(options.profile, node=options.node_name))
+        return ProfileSource(state=from_profile(options.profile, node=node))
     except CheckError as error:
         raise CheckError(f"argument --{error}") from None
