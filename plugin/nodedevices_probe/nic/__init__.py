@@ -138,8 +138,8 @@ NIC = ProbeKind(
         FLAG: {
             "default": ",".join(RDMA_REQUIRED),
             "metavar": "NODES",
-            "help": f"report an RDMA device without one of these character devices as faulty: {','.join(RDMA_NODES)}, or"
-            f" none (default: {','.join(RDMA_REQUIRED)})",
+            "help": f"report an RDMA device without one of these character devices as faulty: {','.join(RDMA_NODES)},"
+            f" or none (default: {','.join(RDMA_REQUIRED)})",
         },
         "onload": {
             "default": "",
