@@ -29,7 +29,6 @@ from msgspec.structs import replace
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 from nodedevices_common.periodic import within
-from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
@@ -429,7 +428,7 @@ class Agent:
         self._probes.use(self._world.known.probe_set.texts)
         self._hardware.want(self._world.known.requested.auto)
         idle = self._world.active.effective.sections.idle
-        self._probes.want(Wanted(use=idle.after_seconds is not None or bool(self._world.state.unschedulable)))
+        self._probes.want(use=idle.after_seconds is not None or bool(self._world.state.unschedulable))
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active
         taken_over = was.applied_once and was.effective.observing and not self._world.active.effective.observing

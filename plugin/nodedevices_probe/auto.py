@@ -25,6 +25,7 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_probe.kind import DEVICES_DIR, AgentOptions, Hardware, ProbeKind, never
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.wanted import say
 
 NAME = "auto"
 HELP = "those of the others whose hardware this machine has, each in a process of its own"
@@ -62,9 +63,9 @@ def run(options: Namespace, write: Write, kinds: Mapping[str, ProbeKind]) -> int
     """The exit status: of --once the worst of the children's; else 128 and the signal that ended it."""
     found = wanted(options, kinds)
     for name, why in found.items():
-        _say(f"starting {name}: {why}")
+        say(f"starting {name}: {why}")
     if not found:
-        _say(_nothing(kinds))
+        say(_nothing(kinds))
     if not options.once:
         return _Running(options, write, kinds).run(found)
     worst = 0
@@ -107,7 +108,7 @@ class _Running:
                 checked = time.monotonic()
                 for name, why in wanted(self._options, self._kinds).items():
                     if name not in self._children:
-                        _say(f"starting {name}: {why}")
+                        say(f"starting {name}: {why}")
                         self._children[name] = _Child()
             for name, child in self._children.items():
                 self._keep(name, child)
@@ -123,7 +124,7 @@ class _Running:
             child.process = None
             child.failures = 0 if status == EXIT_WANTS_FRESH_PROCESS else child.failures + 1
             child.next_start = time.monotonic() + (BACKOFF.after(child.failures) if child.failures else 0.0)
-            _say(f"{name} ended with status {status}, starting it again")
+            say(f"{name} ended with status {status}, starting it again")
         if time.monotonic() >= child.next_start:
             command = _command(self._kinds[name], self._options)
             child.process = subprocess.Popen(  # noqa: S603  ours
@@ -170,7 +171,3 @@ def _command(kind: ProbeKind, options: Namespace) -> list[str]:
     if options.interval_seconds is not None:
         command.append(f"--interval-seconds={options.interval_seconds:g}")
     return [*command, f"--root={options.root}"]
-
-
-def _say(message: str) -> None:
-    print(f"nodedevices-probe: {message}", file=sys.stderr, flush=True)  # noqa: T201 - a command for people

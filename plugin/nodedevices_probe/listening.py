@@ -20,7 +20,7 @@ from pathlib import Path
 from nodedevices_common import address
 
 from nodedevices_probe.files import CheckError
-from nodedevices_probe.wanted import MAX_BYTES, Wanted, follow
+from nodedevices_probe.wanted import MAX_BYTES, follow
 
 MAX_CLIENTS = 4
 WRITE_SECONDS = 1
@@ -31,7 +31,7 @@ class Listener:
     """`on_client` is called whenever a client has connected, `want` with what one of them wants; both on
     threads of this listener's."""
 
-    def __init__(self, path: Path, *, on_client: Callable[[], None], want: Callable[[Wanted], None]) -> None:
+    def __init__(self, path: Path, *, on_client: Callable[[], None], want: Callable[[bool], None]) -> None:
         self._on_client = on_client
         self._want = want
         self._clients: list[socket.socket] = []

@@ -15,10 +15,12 @@ that writes lines.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -44,7 +46,6 @@ from nodedevices_probe.protocol import (
     Snapshot,
     camel,
 )
-from nodedevices_probe.wanted import Wanted
 
 # --- events -----------------------------------------------------------------------------------------------------------
 REPEATED_SECONDS = 60.0  # so that a line which the agent had to drop does not lose an edge
@@ -189,7 +190,6 @@ class LineLoop:
     repeat_seconds: float = HEARTBEAT_SECONDS  # an unchanged line again after so long; never longer than the heartbeat
     boot_id: str = ""
     is_read: Callable[[], bool] = lambda: True  # False: no reader would get a line now, and none is written
-    _wanted: Wanted = field(default_factory=Wanted)  # by the reader
     _instance: str = field(default_factory=lambda: os.urandom(8).hex())
     _sequence: int = 0
     _written: SourceFacts | None = None
@@ -210,13 +210,11 @@ class LineLoop:
         facts = self.source.poll()
         return replace(facts, read_after=newest, read_milliseconds=round((time.monotonic() - began) * 1000))
 
-    def want(self, wanted: Wanted) -> None:
-        """From now on, read that. May be called by any thread."""
-        if wanted == self._wanted:
-            return
-        self._wanted = wanted
-        self.source.use = wanted.use
-        self.source.events.wake.set()
+    def want(self, use: bool) -> None:
+        """From now on, read who uses the devices, or no longer. May be called by any thread."""
+        if use != self.source.use:
+            self.source.use = use
+            self.source.events.wake.set()
 
     def repeat_line(self) -> None:
         """Write a line now, for a reader that has just begun. May be called by any thread."""
@@ -307,6 +305,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return rfc3339(value, microseconds=True)
     return value
+
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, even one that hangs inside a driver."""
+    prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def write_all(descriptor: int) -> Callable[[bytes], None]:

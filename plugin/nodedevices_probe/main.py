@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nodedevices_common import __version__, loading
@@ -24,7 +22,7 @@ from nodedevices_probe import auto, wanted
 from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import ProbeKind
 from nodedevices_probe.listening import Listener, socket_path
-from nodedevices_probe.loop import LineLoop, SourceFacts, write_all
+from nodedevices_probe.loop import LineLoop, SourceFacts, end_with_parent, write_all
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.registry import KINDS, PROGRAMS
 from nodedevices_probe.serving import command as serving
@@ -32,7 +30,6 @@ from nodedevices_probe.serving import command as serving
 EXIT_UNUSABLE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] = KINDS) -> int:
@@ -47,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] 
     if options.source is None:
         return auto.run(options, write, kinds)
     if options.fd is not None:
-        _end_with_parent()
+        end_with_parent()  # if it has ended already, the next write fails with a closed pipe
     try:
         with loading.needing("nodedevices-probe", "agent"):
             source = options.source(options)
@@ -79,7 +76,7 @@ def _report_problems(facts: SourceFacts) -> int:
     """The exit status of --once: 1 where the file that was named could not be used, so that a script can check one."""
     unusable = [problem for problem in facts.problems if problem.code in {"FileInvalid", "FileMissing"}]
     for problem in unusable:
-        print(f"nodedevices-probe: {problem.message}", file=sys.stderr)  # noqa: T201 - a command for people
+        wanted.say(problem.message)
     return EXIT_UNUSABLE if unusable else 0
 
 
@@ -170,12 +167,6 @@ def _line_descriptor(parser: argparse.ArgumentParser, given: int | None) -> int:
         )
     os.set_inheritable(descriptor, False)  # noqa: FBT003
     return descriptor
-
-
-def _end_with_parent() -> None:
-    """The kernel kills us when the agent ends; if it has ended already, the next write fails with a closed pipe."""
-    prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -11,37 +11,30 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from nodedevices_probe.protocol import PROTOCOL
 
 MAX_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """One such line. What it does not say is wanted no longer."""
-
-    use: bool = False
-
-
-def encode(wanted: Wanted) -> bytes:
+def encode(*, use: bool) -> bytes:
     """Return the line, newline included."""
-    return json.dumps({"protocol": PROTOCOL, "use": wanted.use}).encode() + b"\n"
+    return json.dumps({"protocol": PROTOCOL, "use": use}).encode() + b"\n"
 
 
-def decode(line: bytes) -> Wanted:
-    """ValueError: it is not understood."""
+def decode(line: bytes) -> bool:
+    """Return `use`. ValueError: the line is not understood."""
     said = json.loads(line)
     if not isinstance(said, dict) or said.get("protocol") != PROTOCOL:
         raise ValueError(f'give {{"protocol": "{PROTOCOL}", "use": true}}')
-    use = said.get("use", False)
-    if type(use) is not bool:
-        raise ValueError(f"use: {use!r} is not allowed; give true or false")
-    return Wanted(use=use)
+    match said.get("use", False):
+        case bool(use):
+            return use
+        case odd:
+            raise ValueError(f"use: {odd!r} is not allowed; give true or false")
 
 
-def follow(read: Callable[[], bytes], want: Callable[[Wanted], None]) -> None:
+def follow(read: Callable[[], bytes], want: Callable[[bool], None]) -> None:
     """Until there is nothing more to read (`read`: some bytes, none at the end)."""
     rest = b""
     while chunk := read():
@@ -52,4 +45,9 @@ def follow(read: Callable[[], bytes], want: Callable[[Wanted], None]) -> None:
             try:
                 want(decode(line))
             except (ValueError, RecursionError) as error:
-                print(f"nodedevices-probe: a line of the agent is not understood: {error}", file=sys.stderr)  # noqa: T201
+                say(f"a line of the agent is not understood: {error}")
+
+
+def say(message: str) -> None:
+    """Write to the log, for people."""
+    print(f"nodedevices-probe: {message}", file=sys.stderr, flush=True)  # noqa: T201

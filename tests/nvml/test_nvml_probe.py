@@ -19,7 +19,6 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe import nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Readings, Snapshot
 from nodedevices_probe.serving.requests import INTERVAL
-from nodedevices_probe.wanted import Wanted
 from support.agentprocess import AgentProcess
 from support.probes import COMMAND, cancelled, device, eventually
 from support.served import probe_server
@@ -338,7 +337,7 @@ async def used(
         await eventually(lambda: seen)
         plain = device(seen[-1], 0).readings
         assert (plain.processes, plain.memory_allocated_bytes, plain.utilization_percent) == (None, None, None)
-        process.want(Wanted(use=True))
+        process.want(use=True)
         await eventually(lambda: device(seen[-1], 0).readings.utilization_percent is not None)
         return tuple(each.readings for each in seen[-1].devices)
     finally:

@@ -20,7 +20,7 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_common.periodic import within
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Snapshot
-from nodedevices_probe.wanted import Wanted, encode
+from nodedevices_probe.wanted import encode
 
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.model.plan import ProbeCounters
@@ -81,15 +81,15 @@ class ProbeSource(ABC):
         self._reading = Worker("probe-lines")
         self.counters = ProbeCounters()
         self.last_error: str | None = None
-        self._wanted = Wanted()
+        self._wants_use = False
         self._send: Callable[[bytes], None] | None = None  # to the probe, while there is one
 
-    def want(self, wanted: Wanted) -> None:
-        """Ask the probe for that. It may ignore it."""
-        if wanted != self._wanted:
-            self._wanted = wanted
+    def want(self, *, use: bool) -> None:
+        """Ask the probe who uses the devices, or no longer. It may ignore it."""
+        if use != self._wants_use:
+            self._wants_use = use
             if self._send is not None:
-                self._send(encode(wanted))
+                self._send(encode(use=use))
 
     @abstractmethod
     async def session(self) -> bool:
@@ -143,8 +143,8 @@ class ProbeSource(ABC):
 
         self._send = send
         try:
-            if self._wanted != Wanted():
-                send(encode(self._wanted))
+            if self._wants_use:
+                send(encode(use=True))
             while True:
                 chunk = await within(_TICK_SECONDS, reader.read(CHUNK_BYTES))
                 if chunk == b"" or is_over():

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from nodedevices_probe.protocol import MAX_EVENTS, Snapshot
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.requests import INTERVAL
-from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
@@ -96,7 +95,7 @@ class Probes:
         self._keep = keep
         self._spare = spare
         self._lines: list[Line] = []  # the longest waiting first
-        self._wanted = Wanted()
+        self._wants_use = False
         self._running: dict[str, _Running] = {}  # by probe, the first one first
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -147,16 +146,16 @@ class Probes:
         several = len(self.sources) > 1
         return "; ".join(f"{name}: {why}" if several else why for name, why in self.errors.items() if why) or None
 
-    def want(self, wanted: Wanted) -> None:
-        """Ask all probes for that."""
-        self._wanted = wanted
+    def want(self, *, use: bool) -> None:
+        """Ask all probes who uses the devices, or no longer."""
+        self._wants_use = use
         for source in self.sources.values():
-            source.want(wanted)
+            source.want(use=use)
 
     def _start(self, text: str) -> _Running:
         [spec], _ = read([text])
         source = self._source(spec)
-        source.want(self._wanted)
+        source.want(use=self._wants_use)
         task = asyncio.create_task(self._keep(f"probe {spec.name}", source.run), name=f"probe {spec.name}")
         return _Running(text, source, task)
 

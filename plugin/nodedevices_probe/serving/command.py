@@ -19,6 +19,7 @@ from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import DEVICES_DIR, DRIVER_ROOT, ProbeKind
 from nodedevices_probe.listening import bound, socket_path
 from nodedevices_probe.programs import Program
+from nodedevices_probe.wanted import say
 
 NAME = "serve"
 HELP = "run the others for an agent in another container"
@@ -73,7 +74,7 @@ def run(
     """Serve until a signal. Raises CheckError where it cannot listen. `probe`: what runs a probe in this process."""
     # Loaded by no probe that runs alone.
     from nodedevices_probe.serving.requests import Allowed, perform  # noqa: PLC0415
-    from nodedevices_probe.serving.server import BACKLOG, ProbeServer, say  # noqa: PLC0415
+    from nodedevices_probe.serving.server import BACKLOG, ProbeServer  # noqa: PLC0415
 
     given = {name.replace("_", "-"): value for name, value in vars(settings).items()}
     paths = {option: str(given[option]) for option in options(kinds) if given[option]}

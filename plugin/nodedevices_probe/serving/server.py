@@ -13,7 +13,6 @@ not written to. The same loop answers the kubelet's liveness probe: a server tha
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import gc
 import os
@@ -27,6 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from nodedevices_probe.loop import end_with_parent
 from nodedevices_probe.serving.requests import (
     MAX_REQUEST_BYTES,
     Allowed,
@@ -36,6 +36,7 @@ from nodedevices_probe.serving.requests import (
     Word,
     decode,
 )
+from nodedevices_probe.wanted import say
 
 MAX_PROCESSES = 32
 MAX_UNREAPED = 4  # killed and not gone: stuck in the kernel
@@ -46,7 +47,6 @@ HEALTH_SECONDS = 2.0
 MAX_HEALTH_BYTES = 8192
 TICK_SECONDS = 0.5
 BACKLOG = 64
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -224,7 +224,9 @@ class ProbeServer:
         status = 1
         try:
             os.setsid()
-            _end_with(server)
+            end_with_parent()
+            if os.getppid() != server:
+                os._exit(1)
             signal.set_wakeup_fd(-1)
             for signum in (signal.SIGCHLD, *ENDS):
                 signal.signal(signum, signal.SIG_DFL)
@@ -316,15 +318,3 @@ def _send(connection: socket.socket, said: Word) -> None:
 
 def _since(moment: float) -> float:
     return time.monotonic() - moment
-
-
-def _end_with(server: int) -> None:
-    """The kernel kills this process when the server ends, even one that hangs inside a driver."""
-    prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:
-        os._exit(1)
-
-
-def say(message: str) -> None:
-    print(f"nodedevices-probe: {message}", file=sys.stderr, flush=True)  # noqa: T201 - a program's log

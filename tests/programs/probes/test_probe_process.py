@@ -22,7 +22,6 @@ from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, LineSplitter
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot
-from nodedevices_probe.wanted import Wanted
 from support.probes import busy, cancelled, eventually
 from support.served import programs_server
 
@@ -269,11 +268,11 @@ for line in sys.stdin:
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
         for use in (True, True, False):
-            process.want(Wanted(use=use))
+            process.want(use=use)
         await eventually(lambda: len(seen.instances) == 2)
         await eventually(lambda: len(seen) >= 4)
         assert [each.sequence for each in seen[:4]] == [0, 7, 99, 0]
-        process.want(Wanted(use=True))
+        process.want(use=True)
         await eventually(lambda: seen[-1].sequence == 7)
 
 
@@ -281,7 +280,7 @@ async def test_a_child_that_reads_nothing_is_none_the_worse_for_it(probe: Probe)
     async with probe("say(1)\nsys.stdin.close()\ntime.sleep(0.3)\nsay(2)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: seen)
         for number in range(5000):  # more than a pipe holds
-            process.want(Wanted(use=number % 2 == 0))
+            process.want(use=number % 2 == 0)
         await eventually(lambda: len(seen) == 2)
         assert process.counters.starts == 1
 
@@ -293,9 +292,9 @@ async def test_our_own_probe_reads_who_uses_a_device_once_the_agent_wants_to_kno
     try:
         await eventually(lambda: seen)
         assert seen[-1].devices[0].readings.processes is None
-        process.want(Wanted(use=True))
+        process.want(use=True)
         await eventually(lambda: seen[-1].devices[0].readings.processes == 1)
-        process.want(Wanted())
+        process.want(use=False)
         await eventually(lambda: seen[-1].devices[0].readings.processes is None)
         assert len(seen.instances) == 1
     finally:

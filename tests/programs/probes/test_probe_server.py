@@ -43,7 +43,6 @@ from nodedevices_probe.serving.requests import (
     Word,
 )
 from nodedevices_probe.serving.server import MAX_PROCESSES, MAX_WAITING
-from nodedevices_probe.wanted import Wanted
 from support.patience import PATIENCE_SECONDS
 from support.probes import busy, cancelled, eventually, until
 from support.served import probe_server, programs_server
@@ -255,7 +254,7 @@ async def test_a_probe_of_the_server_reads_what_the_agent_wants(tmp_path: Path) 
     arguments = busy(tmp_path)
     with probe_server(path := tmp_path / "probes.sock", f"--simulated={tmp_path}/busy.yaml"):
         async with followed(path, lambda: arguments) as (source, seen):
-            source.want(Wanted(use=True))
+            source.want(use=True)
             await eventually(lambda: seen and seen[-1].devices[0].readings.processes == 1)
             assert len({each.instance for each in seen}) == 1
 

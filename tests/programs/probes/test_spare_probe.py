@@ -17,7 +17,6 @@ from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.settings import flags
 from nodedevices_probe.protocol import Snapshot
-from nodedevices_probe.wanted import Wanted
 from support.patience import PATIENCE_SECONDS
 from support.probes import busy, cancelled, eventually
 
@@ -55,7 +54,7 @@ async def test_the_first_probe_takes_the_spare_and_the_next_one_is_a_new_process
 async def test_a_spare_that_was_taken_reads_what_the_agent_wants(spare: Spare, tmp_path: Path) -> None:
     seen: list[Snapshot] = []
     process = ProbeProcess(lambda: busy(tmp_path), on_snapshot=seen.append, backoff=QUICK, spare=spare)
-    process.want(Wanted(use=True))
+    process.want(use=True)
     running = asyncio.create_task(process.run())
     try:
         await eventually(lambda: seen and seen[-1].devices[0].readings.processes == 1)

@@ -17,7 +17,6 @@ from nodedevices_plugin.inputs.probe_socket import BACKOFF, ProbeSocket
 from nodedevices_probe import wanted
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot
-from nodedevices_probe.wanted import Wanted
 from support.probes import cancelled, eventually
 
 NOBODY = 65534
@@ -160,13 +159,13 @@ async def test_a_probe_that_says_nothing_good_is_connected_to_again(probe: Liste
 async def test_a_probe_reads_what_the_agent_wants_after_each_connection(probe: Listening) -> None:
     async with connected(probe.path, lambda _: None) as source:
         await eventually(lambda: probe.clients)
-        source.want(Wanted(use=True))
+        source.want(use=True)
         await eventually(lambda: probe.read)
         probe.clients[0].close()
         await eventually(lambda: len(probe.read) == 2)
-        source.want(Wanted())
+        source.want(use=False)
         await eventually(lambda: len(probe.read) == 3)
-        assert [wanted.decode(each).use for each in probe.read] == [True, True, False]
+        assert [wanted.decode(each) for each in probe.read] == [True, True, False]
 
 
 async def test_two_clients_each_get_every_line(probe: Listening) -> None:
