@@ -23,7 +23,7 @@ from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import ProbeKind
 from nodedevices_probe.listening import Listener, socket_path
 from nodedevices_probe.loop import LineLoop, SourceFacts, end_with_parent, write_all
-from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS, PROGRAMS
 from nodedevices_probe.serving import command as serving
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] 
             source=source,
             write=write,
             repeat_seconds=options.interval_seconds,
-            boot_id=System(options.root).boot_id(),
+            boot_id=Roots(options.root).word("proc/sys/kernel/random/boot_id"),
         )
         if options.listen is not None:
             listener = Listener(options.listen, on_client=loop.repeat_line, want=loop.want)

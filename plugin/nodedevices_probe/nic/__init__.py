@@ -52,26 +52,7 @@ DRIVER_UNBOUND = "driverUnbound"  # no driver of the kernel has the function
 FEWER_PORTS = "fewerPorts"  # its card has fewer ports than others with the same board
 ONLOAD_MISSING = "onloadMissing"  # of Solarflare cards, where Onload is wanted: its modules or nodes are not there
 
-# readings.counters: the kernel's names of files. Of a port:
-SYMBOL_ERROR = "symbolError"
-LINK_ERROR_RECOVERY = "linkErrorRecovery"
-LINK_DOWNED = "linkDowned"
-PORT_RCV_ERRORS = "portRcvErrors"
-PORT_XMIT_DISCARDS = "portXmitDiscards"
-LOCAL_LINK_INTEGRITY_ERRORS = "localLinkIntegrityErrors"
-EXCESSIVE_BUFFER_OVERRUN_ERRORS = "excessiveBufferOverrunErrors"
-CARRIER_DOWN_COUNT = "carrierDownCount"  # of its interface
-# Of one function's own connections:
-RNR_NAK_RETRY_ERR = "rnrNakRetryErr"
-LOCAL_ACK_TIMEOUT_ERR = "localAckTimeoutErr"
-ROCE_SLOW_RESTART = "roceSlowRestart"
-# The same, of Amazon's EFA:
-RDMA_READ_WR_ERR = "rdmaReadWrErr"
-RDMA_WRITE_WR_ERR = "rdmaWriteWrErr"
-RETRANS_TIMEOUT_EVENTS = "retransTimeoutEvents"
-UNRESPONSIVE_REMOTE_EVENTS = "unresponsiveRemoteEvents"
-IMPAIRED_REMOTE_CONN_EVENTS = "impairedRemoteConnEvents"
-RX_DROPS = "rxDrops"
+CARRIER_DOWN_COUNT = "carrierDownCount"  # of its interface, in readings.counters; the others: rdma.COUNTERS
 
 # RDMA character devices that a container may need: names of --rdma-required
 RDMA_NODES = ("rdma_cm", "umad", "uverbs", "issm", "ucm")

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodedevices_probe.nic import ONLOAD_MISSING, ONLOAD_NODES
+from nodedevices_probe.nic import ONLOAD_NODES
 from nodedevices_probe.nic.interfaces import SUB_FUNCTION, SysfsOwner, auxiliary_type, owner
 from nodedevices_probe.nic.models import SOLARFLARE
 from nodedevices_probe.node.roots import Roots
@@ -71,6 +71,10 @@ class Function:
         return bool(self.physical) and not self.auxiliary_type
 
     @property
+    def needs_onload(self) -> bool:
+        return self.vendor == SOLARFLARE and self.driver == "sfc" and not self.physical
+
+    @property
     def is_special(self) -> bool:
         """True for more than a plain card."""
         return bool(
@@ -91,28 +95,21 @@ def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> d
         for bus_id in on_bus
         if bus_id in others or roots.word(f"{PCI_DEVICES}/{bus_id}/class").startswith(NETWORK_CLASS)
     ]
-    vdpa, indexes, auxiliary = _vdpa(roots), _indexes(roots, found), _auxiliary(roots)
-    with_rdma = {
-        *others,
-        *(its_owner.pci for name, its_owner in auxiliary.items() if auxiliary_type(name) in RDMA_TYPES),
-    }
+    vdpa, indexes = _vdpa(roots), _indexes(roots, found)
+    auxiliary = {name: owner(roots, f"{AUXILIARY}/{name}") for name in roots.names(AUXILIARY)}
+    parts = [(name, its_owner, auxiliary_type(name)) for name, its_owner in auxiliary.items() if its_owner is not None]
+    with_rdma = {*others, *(its_owner.pci for _, its_owner, kind in parts if kind in RDMA_TYPES)}
     every = {
         SysfsOwner(bus_id): _function(
             roots, bus_id, indexes, vdpa.get(SysfsOwner(bus_id)), has_rdma=bus_id in with_rdma
         )
         for bus_id in found
     }
-    for name, its_owner in auxiliary.items():
-        if auxiliary_type(name) == SUB_FUNCTION and its_owner in every:
+    for name, its_owner, kind in parts:
+        if kind == SUB_FUNCTION and its_owner in every:
             its = SysfsOwner(its_owner.pci, name)
             every[its] = _sub_function(roots, name, every[its_owner], vdpa.get(its))
     return every
-
-
-def _auxiliary(roots: Roots) -> dict[str, SysfsOwner]:
-    """All of the auxiliary bus, and in whose folders they stand."""
-    found = {name: owner(roots, f"{AUXILIARY}/{name}") for name in roots.names(AUXILIARY)}
-    return {name: its_owner for name, its_owner in found.items() if its_owner is not None}
 
 
 def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: Vdpa | None, *, has_rdma: bool) -> Function:
@@ -198,7 +195,6 @@ def _count(roots: Roots, path: str) -> int:
     return within(roots.number(path), 0, MAX_SMALL) or 0
 
 
-DRIVER = "sfc"
 MAX_BYTES = 1 << 16  # of /proc/devices
 _LINE = re.compile(r"\s*[0-9]{1,4} ([a-z0-9_]{1,64})\s*")
 
@@ -208,9 +204,3 @@ def onload_missing(roots: Roots) -> bool:
     characters = roots.read("proc/devices", MAX_BYTES).partition("Block devices:")[0]
     loaded = {match[1] for match in map(_LINE.fullmatch, characters.splitlines()) if match}
     return any(node.removeprefix("/dev/") not in loaded or not roots.has_node(node) for node in ONLOAD_NODES)
-
-
-def onload_conditions(vendor: str, driver: str, *, is_missing: bool) -> tuple[str, ...]:
-    """Return the conditions of a physical function, for its readings. `vendor`: its PCI vendor."""
-    concerned = vendor == SOLARFLARE and driver == DRIVER
-    return (ONLOAD_MISSING,) if concerned and is_missing else ()

@@ -19,6 +19,7 @@ pkg/network/mockib): such an entry is of the device that its own link `device` n
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
@@ -52,12 +53,13 @@ class Interface:
 def interfaces(roots: Roots, without_speed: Container[SysfsOwner]) -> dict[SysfsOwner, Interface]:
     """By device, the one that is its own: neither a representor of a function nor a child of an IPoIB interface; of
     several ports all together. `without_speed`: of devices whose speed is known otherwise."""
-    found: dict[SysfsOwner, list[tuple[int, Interface]]] = {}
+    found = defaultdict[SysfsOwner, list[tuple[int, Interface]]](list)
     for name in roots.names(NET):
         its_owner, at = owner(roots, f"{NET}/{name}"), f"{NET}/{name}"
-        if its_owner is not None and its_owner.pci and not _is_part(roots, at):
+        is_part = _REPRESENTOR.fullmatch(roots.word(f"{at}/phys_port_name")) or roots.exists(f"{at}/parent")
+        if its_owner is not None and its_owner.pci and not is_part:
             port = roots.number(f"{at}/dev_port") or 0
-            found.setdefault(its_owner, []).append((port, interface(roots, name, speed=its_owner not in without_speed)))
+            found[its_owner].append((port, interface(roots, name, speed=its_owner not in without_speed)))
     return {its_owner: _together(several) for its_owner, several in found.items()}
 
 
@@ -75,12 +77,6 @@ def _together(ports: list[tuple[int, Interface]]) -> Interface:
         names=tuple(port.name for port in ordered),
         carrier_downs=first.carrier_downs if only else None,
     )
-
-
-def _is_part(roots: Roots, at: str) -> bool:
-    """True when it is a representor or a child."""
-    is_representor = _REPRESENTOR.fullmatch(roots.word(f"{at}/phys_port_name")) is not None
-    return is_representor or roots.exists(f"{at}/parent")
 
 
 def interface(roots: Roots, name: str, *, speed: bool = True) -> Interface:
@@ -134,8 +130,7 @@ def _with_lower(roots: Roots, named: set[str]) -> set[str]:
         if "/" in name or name in found:
             continue
         found.add(name)
-        below = (file.removeprefix(_LOWER) for file in roots.names(f"{NET}/{name}") if file.startswith(_LOWER))
-        left.extend(below)
+        left += [file.removeprefix(_LOWER) for file in roots.names(f"{NET}/{name}") if file.startswith(_LOWER)]
     return found
 
 

@@ -13,13 +13,13 @@ a link is told from one that lost it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nodedevices_probe.nic import INFINIBAND, LINK_DOWN, NO_LINK
 from nodedevices_probe.nic.interfaces import Interface
-from nodedevices_probe.nic.rdma import PhysicalState, PortState, RdmaDevice
+from nodedevices_probe.nic.rdma import PHYSICALLY_DISABLED, PortState, RdmaDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ def with_fewer_ports(functions: Iterable[str], boards: Mapping[str, str]) -> fro
     `functions`: addresses of physical functions. `boards`: ids of boards by address, those that are known."""
     every = list(functions)
     ports = Counter(map(_slot, every))
-    by_board: dict[str, set[str]] = {}
+    by_board = defaultdict[str, set[str]](set)
     for function in every:
         if function in boards:
-            by_board.setdefault(boards[function], set()).add(_slot(function))
+            by_board[boards[function]].add(_slot(function))
     fewer = {
         slot
         for alike in by_board.values()
@@ -153,7 +153,7 @@ def link_condition(own: Interface | None, rdma: RdmaDevice | None) -> str | None
     if any(port.state == PortState.ACTIVE for port in every):
         return None
     if ports := [port for port in every if port.link_type == INFINIBAND]:
-        wanted = [port for port in ports if port.physical != PhysicalState.DISABLED]
+        wanted = [port for port in ports if port.physical != PHYSICALLY_DISABLED]
         if not wanted or any(port.state != PortState.DOWN for port in wanted):
             return None
         return LINK_DOWN if any(port.was_up for port in wanted) else NO_LINK

@@ -9,7 +9,8 @@ up or down, and nothing but files of the kernel is read.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from nodedevices_common.text import some
 from nodedevices_probe import nic as names
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import required_nodes
-from nodedevices_probe.nic.functions import Function, functions, onload_conditions, onload_missing
+from nodedevices_probe.nic.functions import Function, functions, onload_missing
 from nodedevices_probe.nic.interfaces import (
     NET,
     Interface,
@@ -30,7 +31,7 @@ from nodedevices_probe.nic.interfaces import (
     owner,
 )
 from nodedevices_probe.nic.models import LINUX, link_condition, maker, model, with_fewer_ports
-from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices
+from nodedevices_probe.nic.rdma import NETNS_MODE, FirmwareReads, RdmaDevice, rdma_devices
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import NODE_MISSING, PCI_DEVICES, PciePlace, System, node_conditions, sensors
 from nodedevices_probe.protocol import (
@@ -124,30 +125,19 @@ class NicSource(SysfsSource):
             routed=self._routed,
         )
         plain = self.plain or (self.selected and knows_routes)
-        wanted = {its_owner: function for its_owner, function in every.items() if plain or function.is_special}
-        read = [self._device(its_owner, function, machine) for its_owner, function in wanted.items()]
         devices = [
-            *read,
-            *(self._soft(rdma_device) for rdma_device in rdma if not rdma_device.owner.pci),
+            self._device(its_owner, function, machine)
+            for its_owner, function in every.items()
+            if plain or function.is_special
         ]
+        devices += [self._soft(rdma_device) for rdma_device in rdma if not rdma_device.owner.pci]
         usable: dict[str, DeviceFact] = {}
         for device in devices:
             if is_device_id(device.id):
                 usable.setdefault(device.id, device)
         ordered = sorted(usable.values(), key=lambda device: (device.type == names.VIRTUAL, not device.pci_bus_id))
-        problems = (
-            _exclusive(roots),
-            _odd_names([device.id for device in devices if not is_device_id(device.id)]),
-            _no_interfaces(machine),
-            _no_routes(machine) if self.selected and not knows_routes else None,
-            _shared_groups(usable.values()),
-            _too_many(ordered),
-        )
-        return Found(
-            devices=tuple(ordered[:MAX_DEVICES]),
-            folders=(PCI_DEVICES,),
-            problems=tuple(problem for problem in problems if problem is not None),
-        )
+        problems = _problems(roots, machine, devices, ordered, routes_needed=self.selected and not knows_routes)
+        return Found(devices=tuple(ordered[:MAX_DEVICES]), folders=(PCI_DEVICES,), problems=tuple(problems))
 
     def _read_routes(self, cards: Mapping[SysfsOwner, Interface]) -> bool:
         """True when it is known which interfaces have a default route: not where the routes and the interfaces may be
@@ -215,21 +205,19 @@ class NicSource(SysfsSource):
             missing = (NODE_MISSING,)
         unbound = () if function.driver else (names.DRIVER_UNBOUND,)
         if function.physical:
-            felt = Readings()  # those of its physical function
+            felt, counters = Readings(), {}  # those of its physical function
         else:
-            felt = (
-                rdma.said.sensors
-                if rdma is not None
-                else sensors(self.roots, f"{PCI_DEVICES}/{its_owner.pci}", shown="asic")
-            )
-        lacking = machine.onload_missing and not function.physical
-        of_onload = onload_conditions(function.vendor, function.driver, is_missing=lacking)
+            at = f"{PCI_DEVICES}/{its_owner.pci}"
+            felt = rdma.said.sensors if rdma is not None else sensors(self.roots, at, shown="asic")
+            counters = _carrier(own)
+        lacks_onload = machine.onload_missing and function.needs_onload
+        of_onload = (names.ONLOAD_MISSING,) if lacks_onload else ()
         fewer = (names.FEWER_PORTS,) if function.id in machine.fewer_ports else ()
         return replace(
             felt,
             error=function.unsaid or _no_answer(rdma),
             conditions=(*unbound, *missing, *of_onload, *fewer, *([link] if link else ())),
-            counters={**(rdma.said.counters if rdma else {}), **({} if function.physical else _carrier(own))},
+            counters={**(rdma.said.counters if rdma else {}), **counters},
         )
 
     def _soft(self, rdma: RdmaDevice) -> DeviceFact:
@@ -307,45 +295,39 @@ def _speed(own: Interface | None, rdma: RdmaDevice | None) -> int | None:
     return within(max(rates, default=None), 1, MAX_SMALL)
 
 
-def _exclusive(roots: Roots) -> Problem | None:
-    return Problem(code="RdmaExclusive", message=EXCLUSIVE) if is_exclusive(roots) else None
-
-
-def _no_interfaces(machine: _Machine) -> Problem | None:
-    bound = (
+def _problems(
+    roots: Roots, machine: _Machine, found: Sequence[DeviceFact], usable: Sequence[DeviceFact], *, routes_needed: bool
+) -> Iterator[Problem]:
+    """`usable`: those of `found` that a line can name."""
+    if roots.word(NETNS_MODE) == "N":
+        yield Problem(code="RdmaExclusive", message=EXCLUSIVE)
+    if odd := [text(device.id) for device in found if not is_device_id(device.id)]:
+        why = f"{len(odd)} RDMA devices are not reported, such as {', '.join(odd[:4])}"
+        yield problem("NotReported", f"{why}: give them names of letters, digits and ._:-")
+    if machine.interfaces:
+        if routes_needed:
+            yield Problem(code="RoutesNotKnown", message=NO_ROUTES)
+    elif any(
         function.driver and not function.device_nodes and not function.is_virtual
         for function in machine.functions.values()
-    )
-    return Problem(code="NoInterfaces", message=NO_INTERFACES) if any(bound) and not machine.interfaces else None
+    ):
+        yield Problem(code="NoInterfaces", message=NO_INTERFACES)
+    yield from _shared_groups(usable)
+    if left := [device.id for device in usable[MAX_DEVICES:]]:
+        why = f"{len(usable)} devices were found; only the first {MAX_DEVICES} are reported, without {some(left, 8)}"
+        yield problem("TooManyDevices", why)
 
 
-def _odd_names(found: Sequence[str]) -> Problem | None:
-    first = ", ".join(text(name) for name in found[:4])
-    why = f"{len(found)} RDMA devices are not reported, such as {first}: give them names of letters, digits and ._:-"
-    return problem("NotReported", why) if found else None
-
-
-def _no_routes(machine: _Machine) -> Problem | None:
-    """Return the problem that routes are not seen; without interfaces _no_interfaces says why."""
-    return Problem(code="RoutesNotKnown", message=NO_ROUTES) if machine.interfaces else None
-
-
-def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
-    """Return the problem of VFIO groups with several functions: the node of a group gives access to all of them."""
-    groups: dict[str, list[str]] = {}
+def _shared_groups(devices: Iterable[DeviceFact]) -> Iterator[Problem]:
+    """Yield the problem of VFIO groups with several functions: the node of a group gives access to all of them."""
+    groups = defaultdict[str, list[str]](list)
     for device in devices:
         for node in device.device_nodes:
             if node.startswith("/dev/vfio/"):
-                groups.setdefault(node, []).append(device.id)
-    shared = [f"{node} ({', '.join(ids[:4])})" for node, ids in groups.items() if len(ids) > 1]
-    why = "a pod with one function of an IOMMU group can use the other functions, too; give all of them to one pod"
-    return problem("SharedIommuGroup", f"{why}: {'; '.join(shared[:4])}") if shared else None
-
-
-def _too_many(devices: Sequence[DeviceFact]) -> Problem | None:
-    left = [device.id for device in devices[MAX_DEVICES:]]
-    why = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported, without {some(left, 8)}"
-    return problem("TooManyDevices", why) if left else None
+                groups[node].append(device.id)
+    if shared := [f"{node} ({', '.join(ids[:4])})" for node, ids in groups.items() if len(ids) > 1]:
+        why = "a pod with one function of an IOMMU group can use the other functions, too; give all of them to one pod"
+        yield problem("SharedIommuGroup", f"{why}: {'; '.join(shared[:4])}")
 
 
 def source(options: argparse.Namespace) -> NicSource:

@@ -21,38 +21,41 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 
-from nodedevices_probe import nic as names
 from nodedevices_probe.nic import ETHER, INFINIBAND
 from nodedevices_probe.nic.interfaces import NET, SysfsOwner, owner
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import sensors
-from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Readings, within
+from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Readings, camel, within
 from nodedevices_probe.source import BoundedReads
 
+
 # --- error counters ---------------------------------------------------------------------------------------------------
-_PORT_FILES: Mapping[str, str] = {
-    names.SYMBOL_ERROR: "counters/symbol_error",
-    names.LINK_ERROR_RECOVERY: "counters/link_error_recovery",
-    names.LINK_DOWNED: "counters/link_downed",
-    names.PORT_RCV_ERRORS: "counters/port_rcv_errors",
-    names.PORT_XMIT_DISCARDS: "counters/port_xmit_discards",
-    names.LOCAL_LINK_INTEGRITY_ERRORS: "counters/local_link_integrity_errors",
-    names.EXCESSIVE_BUFFER_OVERRUN_ERRORS: "counters/excessive_buffer_overrun_errors",
-}
-_OWN_FILES: Mapping[str, str] = {
-    names.RNR_NAK_RETRY_ERR: "hw_counters/rnr_nak_retry_err",
-    names.LOCAL_ACK_TIMEOUT_ERR: "hw_counters/local_ack_timeout_err",
-    names.ROCE_SLOW_RESTART: "hw_counters/roce_slow_restart",
-}
+def _files(folder: str, *files: str) -> dict[str, str]:
+    """Return the files of counters by the counters' names in a line, which are the files' own: symbolError."""
+    return {camel(file): f"{folder}/{file}" for file in files}
+
+
+_PORT_FILES = _files(
+    "counters",
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_xmit_discards",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
+_OWN_FILES = _files("hw_counters", "rnr_nak_retry_err", "local_ack_timeout_err", "roce_slow_restart")
 # Those that Amazon's own monitor takes for errors, but for what is sent again: without a timeout it reaches its peer.
-_EFA_FILES: Mapping[str, str] = {
-    names.RDMA_READ_WR_ERR: "hw_counters/rdma_read_wr_err",
-    names.RDMA_WRITE_WR_ERR: "hw_counters/rdma_write_wr_err",
-    names.RETRANS_TIMEOUT_EVENTS: "hw_counters/retrans_timeout_events",
-    names.UNRESPONSIVE_REMOTE_EVENTS: "hw_counters/unresponsive_remote_events",
-    names.IMPAIRED_REMOTE_CONN_EVENTS: "hw_counters/impaired_remote_conn_events",
-    names.RX_DROPS: "hw_counters/rx_drops",
-}
+_EFA_FILES = _files(
+    "hw_counters",
+    "rdma_read_wr_err",
+    "rdma_write_wr_err",
+    "retrans_timeout_events",
+    "unresponsive_remote_events",
+    "impaired_remote_conn_events",
+    "rx_drops",
+)
 COUNTERS = (*_PORT_FILES, *_OWN_FILES, *_EFA_FILES)
 _AMAZON = "0x1d0f"
 _PARTS = ("physfn", "sfnum")  # in the folder of a virtual function, of a sub-function
@@ -101,23 +104,12 @@ _LAYERS = {"InfiniBand": INFINIBAND, "Ethernet": ETHER}
 class PortState(IntEnum):
     """ib_verbs.h ib_port_state."""
 
-    UNKNOWN = 0
     DOWN = 1
     ACTIVE = 4
 
 
-class PhysicalState(IntEnum):
-    """ib_verbs.h ib_port_phys_state."""
-
-    DISABLED = 3  # by an administrator
-
-
-class NodeType(IntEnum):
-    """rdma_node_type."""
-
-    UNKNOWN = 0
-    CA = 1
-    ROUTER = 3  # up to it all have management datagrams; iWARP, usNIC and EFA have none
+PHYSICALLY_DISABLED = 3  # ib_verbs.h ib_port_phys_state: by an administrator
+LAST_WITH_MANAGEMENT = 3  # rdma_node_type: up to it all have management datagrams; iWARP, usNIC and EFA have none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +135,7 @@ class FirmwareAnswer:
 class RdmaDevice:
     name: str
     owner: SysfsOwner
-    kind: int = NodeType.UNKNOWN
+    kind: int = 0  # rdma_node_type; 0: not known
     node_guid: str = ""
     firmware: str = ""
     model: str = ""  # hca_type
@@ -158,7 +150,7 @@ class RdmaDevice:
         for node in required:
             if node == RDMA_CM:
                 paths: tuple[str, ...] = (f"{DEV}/{RDMA_CM}",)
-            elif node != "uverbs" and self.kind > NodeType.ROUTER:
+            elif node != "uverbs" and self.kind > LAST_WITH_MANAGEMENT:
                 continue
             else:
                 paths = self.nodes.get(node, ())
@@ -184,29 +176,21 @@ class FirmwareReads:
     _last: dict[str, FirmwareAnswer] = field(default_factory=dict)  # by name
     _counters: dict[str, CounterFiles] = field(default_factory=dict)  # by name
 
-    def read(self, roots: Roots, names: Collection[str]) -> dict[str, FirmwareAnswer | None]:
-        """Return the firmware's answer for each device; None: it does not answer."""
+    def read(self, roots: Roots, names: Collection[str]) -> dict[str, tuple[FirmwareAnswer, bool]]:
+        """Return for each device its firmware's last answer, and whether it answered now."""
         self._counters = {name: self._counters.get(name, {}) for name in names}
         found = self.reads.read({name: partial(_ask, roots, name, self._counters) for name in names})
         self._last = {name: found[name] or self._last.get(name, FirmwareAnswer()) for name in names}
-        return found
-
-    def last(self, name: str) -> FirmwareAnswer:
-        return self._last.get(name, FirmwareAnswer())
+        return {name: (answer, found[name] is not None) for name, answer in self._last.items()}
 
 
 def rdma_devices(roots: Roots, firmware: FirmwareReads) -> tuple[RdmaDevice, ...]:
-    nodes, names = _character_devices(roots), roots.names(INFINIBAND_CLASS)[:MAX_RDMA]
-    read = firmware.read(roots, names)
+    nodes = _character_devices(roots)
+    said = firmware.read(roots, roots.names(INFINIBAND_CLASS)[:MAX_RDMA])
     found = (
-        _device(roots, name, nodes.get(name, {}), firmware.last(name), answers=read[name] is not None) for name in names
+        _device(roots, name, nodes.get(name, {}), answer, answers=answers) for name, (answer, answers) in said.items()
     )
     return tuple(device for device in found if device is not None)
-
-
-def is_exclusive(roots: Roots) -> bool:
-    """True when each RDMA device is seen in one network namespace alone (`rdma system set netns exclusive`)."""
-    return roots.word(NETNS_MODE) == "N"
 
 
 def _character_devices(roots: Roots) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from nodedevices_api.bounds import MAX_NUMA_NODE
@@ -66,11 +67,8 @@ def path_between(one: PciePlace, other: PciePlace) -> PciePath | None:
     if one.path[0] != other.path[0]:
         alike = one.numa_node is not None and one.numa_node == other.numa_node
         return PciePath.NODE if alike else PciePath.SYSTEM
-    common = 0
-    for mine, its in zip(one.path[:-1], other.path[:-1], strict=False):
-        if mine != its:
-            break
-        common += 1
+    bridges = zip(one.path[:-1], other.path[:-1], strict=False)
+    common = len(list(takewhile(lambda pair: pair[0] == pair[1], bridges)))
     below = max(len(one.path), len(other.path)) - common  # bridges below the common one, and the device
     if common == 1:
         return PciePath.HOSTBRIDGE
@@ -82,7 +80,14 @@ def path_between(one: PciePlace, other: PciePlace) -> PciePath | None:
 def neighbours(places: Mapping[str, PciePlace]) -> dict[str, tuple[PcieNeighbour, ...]]:
     """For each id, its paths to the others, as many as a line has room for."""
     return {
-        id_: nearest(_of(place, [other for other in places.items() if other[0] != id_]), len(places))
+        id_: nearest(
+            [
+                PcieNeighbour(to=other, path=path)
+                for other, its in places.items()
+                if other != id_ and (path := path_between(place, its)) is not None
+            ],
+            len(places),
+        )
         for id_, place in places.items()
     }
 
@@ -90,15 +95,8 @@ def neighbours(places: Mapping[str, PciePlace]) -> dict[str, tuple[PcieNeighbour
 def nearest(paths: Sequence[PcieNeighbour], devices: int) -> tuple[PcieNeighbour, ...]:
     """As many of one device's PCIe paths as a line of so many devices has room for: the shortest ones."""
     room = min(64, MAX_PATHS // max(devices, 1))
-    if len(paths) <= room:
-        return tuple(paths)
     order = list(PciePath)
-    return tuple(sorted(paths, key=lambda path: order.index(path.path))[:room])
-
-
-def _of(place: PciePlace, others: Sequence[tuple[str, PciePlace]]) -> list[PcieNeighbour]:
-    found = ((other, path_between(place, its)) for other, its in others)
-    return [PcieNeighbour(to=other, path=path) for other, path in found if path is not None]
+    return tuple(paths if len(paths) <= room else sorted(paths, key=lambda path: order.index(path.path))[:room])
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -111,7 +109,6 @@ INTEGRATED = ("0x8086", "0000:00:02.0")  # Intel's graphics in the processor are
 DRIVER_UNBOUND = "DriverUnbound"  # the problem that names accelerators without a driver
 UNBOUND_NAMED = 8
 PCI_DEVICES = "sys/bus/pci/devices"
-MAX_BYTES = 1 << 20  # of a file of /proc that lists things
 # A folder of a device in sysfs; drivers have other files beside these.
 PCI_DEVICE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
@@ -122,10 +119,8 @@ def unbound(accelerators: Mapping[str, str], devices: Iterable[DeviceFact]) -> t
     """Return a problem for the accelerators that no driver has, where it has others: those that never came up."""
     listed = {device.pci_bus_id for device in devices}
     alone = sorted(address for address, driver in accelerators.items() if not driver and address not in listed)
-    if not alone:
-        return ()
     why = "on the PCI bus without a driver: it did not start (dmesg says why), or was unbound"
-    return (problem(DRIVER_UNBOUND, f"{some(alone, UNBOUND_NAMED)}: {why}"),)
+    return (problem(DRIVER_UNBOUND, f"{some(alone, UNBOUND_NAMED)}: {why}"),) if alone else ()
 
 
 def parse_mig_minors(lines: str) -> dict[tuple[int, int, int | None], int]:
@@ -167,10 +162,6 @@ class System:
         devices = self.driver_root / "dev" if self.driver_root is not None else None
         return Roots(self.root, devices=_folder(devices), sys=_folder(self.host_sys))
 
-    def numa_node(self, bus_id: str) -> int | None:
-        """NUMA node of a PCI device; None where the kernel knows none (-1)."""
-        return within(self.roots.number(f"{PCI_DEVICES}/{bus_id}/numa_node"), 0, MAX_NUMA_NODE)
-
     def pci_path(self, bus_id: str) -> tuple[str, ...]:
         """From the root complex to the device: pci0000:16, 0000:16:01.0, 0000:17:00.0; () where it is not known."""
         parts = self.roots.target(f"{PCI_DEVICES}/{bus_id}")
@@ -182,7 +173,9 @@ class System:
         return sorted(name for name in self.roots.names(folder) if PCI_DEVICE.fullmatch(name))
 
     def place(self, bus_id: str) -> PciePlace:
-        return PciePlace(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
+        """Return the path and the NUMA node of a PCI device; None where the kernel knows no node (-1)."""
+        node = self.roots.number(f"{PCI_DEVICES}/{bus_id}/numa_node")
+        return PciePlace(path=self.pci_path(bus_id), numa_node=within(node, 0, MAX_NUMA_NODE))
 
     def with_pcie_link(self, readings: Readings, bus_id: str) -> Readings:
         """The readings with those of the device's link to the port above it: what it does now, and what both can do.
@@ -223,26 +216,18 @@ class System:
         return bool(guests) and not self.accelerators(vendor)
 
     def _every_accelerator(self, vendor: str) -> dict[str, str]:
-        roots, found = self.roots, {}
-        for name in roots.names(PCI_DEVICES):
-            device = f"{PCI_DEVICES}/{name}"
-            is_one = roots.read(f"{device}/class")[:6] in ACCELERATOR_CLASSES
-            # A virtual function is part of a device that is counted already.
-            if is_one and roots.read(f"{device}/vendor") == vendor and not roots.exists(f"{device}/physfn"):
-                found[name] = roots.link(f"{device}/driver")
-        return found
-
-    def sees_all_processes(self) -> bool:
-        """True in the first pid namespace (its number is PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
-        return self.roots.link("proc/self/ns/pid") == "pid:[4026531836]"
+        roots = self.roots
+        return {
+            name: roots.link(f"{PCI_DEVICES}/{name}/driver")
+            for name in roots.names(PCI_DEVICES)
+            if roots.read(f"{PCI_DEVICES}/{name}/class")[:6] in ACCELERATOR_CLASSES
+            and roots.read(f"{PCI_DEVICES}/{name}/vendor") == vendor
+            and not roots.exists(f"{PCI_DEVICES}/{name}/physfn")  # a part of a device that is counted already
+        }
 
     def machine_type(self) -> str:
         """Return DMI's product name, such as DGXH100."""
         return self.roots.word("sys/class/dmi/id/product_name")
-
-    def mig_minors(self) -> dict[tuple[int, int, int | None], int]:
-        """NVIDIA's capability minors; empty without the driver or without MIG."""
-        return parse_mig_minors(self.roots.read("proc/driver/nvidia-caps/mig-minors", MAX_BYTES))
 
     def display_mode(self, bus_id: str) -> str:
         """compute | graphics, by PCI class, as NVIDIA's feature discovery distinguishes them; "" for others."""
@@ -265,10 +250,6 @@ class System:
                 )
             )
         return cards
-
-    def boot_id(self) -> str:
-        """This boot of the machine; "" when the kernel does not say."""
-        return self.roots.word("proc/sys/kernel/random/boot_id")
 
 
 def _folder(path: Path | None) -> Path | None:
@@ -297,9 +278,8 @@ class Drm:
 def drm(roots: Roots, device: str) -> Drm:
     """Return the DRM nodes of the device with this folder."""
     names = roots.names(f"{device}/drm")
-    cards = [int(match[1]) for match in map(_CARD.fullmatch, names) if match]
-    renders = [int(match[1]) for match in map(_RENDER.fullmatch, names) if match]
-    return Drm(card=min(cards, default=None), render=min(renders, default=None))
+    card, render = ([int(match[1]) for match in map(kind.fullmatch, names) if match] for kind in (_CARD, _RENDER))
+    return Drm(card=min(card, default=None), render=min(render, default=None))
 
 
 def node_conditions(roots: Roots, nodes: Iterable[str]) -> tuple[str, ...]:
@@ -325,11 +305,10 @@ def sensors(roots: Roots, device: str, *, shown: str = "") -> Readings:
     hot = [value >= limit for value, limit in pairs if limit]
     labelled = [sensor for sensor in _SENSORS if shown and roots.word(f"{folder}/temp{sensor}_label") == shown]
     first = next((value for sensor in (*labelled, *_SENSORS) if (value := values[sensor]) is not None), None)
-    watts = roots.number(f"{folder}/power1_average")
-    if watts is None:
-        watts = roots.number(f"{folder}/power1_input")
+    watts = (roots.number(f"{folder}/power1_{kind}") for kind in ("average", "input"))
+    microwatts = next((value for value in watts if value is not None), None)
     return Readings(
         thermal_slowdown=any(hot) if hot else None,
         temperature_celsius=None if first is None else within(first // 1000, -300, 1000),
-        power_milliwatts=None if watts is None else within(watts // 1000, 0, MAX_INTEGER),
+        power_milliwatts=None if microwatts is None else within(microwatts // 1000, 0, MAX_INTEGER),
     )

@@ -55,7 +55,8 @@ class Monitor:
         self._stop.set()
 
     def ended(self) -> bool:
-        """After `stop`: wait for the thread, but not for ever."""
+        """Stop the thread and wait for it, but not for ever."""
+        self.stop()
         self._thread.join(2 * WAIT_MILLISECONDS / 1000)
         return not self._thread.is_alive()
 
@@ -93,18 +94,15 @@ class Monitor:
             self._record(data)
 
     def _record(self, data: Any) -> None:
-        kind = KINDS.get(data.eventType)
-        if kind is None:
-            return
-        self._log.record(
-            EventKey(
+        if kind := KINDS.get(data.eventType):
+            key = EventKey(
                 kind=kind,
                 device_id=self._ids.get(_address(data.device)),
                 xid=min(data.eventData, INT32_MAX) if kind == "xid" else None,
                 gi=_instance(data.gpuInstanceId),
                 ci=_instance(data.computeInstanceId),
             )
-        )
+            self._log.record(key)
 
 
 def _address(handle: Any) -> int | None:

@@ -139,10 +139,8 @@ def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
         numbers.append(number)
         if not state:
             inactive += 1
-        elif number not in known.link_ends:
-            end = _link_end(nvml, handle, number)
-            if end:
-                known.link_ends[number] = end
+        elif number not in known.link_ends and (end := _link_end(nvml, handle, number)):
+            known.link_ends[number] = end
     if nvml.lost:
         return None
     if known.links is None and not nvml.error:
@@ -179,8 +177,3 @@ def links_of(known: GpuIdentity, ids_by_bus: dict[str, str]) -> tuple[Link, ...]
         Link(kind="NVLink", to=to, count=count)
         for to, count in sorted(ends.items(), key=lambda pair: (pair[0] != SWITCH, pair[0]))
     )
-
-
-def pcie_path(nvml: NvmlCalls, handle: Any, other: Any) -> PciePath | None:
-    """Return the nearest common ancestor of two GPUs."""
-    return PCIE_PATHS.get(nvml.call("nvmlDeviceGetTopologyCommonAncestor", handle, other, telemetry=True))

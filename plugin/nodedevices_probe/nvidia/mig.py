@@ -18,7 +18,7 @@ from nodedevices_api.bounds import MAX_PARTITIONS
 from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_probe import nvidia
-from nodedevices_probe.node.sysfs import System, mig_device_nodes
+from nodedevices_probe.node.sysfs import System, mig_device_nodes, parse_mig_minors
 from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.nvidia.facts import memory_capacity, small
 from nodedevices_probe.protocol import PROFILE, Partition, is_device_id
@@ -39,6 +39,7 @@ _ATTRIBUTES = {
     "2_SLICE_NO_ME": "-me",
 }
 GIB = 1 << 30
+MIG_MINORS, MAX_MINORS_BYTES = "proc/driver/nvidia-caps/mig-minors", 1 << 20
 _PROFILE_IN_NAME = re.compile(r"MIG ((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb\S*)$")
 
 
@@ -61,7 +62,7 @@ class MigDevices:
             name = nvml.call("nvmlDeviceGetName", handle, telemetry=True) or ""
             compared = (index, name, bytes(attributes))
             before, partition = self._known.get(identity, (None, None))
-            if partition is None or before != compared:
+            if before != compared:
                 partition, whole = self._partition(
                     nvml,
                     gpu,
@@ -75,9 +76,8 @@ class MigDevices:
                 )
                 if partition is not None and whole:
                     self._known[identity] = (compared, partition)
-            if partition is not None:
-                found.append(partition)
-        return tuple(found)
+            found.append(partition)
+        return tuple(filter(None, found))
 
     def keep_only(self, ids: set[str]) -> None:
         """Forget MIG devices that are gone."""
@@ -109,7 +109,8 @@ class MigDevices:
         if info and not re.search(r"[+-]", profile):
             profile += _profile_attributes(nvml, gpu, info.profileId)
         start = small(info.placement.start) if info else None
-        minors = self.system.mig_minors() if minor is not None else {}
+        listed = self.system.roots.read(MIG_MINORS, MAX_MINORS_BYTES) if minor is not None else ""
+        minors = parse_mig_minors(listed)
         nodes = mig_device_nodes(minors, minor, gi, ci) if minor is not None else ()
         partition = Partition(
             id=identity,

@@ -25,7 +25,7 @@ from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.sysfs import System, nearest, unbound
 from nodedevices_probe.nvidia.calls import DriverGoneError, Library, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
-from nodedevices_probe.nvidia.facts import GpuIdentity, identify, links_of, pcie_path, read_links
+from nodedevices_probe.nvidia.facts import PCIE_PATHS, GpuIdentity, identify, links_of, read_links
 from nodedevices_probe.nvidia.mig import MigDevices
 from nodedevices_probe.nvidia.readings import (
     COMPLETED,
@@ -54,6 +54,7 @@ from nodedevices_probe.source import SysfsSource
 PCI_VENDOR = "0x10de"
 DRIVER_NAME = "nvidia"
 MODULE = "sys/module/nvidia"
+FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 DOUBTS = 2  # odd answers that are no fault yet
 DOUBTS_WITHIN_POLLS = 20
 
@@ -90,7 +91,7 @@ class NvmlSource(SysfsSource):
 
     def __post_init__(self) -> None:
         self._mig = MigDevices(self.system)
-        self._sees_all = self.system.sees_all_processes()
+        self._sees_all = self.roots.link("proc/self/ns/pid") == FIRST_PID_NAMESPACE
 
     def poll(self) -> SourceFacts:
         try:
@@ -98,8 +99,7 @@ class NvmlSource(SysfsSource):
                 self._initialise()
             return self._facts()
         except DriverGoneError as gone:
-            clean = self._forget()
-            return self._without_driver(gone.code, clean=clean)
+            return self._without_driver(gone.code, clean=self._forget())
 
     def _initialise(self) -> None:
         self.library.load()
@@ -122,14 +122,12 @@ class NvmlSource(SysfsSource):
         if self.system.only_for_guests(PCI_VENDOR):
             machine = Machine(type=self.system.machine_type())
             return SourceFacts(driver=NONE_NEEDED, machine=machine, needs_fresh_process=not clean)
-        mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
         on_bus = len(self.system.accelerators(PCI_VENDOR))
-        state = DriverState.UNKNOWN
-        if mismatch:
-            state = DriverState.VERSION_MISMATCH
+        state, reason = DriverState.UNKNOWN, "DriverNotLoaded"
+        if mismatch := code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            state, reason = DriverState.VERSION_MISMATCH, "DriverVersionMismatch"
         elif code == pynvml.NVML_ERROR_DRIVER_NOT_LOADED or (on_bus and not self.roots.exists(MODULE)):
             state = DriverState.NOT_LOADED
-        reason = "DriverVersionMismatch" if mismatch else "DriverNotLoaded"
         why = self.library.missing() if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else describe(code)
         return SourceFacts(
             driver=Driver(state=state, name=DRIVER_NAME),
@@ -145,10 +143,7 @@ class NvmlSource(SysfsSource):
         Handles, events and what was read belong to the driver that has gone; identities by index do not.
         """
         monitor, self._monitor = self._monitor, None
-        clean = True
-        if monitor is not None:
-            monitor.stop()
-            clean = monitor.ended()
+        clean = monitor is None or monitor.ended()
         if self._driver is not None and clean:  # NVML does not promise that it can be shut down under a waiting thread
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
@@ -197,8 +192,7 @@ class NvmlSource(SysfsSource):
             if fact.id not in doubted:
                 reported.append(fact)
                 continue
-            why = f"GPU {fact.index}: {fact.readings.error}; retrying"
-            problems.append(problem("OddAnswer", why))
+            problems.append(problem("OddAnswer", f"GPU {fact.index}: {fact.readings.error}; retrying"))
             if fact.id in self._answered:
                 reported.append(replace(self._answered[fact.id], index=fact.index))
         self._odd = odd
@@ -213,26 +207,19 @@ class NvmlSource(SysfsSource):
         return len(lately) < DOUBTS
 
     def _gpus(self, count: int) -> list[_Gpu]:
-        gpus: list[_Gpu] = []
-        silent: list[tuple[int, NvmlCalls]] = []
-        for index in range(count):
-            nvml = NvmlCalls()
-            gpu = self._gpu(nvml, index)
-            if gpu is None:
-                silent.append((index, nvml))
-            elif gpu.fact.product_name not in nvidia.DISPLAY_PRODUCTS:
-                gpus.append(gpu)
-        answering = {gpu.fact.id for gpu in gpus}
-        for index, nvml in silent:
-            fact = self._unanswering(index, count, answering, nvml)
-            if fact.product_name not in nvidia.DISPLAY_PRODUCTS:
-                gpus.append(_Gpu(fact))
-        for gpu in gpus:
-            self._last[gpu.fact.index] = gpu.fact
+        asked = [NvmlCalls() for _ in range(count)]
+        answers = [self._gpu(nvml, index) for index, nvml in enumerate(asked)]
+        answering = {gpu.fact.id for gpu in answers if gpu is not None}
+        every = [
+            gpu or _Gpu(self._unanswering(index, count, answering, nvml))
+            for index, (gpu, nvml) in enumerate(zip(answers, asked, strict=True))
+        ]
+        gpus = [gpu for gpu in every if gpu.fact.product_name not in nvidia.DISPLAY_PRODUCTS]
         self._last = {index: fact for index, fact in self._last.items() if index < count}
+        self._last |= {gpu.fact.index: gpu.fact for gpu in gpus}
         self._known = {identity: known for identity, known in self._known.items() if identity in answering}
         self._mig.keep_only({partition.id for gpu in gpus for partition in gpu.fact.partitions})
-        return sorted(gpus, key=lambda gpu: gpu.fact.index)
+        return gpus
 
     def _gpu(self, nvml: NvmlCalls, index: int) -> _Gpu | None:
         """Return one GPU, if it answers with at least its id."""
@@ -302,25 +289,21 @@ class NvmlSource(SysfsSource):
         last = self._last.get(index)
         if last is not None and last.id not in answering:
             return replace(last, readings=readings)
+        unknown = DeviceFact(id=f"nvml-index-{index}", index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
         cards = self.system.nvidia_cards()  # NVML counts GPUs by PCI address
-        if len(cards) == count and cards[index].id not in answering:
-            card = cards[index]
-            place = self.system.place(card.bus_id)
-            return DeviceFact(
-                id=card.id,
-                index=index,
-                minor=card.minor,
-                type="gpu",
-                vendor=nvidia.VENDOR,
-                product_name=card.model,
-                pci_bus_id=card.bus_id,
-                pcie_root=place.root,
-                numa_node=place.numa_node,
-                device_nodes=(f"/dev/nvidia{card.minor}",) if card.minor is not None else (),
-                readings=readings,
-            )
-        name = f"nvml-index-{index}"
-        return DeviceFact(id=name, index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
+        if len(cards) != count or cards[index].id in answering:
+            return unknown
+        card, place = cards[index], self.system.place(cards[index].bus_id)
+        return replace(
+            unknown,
+            id=card.id,
+            minor=card.minor,
+            product_name=card.model,
+            pci_bus_id=card.bus_id,
+            pcie_root=place.root,
+            numa_node=place.numa_node,
+            device_nodes=(f"/dev/nvidia{card.minor}",) if card.minor is not None else (),
+        )
 
     def _joined(self, gpus: list[_Gpu]) -> tuple[DeviceFact, ...]:
         """The devices with what connects them: NVLinks and PCIe paths, read once per pair."""
@@ -336,7 +319,10 @@ class NvmlSource(SysfsSource):
                     continue
                 path = gpu.known.paths.get(other.fact.id)
                 if path is None and other.handle is not None:
-                    path = pcie_path(NvmlCalls(), gpu.handle, other.handle)
+                    level = NvmlCalls().call(
+                        "nvmlDeviceGetTopologyCommonAncestor", gpu.handle, other.handle, telemetry=True
+                    )
+                    path = PCIE_PATHS.get(level)
                 if path is not None:
                     gpu.known.paths[other.fact.id] = path
                     paths.append(PcieNeighbour(to=other.fact.id, path=path))

@@ -75,37 +75,32 @@ def read_health(nvml: NvmlCalls, handle: Any, known: GpuIdentity, *, nvlinks_ina
     slowdown = nvml.call("nvmlDeviceGetCurrentClocksEventReasons", handle, telemetry=True)
     if slowdown is None:  # its name before driver 535
         slowdown = nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, telemetry=True)
-    action = _recovery_action(nvml, handle)
-    sram = _sram_threshold_exceeded(nvml, handle)
-    temperature = nvml.call("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU, telemetry=True)
-    power = nvml.call("nvmlDeviceGetPowerUsage", handle, telemetry=True)
-    replays = nvml.call("nvmlDeviceGetPcieReplayCounter", handle, telemetry=True)
     margin = None  # where there is no slowdown margin to compare it with (A100), it is not asked for
     if known.slow.temperature_slowdown_margin_celsius is not None:
         margin = within(nvml.call("nvmlDeviceGetMarginTemperature", handle, telemetry=True), *TEMPERATURES)
-    return replace(
+    temperature = nvml.call("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU, telemetry=True)
+    readings = replace(
         known.slow,
-        lost=nvml.lost,
-        error=None if nvml.lost else nvml.error,
-        recovery_action=action,
+        recovery_action=_recovery_action(nvml, handle),
         remapped_correctable=_count(rows[0]),
         remapped_uncorrectable=_count(rows[1]),
         remap_pending=None if rows[2] is None else bool(rows[2]),
         remap_failure=None if rows[3] is None else bool(rows[3]),
         ecc_uncorrectable_volatile=_count(volatile),
         ecc_uncorrectable_aggregate=_count(aggregate),
-        sram_threshold_exceeded=sram,
+        sram_threshold_exceeded=_sram_threshold_exceeded(nvml, handle),
         nvlinks_inactive=nvlinks_inactive,
-        pcie_replays=_count(replays),
+        pcie_replays=_count(nvml.call("nvmlDeviceGetPcieReplayCounter", handle, telemetry=True)),
         thermal_slowdown=_has(slowdown, THERMAL_SLOWDOWN),
         temperature_celsius=within(temperature, *TEMPERATURES),
-        power_milliwatts=_count(power),
+        power_milliwatts=_count(nvml.call("nvmlDeviceGetPowerUsage", handle, telemetry=True)),
         hw_slowdown=_has(slowdown, pynvml.nvmlClocksThrottleReasonHwSlowdown),
         power_brake=_has(slowdown, pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
         clocks_limited=_has(slowdown, pynvml.nvmlClocksEventReasonApplicationsClocksSetting),
         temperature_margin_celsius=margin,
         switch_links_inactive=nvlinks_inactive if SWITCH in known.link_ends.values() else None,
     )
+    return replace(readings, lost=nvml.lost, error=None if nvml.lost else nvml.error)
 
 
 def _has(reasons: int | None, bits: int) -> bool | None:
@@ -182,9 +177,9 @@ def read_slow(nvml: NvmlCalls, handle: Any, links: Sequence[int]) -> Readings:
     speeds = [number for number in _numbers(values, _SPEED) if number > 0]  # a link that is down has none
     return Readings(
         persistence_mode=None if persistence is None else bool(persistence),
-        power_limit_milliwatts=_first(_numbers(values, _POWER_LIMIT)),
-        power_default_limit_milliwatts=_first(_numbers(values, _POWER_DEFAULT)),
-        temperature_slowdown_margin_celsius=_first(_numbers(values, _SLOWDOWN_MARGIN, *TEMPERATURES)),
+        power_limit_milliwatts=min(_numbers(values, _POWER_LIMIT), default=None),
+        power_default_limit_milliwatts=min(_numbers(values, _POWER_DEFAULT), default=None),
+        temperature_slowdown_margin_celsius=min(_numbers(values, _SLOWDOWN_MARGIN, *TEMPERATURES), default=None),
         nvlink_generation=_GENERATIONS.get(min(_numbers(values, _VERSION), default=0)),
         nvlink_megabytes_per_second=min(speeds, default=None),
         nvlink_errors_per_exabit=max(map(errors_per_exabit, _numbers(values, _ERRORS)), default=None),
@@ -206,10 +201,6 @@ def _numbers(values: Iterable[Any], field: int, low: int = 0, high: int = MAX_IN
         if value.fieldId == field and value.valueType in _TYPES
     )
     return [number for number in found if low <= number <= high]
-
-
-def _first(values: Sequence[int]) -> int | None:
-    return next(iter(values), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from nodedevices_plugin.health.reasons import known
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import CounterLimit
 from nodedevices_plugin.vendors.nic.faults import HOUR, LIMITS
+from nodedevices_probe.nic import CARRIER_DOWN_COUNT
+from nodedevices_probe.nic.rdma import COUNTERS
 from nodedevices_probe.protocol import DeviceFact, Readings
 from support.cases import cases
 from support.facts import REGISTERED
@@ -93,6 +95,7 @@ def test_it_is_degraded_where_nobody_offers_the_nic_and_a_rule_for_its_reason_en
 
 def test_a_rule_may_name_each_and_a_counter_stops_where_infiniband_gives_it_no_more_bits() -> None:
     assert {each.reason for each in LIMITS} <= set(known(REGISTERED))
+    assert {each.counter for each in LIMITS} <= {CARRIER_DOWN_COUNT, *COUNTERS}  # those that the probe reports
     assert {each.counter: each.most for each in LIMITS if each.most} == {
         counter: 2**bits - 1 for counter, bits in BITS.items()
     }

@@ -132,7 +132,7 @@ LASTING = 5 * MINUTE
 _4_BITS, _8_BITS, _16_BITS = 15, 255, 65535
 
 _FLAPPING = CounterLimit(
-    counter=attributes.LINK_DOWNED,
+    counter="linkDowned",
     limit=2,
     window_seconds=3 * HOUR,
     most=_8_BITS,
@@ -144,7 +144,7 @@ _FLAPPING = CounterLimit(
     action="Inspect",
 )
 _EFA = CounterLimit(
-    counter=attributes.RETRANS_TIMEOUT_EVENTS,
+    counter="retransTimeoutEvents",
     limit=100,
     window_seconds=MINUTE,
     for_seconds=LASTING,
@@ -163,7 +163,7 @@ LIMITS = (
         " cable, the transceiver or the switch's port",
     ),
     CounterLimit(
-        counter=attributes.LOCAL_LINK_INTEGRITY_ERRORS,
+        counter="localLinkIntegrityErrors",
         limit=0,
         window_seconds=10 * MINUTE,
         most=_4_BITS,
@@ -174,7 +174,7 @@ LIMITS = (
         action="Inspect",
     ),
     CounterLimit(
-        counter=attributes.EXCESSIVE_BUFFER_OVERRUN_ERRORS,
+        counter="excessiveBufferOverrunErrors",
         limit=0,
         window_seconds=10 * MINUTE,
         most=_4_BITS,
@@ -185,7 +185,7 @@ LIMITS = (
         action="Inspect",
     ),
     CounterLimit(
-        counter=attributes.LINK_DOWNED,
+        counter="linkDowned",
         limit=0,
         window_seconds=HOUR,
         most=_8_BITS,
@@ -193,7 +193,7 @@ LIMITS = (
         message="the NIC has lost its link within the last hour, and connections with it",
     ),
     CounterLimit(
-        counter=attributes.SYMBOL_ERROR,
+        counter="symbolError",
         limit=120,
         window_seconds=HOUR,
         most=_16_BITS,
@@ -202,7 +202,7 @@ LIMITS = (
         action="Inspect",
     ),
     CounterLimit(
-        counter=attributes.LINK_ERROR_RECOVERY,
+        counter="linkErrorRecovery",
         limit=5,
         window_seconds=MINUTE,
         most=_8_BITS,
@@ -211,7 +211,7 @@ LIMITS = (
         action="Inspect",
     ),
     CounterLimit(
-        counter=attributes.PORT_RCV_ERRORS,
+        counter="portRcvErrors",
         limit=600,
         window_seconds=MINUTE,
         most=_16_BITS,
@@ -220,7 +220,7 @@ LIMITS = (
         action="Inspect",
     ),
     CounterLimit(
-        counter=attributes.PORT_XMIT_DISCARDS,
+        counter="portXmitDiscards",
         limit=6000,
         window_seconds=MINUTE,
         most=_16_BITS,
@@ -228,7 +228,7 @@ LIMITS = (
         message="more than 100 packets a second were discarded before they were sent: congestion, or flow control",
     ),
     CounterLimit(
-        counter=attributes.LOCAL_ACK_TIMEOUT_ERR,
+        counter="localAckTimeoutErr",
         limit=60,
         window_seconds=MINUTE,
         for_seconds=LASTING,
@@ -236,7 +236,7 @@ LIMITS = (
         message="more than one packet a second was not acknowledged, for 5 minutes: the fabric, or a peer",
     ),
     CounterLimit(
-        counter=attributes.RNR_NAK_RETRY_ERR,
+        counter="rnrNakRetryErr",
         limit=0,
         window_seconds=MINUTE,
         for_seconds=LASTING,
@@ -244,7 +244,7 @@ LIMITS = (
         message="connections were given up for 5 minutes because a peer was not ready to receive",
     ),
     CounterLimit(
-        counter=attributes.ROCE_SLOW_RESTART,
+        counter="roceSlowRestart",
         limit=600,
         window_seconds=MINUTE,
         for_seconds=LASTING,
@@ -254,13 +254,13 @@ LIMITS = (
     _EFA,
     replace(
         _EFA,
-        counter=attributes.UNRESPONSIVE_REMOTE_EVENTS,
+        counter="unresponsiveRemoteEvents",
         reason="EfaRemoteUnresponsive",
         message="a peer of EFA's connections did not respond more than 100 times a minute, for 5 minutes",
     ),
     replace(
         _EFA,
-        counter=attributes.IMPAIRED_REMOTE_CONN_EVENTS,
+        counter="impairedRemoteConnEvents",
         reason="EfaConnectionsImpaired",
         message="more than 100 of EFA's connections a minute were slowed down as impaired, for 5 minutes",
     ),
@@ -271,11 +271,11 @@ LIMITS = (
             reason="EfaWorkRequestErrors",
             message="more than 100 reads or writes a minute over EFA ended with an error, for 5 minutes",
         )
-        for counter in (attributes.RDMA_READ_WR_ERR, attributes.RDMA_WRITE_WR_ERR)
+        for counter in ("rdmaReadWrErr", "rdmaWriteWrErr")
     ),
     replace(
         _EFA,
-        counter=attributes.RX_DROPS,
+        counter="rxDrops",
         reason="EfaReceiveDrops",
         message="more than 100 packets a minute were received by EFA and dropped, for 5 minutes",
     ),
