@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any
 
 import orjson
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from nodedevices_api import conditions as names
 from nodedevices_api.base import to_dict, wire_name
 from nodedevices_api.defaults import Resolved, with_defaults
@@ -170,7 +170,7 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
     problems += read.problems
     if misfit := read.misfit:
         problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} cannot be combined: {misfit}")
-        outcomes = {name: _failed(outcome) for name, outcome in outcomes.items()}
+        outcomes = {name: structs.replace(it, failed=True, generation=0) for name, it in outcomes.items()}
         config, refs = dict(previous.config or {}), previous.policies
     if problems:
         status, reason = "False", names.POLICY_INVALID
@@ -269,40 +269,33 @@ def _trial(policy: PolicyRecord, contenders: Sequence[PolicyRecord], config: Map
 
 
 def _merge(contenders: Sequence[PolicyRecord]) -> tuple[dict[str, Any], dict[str, PolicyOutcome], list[str]]:
-    config: dict[str, Any] = {}
-    supplies: dict[str, list[str]] = {contender.name: [] for contender in contenders}
-    overridden: dict[str, list[str]] = {contender.name: [] for contender in contenders}
-    beaten_by: dict[str, list[str]] = {contender.name: [] for contender in contenders}
-    lines: list[str] = []
-    for section in WIRE_SECTIONS:
-        givers = [contender for contender in contenders if section in contender.sections]
-        for place, contender in enumerate(givers):
-            if place == 0:
-                config[section] = contender.sections[section]
-                supplies[contender.name].append(section)
-                continue
-            overridden[contender.name].append(section)
-            winner = givers[0]
-            if contender.priority == winner.priority and not _same(section, contender, winner):
-                beaten_by[contender.name].append(winner.name)
-                lines.append(
-                    f"{section}: {winner.name} and {contender.name} have priority {winner.priority} and differ; "
-                    f"the older {winner.name} stays in effect"
-                )
+    """Return the configuration, how each policy fares, and a line for each that an older one of its priority beats."""
+    givers = {section: [policy for policy in contenders if section in policy.sections] for section in WIRE_SECTIONS}
+    winners = {section: policies[0] for section, policies in givers.items() if policies}
+    beaten = [
+        (section, winner, policy)
+        for section, winner in winners.items()
+        for policy in givers[section][1:]
+        if policy.priority == winner.priority
+        and not means_the_same(section, policy.sections[section], winner.sections[section])
+    ]
     outcomes = {
-        contender.name: PolicyOutcome(
-            supplies=tuple(supplies[contender.name]),
-            overridden=tuple(overridden[contender.name]),
-            conflicts=tuple(sorted(set(beaten_by[contender.name]))),
-            generation=contender.generation,
+        policy.name: PolicyOutcome(
+            supplies=tuple(section for section, winner in winners.items() if winner is policy),
+            overridden=tuple(
+                section for section, winner in winners.items() if winner is not policy and section in policy.sections
+            ),
+            conflicts=tuple(sorted({winner.name for _, winner, loser in beaten if loser is policy})),
+            generation=policy.generation,
         )
-        for contender in contenders
+        for policy in contenders
     }
-    return config, outcomes, lines
-
-
-def _same(section: str, one: PolicyRecord, other: PolicyRecord) -> bool:
-    return means_the_same(section, one.sections[section], other.sections[section])
+    lines = [
+        f"{section}: {winner.name} and {policy.name} have priority {winner.priority} and differ; "
+        f"the older {winner.name} stays in effect"
+        for section, winner, policy in beaten
+    ]
+    return {section: winner.sections[section] for section, winner in winners.items()}, outcomes, lines
 
 
 def means_the_same(section: str, one: object, other: object) -> bool:
@@ -320,10 +313,6 @@ def _in_full(section: str, given: bytes) -> Mapping[str, Any] | None:
         return to_dict(with_defaults(parse(Sections, {section: orjson.loads(given)})))
     except InputError:
         return None
-
-
-def _failed(outcome: PolicyOutcome) -> PolicyOutcome:
-    return PolicyOutcome(outcome.supplies, outcome.overridden, outcome.conflicts, failed=True)
 
 
 def _references(contenders: Sequence[PolicyRecord], outcomes: Mapping[str, PolicyOutcome]) -> tuple[PolicyRef, ...]:

@@ -20,11 +20,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import orjson
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import asdict, replace
 from nodedevices_api import conditions as names
 from nodedevices_common.confirming import CONFIRM, NAMED, OF_RECORD, Entry, read
@@ -34,7 +33,8 @@ from nodedevices_common.times import rfc3339, zoned_time
 MAX_ACTIONS = 200  # in the record; the oldest go first
 MAX_MAP_BYTES = 400 << 10  # of each of the record's maps; the oldest go first. A ConfigMap holds 1 MiB
 MAX_IDS = 16  # of one node, in the record
-OPEN, CLOSED = "Open", "Closed"
+OPEN: Final = "Open"
+CLOSED: Final = "Closed"
 TAINT, EVICT = "Taint", "Evict"  # kinds of an Action
 HOUR = timedelta(hours=1)
 CLOCKS_DIFFER = timedelta(minutes=1)  # how far ahead of ours the clock of a person who resumes may be
@@ -113,7 +113,7 @@ class Survey(Struct, frozen=True):
 class Fleet(Struct, frozen=True):
     """The record."""
 
-    breaker: str = CLOSED
+    breaker: Literal["Open", "Closed"] = CLOSED
     reason: str = ""  # why it is open, for people
     opened: str = ""  # when, RFC 3339
     cause: str = ""  # the condition's reason
@@ -168,7 +168,7 @@ def decide(fleet: Fleet, proposals: Sequence[Action], now: datetime, survey: Sur
     fleet = judged(_still_there(fleet, survey), survey, seen, now)
     if not proposals:
         return Decision(fleet)
-    wanted = sorted(set(proposals), key=_ORDER)
+    wanted = sorted(set(proposals))
     if fleet.breaker == OPEN:
         return Decision(fleet, refused=dict.fromkeys(wanted, why_stopped(fleet)))
     pool_of = {node: pool for pool in survey.pools for node in pool.nodes}
@@ -269,22 +269,16 @@ class _Budgets:
         self._fleet = fleet
         self._survey = survey
         self._recent = [action.node for action, at in fleet.actions if _within(at, now, HOUR)]
-        self._used: dict[int, str] = {}  # pool, by its identity -> why no node may be acted upon; "": some may
-        self._full: dict[int, tuple[frozenset[str], str]] = {}  # the same -> nodes out of service, why no more may be
+        # By a pool's identity: why no node may be acted upon ("": some may), nodes out of service, why no more may be.
+        self._known: dict[int, tuple[str, frozenset[str], str]] = {}
 
     def exceeded(self, pool: Pool, node: str) -> str:
         """Return why the budget does not allow one more action on this node; empty: it does."""
-        key = id(pool)
-        used = self._used.get(key)
-        if used is None:
-            used = self._used[key] = self._why_used(pool)
-        if used:
-            return used
-        if key not in self._full:
+        if id(pool) not in self._known:
             out = out_of_service(pool, self._fleet, self._survey)
-            self._full[key] = out, _why_full(pool, out)
-        out, why = self._full[key]
-        return "" if node in out else why
+            self._known[id(pool)] = self._why_used(pool), out, _why_full(pool, out)
+        used, out, full = self._known[id(pool)]
+        return used or ("" if node in out else full)
 
     def _why_used(self, pool: Pool) -> str:
         limits = pool.limits
@@ -437,29 +431,21 @@ def _untimely(fleet: Fleet, entry: Entry, now: datetime) -> str:
 def to_data(fleet: Fleet) -> dict[str, str]:
     """Return the ConfigMap's data."""
     actions = [asdict(action) | {"at": at} for action, at in fleet.actions]
-    lists = {"actions": actions, "answered": fleet.answered, "unavailable": fleet.unavailable}
-    return {key: getattr(fleet, key) for key in _TEXTS} | {key: orjson.dumps(it).decode() for key, it in lists.items()}
+    data = asdict(fleet) | {"actions": actions}
+    return data | {key: orjson.dumps(data[key]).decode() for key in _JSON}
 
 
 def from_data(data: Mapping[str, Any]) -> Fleet | None:
     """The record of a ConfigMap's data. None: it is not one that `to_data` wrote."""
     try:
-        texts = {key: data[key] for key in _TEXTS}
-        actions = tuple((Action(*(it[key] for key in _ACTION)), it["at"]) for it in orjson.loads(data["actions"]))
-        answered = dict(orjson.loads(data["answered"]))
-        unavailable = {node: tuple(ids) for node, ids in dict(orjson.loads(data["unavailable"])).items()}
+        given = {key: orjson.loads(data[key]) if key in _JSON else data[key] for key in Fleet.__struct_fields__}
+        given["actions"] = [(it, it["at"]) for it in given["actions"]][-MAX_ACTIONS:]
+        return convert(given, Fleet)
     except (KeyError, TypeError, ValueError):
         return None
-    values = [*texts.values(), *(text for action, at in actions for text in (*asdict(action).values(), at))]
-    values += [*answered.values(), *(id_ for ids in unavailable.values() for id_ in ids)]
-    if texts["breaker"] not in {OPEN, CLOSED} or not all(isinstance(value, str) for value in values):
-        return None
-    return Fleet(**texts, actions=actions[-MAX_ACTIONS:], answered=answered, unavailable=unavailable)
 
 
-_TEXTS = ("breaker", "cause", "reason", "opened", "closed", "resumed", "place")
-_ACTION = Action.__struct_fields__
-_ORDER = attrgetter(*_ACTION)  # as actions are compared, at a fraction of the cost
+_JSON = ("actions", "answered", "unavailable")
 
 
 def _within(at: str, now: datetime, window: timedelta) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from heapq import merge
 from operator import attrgetter
 
-from msgspec import Struct, field
+from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_api.meta import LabelSelector
 
@@ -23,12 +23,6 @@ from nodedevices_operator.desired.fleet import Claims, PolicyLimits, Pool, Surve
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
 SECTION = "faults"
-
-
-class _Members(Struct):
-    generation: int = -1
-    section: object = None  # of the newest generation that any of the nodes has
-    nodes: set[str] = field(default_factory=set)
 
 
 class _Source(Struct, frozen=True):
@@ -130,31 +124,21 @@ def survey(
 def surveyed(nodes: Mapping[str, FleetNode], known: Iterable[str] = ()) -> Survey:
     """The fleet of these nodes. A section that cannot be read allows nothing. `known`: Nodes, with a NodeDevices or
     without."""
-    found: dict[str, _Members] = {}
+    members: dict[str, dict[str, _Source]] = {}  # by policy, its nodes
     wanted: dict[str, set[str]] = {}  # nodes, by the policy that is to supply the section there
     for name, it in nodes.items():
         if it.coming:
             wanted.setdefault(it.coming, set()).add(name)
-        if (source := it.source) is None:
-            continue
-        members = found.get(source.policy)
-        if members is None:
-            members = found[source.policy] = _Members()
-        members.nodes.add(name)
-        if source.generation > members.generation and source.section is not None:
-            members.generation, members.section = source.generation, source.section
+        if it.source is not None:
+            members.setdefault(it.source.policy, {})[name] = it.source
     out = frozenset(name for name, it in nodes.items() if it.out)
-    pools = [
-        Pool(
-            policy=name,
-            limits=limits(it.section, len(it.nodes | wanted.get(name, set()))),
-            nodes=frozenset(it.nodes),
-            out=out & it.nodes,
-            coming=frozenset(wanted.get(name, ())),
-            acts=_acts(it.section),
-        )
-        for name, it in sorted(found.items())
-    ]
+    pools = []
+    for policy, sources in sorted(members.items()):
+        # Of the newest generation that any of the nodes has.
+        section = max(sources.values(), key=lambda it: (it.section is not None, it.generation)).section
+        coming = frozenset(wanted.get(policy, ()))
+        limit, own = limits(section, len(sources.keys() | coming)), frozenset(sources)
+        pools.append(Pool(policy, limit, own, out=out & own, coming=coming, acts=_acts(section)))
     return Survey(
         pools=pools,
         faults={name: it.faults for name, it in nodes.items() if it.faults},
