@@ -32,8 +32,7 @@ from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet
 from nodedevices_operator.desired.policy_status import Note
 from nodedevices_operator.desired.pools import SECTION as FAULTS
 from nodedevices_operator.desired.pools import Reacting, coming, survey, trial_pool
-from nodedevices_operator.desired.selection import lacking
-from nodedevices_operator.desired.trial import IdChanges, Preview, id_changes, no_dra, preview, without_names
+from nodedevices_operator.desired.trial import IdChanges, Preview, id_changes, lacking, no_dra, preview, without_names
 from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
@@ -273,7 +272,7 @@ def _with_capacity(made: _Node) -> NodeEffect:
         for name in sorted({*was, *will})
         if was.get(name, 0) != will.get(name, 0)
     )
-    refused = (plan.message,) if plan.status == "False" and plan.reason == CONFLICT else ()
+    refused = (plan.verdict[2],) if plan.verdict is not None and plan.verdict[1] == CONFLICT else ()
     return replace(made.effect, capacity=changes, refused=(*made.effect.refused, *refused))
 
 

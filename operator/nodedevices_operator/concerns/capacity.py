@@ -28,7 +28,7 @@ from nodedevices_operator.concerns.port import SETTLED_SECONDS, Info, OnNode, Ou
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
 from nodedevices_operator.kube.port import KubeError, node_pods
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, Retirement
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, Retirement, shows
 from nodedevices_operator.records.shared import shared
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are listed again
@@ -66,10 +66,10 @@ class CapacityConcern(OnNode[_Memory]):
 
     async def _write(self, view: View, node: NodeRecord, memory: _Memory, plan: CapacityPlan) -> Outcome:
         outcome = Outcome(
-            (plan.status, plan.reason, plan.message) if plan.status else Shown.REMOVED,
+            plan.verdict or Shown.REMOVED,
             requeue_after=HELD_BACK_SECONDS if plan.held_back else None,
         )
-        if plan.matches(node):
+        if shows(node.capacity, node.owned, plan.values):
             memory.names, memory.values = shared(plan.values), plan.values
             return outcome
         if self._contested(memory, plan):

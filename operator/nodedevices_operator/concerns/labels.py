@@ -16,7 +16,7 @@ from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, CallBudge
 from nodedevices_operator.concerns.port import Info, OnNode, Outcome, Remembering, Shown, Tools, View
 from nodedevices_operator.desired.labels import MOST_LABELS, plan_labels, plan_object_labels
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import NodeRecord
+from nodedevices_operator.records.objects import NodeRecord, shows
 
 MOST_WRITES = 20  # in a minute: a take-over alone changes them several times within a second
 
@@ -30,8 +30,8 @@ class LabelsConcern(OnNode[Repairs]):
         section = sections.labels
         plan = plan_labels(section, view.record, node, now=int(self._tools.wall()))
         configured = section.feature_discovery or bool(section.extra)
-        outcome = Outcome((plan.status, plan.reason, plan.message) if configured else Shown.REMOVED)
-        if plan.matches(node):
+        outcome = Outcome(plan.verdict if configured else Shown.REMOVED)
+        if shows(node.labels, node.labels_owned, plan.values):
             return outcome
         if self._nodes.setdefault(node.name, Repairs(MOST_WRITES)).contested(self._tools.clock()):
             text = (
@@ -63,15 +63,15 @@ class ObjectLabelsConcern(Remembering[CallBudget]):
         if view.node is None:
             return Outcome()
         record = view.record
-        plan = plan_object_labels(view.node.labels, record)
-        self._log_cut(record.name, plan.cut)
-        if plan.matches(record):
+        values, left_out = plan_object_labels(view.node.labels, record)
+        self._log_cut(record.name, left_out)
+        if shows(record.labels, record.labels_owned, values):
             return Outcome()
         budget = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._tools.clock)
         if not self._nodes.setdefault(record.name, budget).take():
             return Outcome(requeue_after=SECONDS_PER_WRITE)
-        view.wrote(Kind.NODE_DEVICES, await self._writer.labels(record, plan.values))
-        log.info("labels of the NodeDevices set", node=record.name, labels=len(plan.values))
+        view.wrote(Kind.NODE_DEVICES, await self._writer.labels(record, values))
+        log.info("labels of the NodeDevices set", node=record.name, labels=len(values))
         return Outcome()
 
     def _log_cut(self, node: str, cut: tuple[str, ...]) -> None:

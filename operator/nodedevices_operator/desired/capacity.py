@@ -17,7 +17,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import CapacityEntry, DeviceMatch
 from nodedevices_common.raw import mapping
 
-from nodedevices_operator.desired.selection import selects
+from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
 from nodedevices_operator.records.pods import pod_requests
 
@@ -30,17 +30,9 @@ class CapacityPlan(Struct, frozen=True):
     """`values` are what the Node shall show from us: exactly these keys, no others of ours."""
 
     values: Mapping[str, int]
-    status: str  # "": no policy gives the node a capacity
-    reason: str
-    message: str
+    verdict: ConditionVerdict | None  # None: no policy gives the node a capacity
     needs_requests: bool  # a value would be written: call again with what the node's pods request
     held_back: Mapping[str, int]  # name -> the lower value that pods forbid
-
-    def matches(self, node: NodeRecord) -> bool:
-        """True when the Node shows this already, and as ours."""
-        return set(self.values) == node.owned and all(
-            node.capacity.get(name) == value for name, value in self.values.items()
-        )
 
 
 def plan_capacity(
@@ -73,21 +65,19 @@ def plan_capacity(
         if floor > wanted:
             held_back[entry.name] = wanted
         values[entry.name] = max(wanted, floor)
+    verdict: ConditionVerdict | None = None
     if refused:
-        status, reason = "False", names.CONFLICT
-        message = "; ".join(refused) + "; a resource has one owner: choose another name in the policy's capacity"
+        advice = "a resource has one owner: choose another name in the policy's capacity"
+        verdict = "False", names.CONFLICT, "; ".join([*refused, advice])
     elif held_back:
-        status, reason = "False", names.PENDING
-        message = "; ".join(
+        kept = (
             f"{name}: {lower} desired, {values[name]} kept because pods on the node request that many"
             for name, lower in sorted(held_back.items())
         )
-    elif not entries:
-        status = reason = message = ""
-    else:
-        status, reason = "True", names.IN_SYNC
-        message = ", ".join(sorted(values))
-    return CapacityPlan(values, status, reason, message, needs_requests, held_back)
+        verdict = "False", names.PENDING, "; ".join(kept)
+    elif entries:
+        verdict = "True", names.IN_SYNC, ", ".join(sorted(values))
+    return CapacityPlan(values, verdict, needs_requests, held_back)
 
 
 def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> int:
@@ -95,7 +85,7 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
     if entry.per_node is not None:
         return entry.per_node
     match = entry.match or EVERY_GPU
-    counted = [device for device in offered(devices, resources) if selects(match, device)]
+    counted = [device for device in offered(devices, resources) if device.selected_by(match)]
     if entry.per_device is not None:
         return entry.per_device * len(counted)
     return sum(device.memory_mib for device in counted)

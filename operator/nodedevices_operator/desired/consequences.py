@@ -25,7 +25,6 @@ from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.pods import Holding
-from nodedevices_operator.desired.selection import selects
 from nodedevices_operator.records.objects import (
     DeviceRecord,
     HealthRecord,
@@ -80,7 +79,7 @@ def consequences(section: Faults, health: HealthRecord, device: DeviceRecord) ->
             continue
         if rule.recovery_actions is not None and (health.action or "None") not in rule.recovery_actions:
             continue
-        if rule.match is not None and not selects(rule.match, device):
+        if rule.match is not None and not device.selected_by(rule.match):
             continue
         return rule.taint_effect or section.taint_effect, rule.evict_mode or section.evict_mode
     return section.taint_effect, section.evict_mode

@@ -18,6 +18,7 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 from nodedevices_common.text import some
 
+from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.vendors.registry import VENDORS, VendorLabels
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
@@ -25,18 +26,8 @@ NAMED = 5  # keys in a message
 
 
 class LabelPlan(Struct, frozen=True):
-    """`values` are the labels that shall be ours: exactly these keys, no others."""
-
-    values: Mapping[str, str]
-    status: str  # of the action
-    reason: str
-    message: str
-
-    def matches(self, node: NodeRecord) -> bool:
-        """True when the Node shows them already, and as ours."""
-        return set(self.values) == node.labels_owned and all(
-            node.labels.get(key) == value for key, value in self.values.items()
-        )
+    values: Mapping[str, str]  # the labels that shall be ours: exactly these keys, no others
+    verdict: ConditionVerdict  # of the action
 
 
 def plan_labels(
@@ -57,10 +48,10 @@ def plan_labels(
     values = {key: value for key, value in wanted.items() if key not in conflicts}
     values |= _timestamps(values, node, now, {vendor.timestamp for vendor, _ in described if vendor.timestamp})
     if not conflicts:
-        return LabelPlan(values, "True", names.IN_SYNC, f"{len(values)} labels")
+        return LabelPlan(values, ("True", names.IN_SYNC, f"{len(values)} labels"))
     listed = some((f"{key}={node.labels[key]} (wanted: {wanted[key]})" for key in sorted(conflicts)), NAMED)
     message = f"another owner has {listed}; remove the label from the Node, or stop the program that sets it"
-    return LabelPlan(values, "False", names.CONFLICT, message)
+    return LabelPlan(values, ("False", names.CONFLICT, message))
 
 
 def _labels(vendor: VendorLabels, record: NodeDevicesRecord) -> dict[str, str]:
@@ -95,22 +86,12 @@ LEFT_OUT = (
 )
 
 
-class ObjectLabelPlan(Struct, frozen=True):
-    values: Mapping[str, str]  # the labels that shall be ours: exactly these keys
-    cut: tuple[str, ...] = ()  # keys of the Node beyond the most
-
-    def matches(self, record: NodeDevicesRecord) -> bool:
-        """True when the NodeDevices shows them already, and they and no others as ours."""
-        return set(self.values) == record.labels_owned and all(
-            record.labels.get(key) == value for key, value in self.values.items()
-        )
-
-
-def plan_object_labels(labels: Mapping[str, str], record: NodeDevicesRecord) -> ObjectLabelPlan:
-    """Return the Node's labels that its NodeDevices shall have. Which ones are cut depends on the Node alone."""
+def plan_object_labels(labels: Mapping[str, str], record: NodeDevicesRecord) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the Node's labels that its NodeDevices shall have as ours: exactly these keys; and the keys beyond the
+    most. Which ones are cut depends on the Node alone."""
     wanted = [key for key in sorted(labels) if not _left_out(key)]
     values = {key: labels[key] for key in wanted[:MOST_LABELS] if _free(key, record)}
-    return ObjectLabelPlan(values, tuple(wanted[MOST_LABELS:]))
+    return values, tuple(wanted[MOST_LABELS:])
 
 
 def _left_out(key: str) -> bool:

@@ -23,6 +23,7 @@ from nodedevices_operator.desired.fleet import Claims, PolicyLimits, Pool, Surve
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
 SECTION = "faults"
+_Label = tuple[str, str]
 
 
 class _Source(Struct, frozen=True):
@@ -56,14 +57,10 @@ class Reacting:
         found.sort(key=attrgetter("rank"))
         self._ranked = found
         self._key = tuple((policy.name, policy.uid, policy.generation) for policy in found)
-        self._by_label: dict[str, dict[str, list[int]]] = {}  # key -> value -> places of those that ask for one of them
-        self._others: list[int] = []
+        self._by_label: dict[_Label | None, list[int]] = {}  # places of those that ask for one; None: for none of them
         for place, policy in enumerate(found):
-            labels = _required(policy.selector)
-            for key, value in labels:
-                self._by_label.setdefault(key, {}).setdefault(value, []).append(place)
-            if not labels:
-                self._others.append(place)
+            for label in _required(policy.selector):
+                self._by_label.setdefault(label, []).append(place)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Reacting) and self._key == other._key
@@ -73,17 +70,13 @@ class Reacting:
 
     def first(self, labels: Mapping[str, str]) -> str:
         """The strongest that selects a node with these labels; "": none does."""
-        own = sorted(
-            place for key, values in self._by_label.items() if key in labels for place in values.get(labels[key], ())
-        )
-        for place in merge(own, self._others) if own else self._others:
-            if self._ranked[place].selects(labels):
-                return self._ranked[place].name
-        return ""
+        asked = (self._by_label[label] for label in (None, *labels.items()) if label in self._by_label)
+        selecting = (self._ranked[place] for place in merge(*asked) if self._ranked[place].selects(labels))
+        return next((policy.name for policy in selecting), "")
 
 
-def _required(selector: LabelSelector | None) -> list[tuple[str, str]]:
-    """Labels of which every node that is selected has one; empty: not known."""
+def _required(selector: LabelSelector | None) -> list[_Label | None]:
+    """Labels of which every node that is selected has one; None: not known. Without a selector none is selected."""
     if selector is None:
         return []
     for label in selector.match_labels.items():
@@ -91,7 +84,7 @@ def _required(selector: LabelSelector | None) -> list[tuple[str, str]]:
     for expression in selector.match_expressions:
         if expression.operator == "In":
             return [(expression.key, value) for value in expression.values or ()]
-    return []
+    return [None]
 
 
 def fleet_node(record: NodeDevicesRecord, node: NodeRecord | None, reacting: Reacting) -> FleetNode:

@@ -17,16 +17,16 @@ from typing import Any
 from msgspec import Struct
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.defaults import Resolved
-from nodedevices_api.sections import SharedResource, Sharing
+from nodedevices_api.matching import described
+from nodedevices_api.sections import ExpectedDevices, SharedResource, Sharing
 from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.configuration import Trial, understood
 from nodedevices_operator.desired.consequences import ON_OFFER, evictions, on_offer, read_faults, stronger, tainting
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
-from nodedevices_operator.desired.selection import lacking
 from nodedevices_operator.records.names import is_pod
-from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
+from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, TaintRecord
 
 SECTIONS = ("serving", "resources", "sharing", "partitions")  # that decide names and ids
 MAX_NAMES = 5  # of resources, said
@@ -114,6 +114,18 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
         kept = ON_OFFER if on_offer(record, eviction.holding, taints if wanted is None else (wanted.taint,)) else ""
         due.append(Eviction(action, pod, int(eviction.grace.total_seconds()), kept))
     return Preview(changes, taint, tuple(due))
+
+
+def lacking(expect: Iterable[ExpectedDevices], devices: Sequence[DeviceRecord]) -> dict[int, str]:
+    """Return the entries, by place, of which a node has fewer devices, a text each. `devices`: all of one node."""
+    here = [device for device in devices if not device.missing]
+    wanted = [(entry.match, entry.count) for entry in expect]
+    counted = ((match, count, sum(device.selected_by(match) for device in here)) for match, count in wanted)
+    return {
+        index: f"{described(match)}: {found} of {count} found"
+        for index, (match, count, found) in enumerate(counted)
+        if found < count
+    }
 
 
 def _refusal(answers: Mapping[Action, ActionAnswer], action: Action) -> str:

@@ -6,13 +6,15 @@ resourceVersion and the heartbeat are carried but not compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from nodedevices_api.conditions import IN_SYNC, MISSING
 from nodedevices_api.devicepolicy import DevicePolicySpec
+from nodedevices_api.matching import matches
 from nodedevices_api.meta import LabelSelector
+from nodedevices_api.sections import DeviceMatch
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.observing import OBSERVE
@@ -20,6 +22,11 @@ from nodedevices_common.raw import At, Interned, Present, Raw
 
 from nodedevices_operator.records.neighbours import ReportRecord
 from nodedevices_operator.records.shared import UNKNOWN_PLATFORM, DeviceModel, PartitionProfile, Platform
+
+
+def shows(shown: Mapping[str, object], owned: Set[str], wanted: Mapping[str, object]) -> bool:
+    """True when an object shows these values already, and these keys and no others are ours."""
+    return wanted.keys() == owned and all(shown.get(key) == value for key, value in wanted.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,11 @@ class DeviceRecord:
     @property
     def missing(self) -> bool:
         return self.health.missing
+
+    def selected_by(self, match: DeviceMatch) -> bool:
+        """True when it is one of those; the agent decides by the same test. Devices are selected, never partitions:
+        what is about a partition goes by its device."""
+        return matches(match, product_name=self.model.product, type=self.type, ids=(self.id,))
 
 
 @dataclass(frozen=True, slots=True)

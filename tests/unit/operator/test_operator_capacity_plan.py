@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import CapacityEntry
 from nodedevices_operator.desired.capacity import CapacityPlan, offered, plan_capacity, requests
+from nodedevices_operator.records.objects import shows
 from support.cases import cases
 from support.opfacts import GPU, MEMORY, device, node, record, resource
 
@@ -22,6 +23,10 @@ BY_MEMORY = "nodedevices.io/gpu-memory"
 def plan(entry: CapacityEntry, item: Any, shown: Any, **more: Any) -> CapacityPlan:
     given_ours = more.pop("ours", shown.owned)
     return plan_capacity([entry], item, shown, ours=given_ours, **more)
+
+
+def said(of: CapacityPlan) -> tuple[str, str, str]:
+    return of.verdict or ("", "", "")
 
 
 def test_memory_is_summed_and_devices_counted_per_device_and_node_where_they_match() -> None:
@@ -55,7 +60,7 @@ def test_where_gpus_are_shared_by_memory_their_number_is_a_resource_of_its_own(s
     count = CapacityEntry(name=name, per_device=1)
     assert plan(count, record(*TWO, resources=[by_memory]), node()).values == {name: 2}
     taken = plan(CapacityEntry(name=served, per_device=22), record(*TWO, resources=[by_memory]), node())
-    assert (taken.values, taken.reason) == ({}, "Conflict")
+    assert (taken.values, said(taken)[1]) == ({}, "Conflict")
 
 
 H100: dict[str, Any] = {"attributes": {"vendor": "nvidia", "productName": "NVIDIA H100 80GB HBM3"}}
@@ -107,22 +112,22 @@ def test_silent_devices_are_told_apart_whatever_their_shares(healthy: tuple[int,
 
 def test_a_name_that_is_somebody_elses_is_refused_and_without_entries_ours_is_to_go() -> None:
     found = plan(CapacityEntry(name=GPU, per_node=9), record(*TWO), node({GPU: 2}))
-    assert (dict(found.values), found.status, found.reason) == ({}, "False", "Conflict")
+    assert (dict(found.values), *said(found)[:2]) == ({}, "False", "Conflict")
     by_dra = record(*TWO, resources=[resource(2, 2, by="dra")])
     found = plan(CapacityEntry(name=GPU, per_node=9), by_dra, node({}))
     assert not found.values, "or pods would take it from DRA"
-    assert f"{GPU} is served by DRA on this node" in found.message
+    assert f"{GPU} is served by DRA on this node" in said(found)[2]
     served = record(*TWO, resources=[resource(2, 2)])
     found = plan_capacity([CapacityEntry(name=GPU, per_node=9), SUM], served, node(), ours=frozenset(), requested={})
-    assert (dict(found.values), found.status) == ({MEMORY: 2 * ONE}, "False"), "the others are there"
-    assert plan(SUM, record(*TWO), node({MEMORY: 5})).reason == "Conflict"
+    assert (dict(found.values), said(found)[0]) == ({MEMORY: 2 * ONE}, "False"), "the others are there"
+    assert said(plan(SUM, record(*TWO), node({MEMORY: 5})))[1] == "Conflict"
     assert plan(SUM, record(*TWO), node({MEMORY: 0})).values == {MEMORY: 2 * ONE}
     found = plan(SUM, record(*TWO), node({MEMORY: 5}), ours=frozenset({MEMORY}))
-    assert (found.values, found.reason) == ({MEMORY: 2 * ONE}, "InSync")
+    assert (found.values, said(found)[1]) == ({MEMORY: 2 * ONE}, "InSync")
     found = plan_capacity([], record(*TWO), node({MEMORY: 5}, owned=(MEMORY,)), ours=frozenset({MEMORY}))
-    assert (dict(found.values), found.status) == ({}, "")
-    assert not found.matches(node({MEMORY: 5}, owned=(MEMORY,)))
-    assert found.matches(node({GPU: 2}))
+    assert (dict(found.values), found.verdict) == ({}, None)
+    for shown, right in ((node({MEMORY: 5}, owned=(MEMORY,)), False), (node({GPU: 2}), True)):
+        assert shows(shown.capacity, shown.owned, found.values) is right
 
 
 def test_lowering_needs_to_know_what_pods_request_and_goes_no_lower() -> None:
@@ -131,11 +136,11 @@ def test_lowering_needs_to_know_what_pods_request_and_goes_no_lower() -> None:
     assert plan(SUM, item, shown).needs_requests
     assert not plan(SUM, record(*TWO), shown).needs_requests  # it stands there already
     held = plan(SUM, item, shown, requested={MEMORY: ONE + 5})
-    assert (held.values, held.reason, held.held_back) == ({MEMORY: ONE + 5}, "Pending", {MEMORY: ONE})
+    assert (held.values, said(held)[1], held.held_back) == ({MEMORY: ONE + 5}, "Pending", {MEMORY: ONE})
     assert plan(SUM, item, shown, requested={MEMORY: 5}).values == {MEMORY: ONE}
     assert plan(SUM, record(*TWO), node()).needs_requests
     held = plan(SUM, record(*TWO), node(), requested={MEMORY: 3 * ONE})
-    assert (held.values, held.reason) == ({MEMORY: 3 * ONE}, "Pending")
+    assert (held.values, said(held)[1]) == ({MEMORY: 3 * ONE}, "Pending")
 
 
 @given(

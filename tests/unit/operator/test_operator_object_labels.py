@@ -46,7 +46,7 @@ def shown(labels: dict[str, str], **owners: list[str]) -> Any:
     "notnvidia.com/x",
 )
 def test_what_people_select_nodes_by_is_copied(key: str) -> None:
-    assert plan_object_labels({key: "x"}, NOTHING).values == {key: "x"}
+    assert plan_object_labels({key: "x"}, NOTHING)[0] == {key: "x"}
 
 
 @cases(
@@ -60,18 +60,18 @@ def test_what_people_select_nodes_by_is_copied(key: str) -> None:
     "app.kubernetes.io/instance",
 )
 def test_what_says_which_hardware_a_node_has_or_what_deployed_it_is_left_out(key: str) -> None:
-    assert plan_object_labels({key: "x"}, NOTHING).values == {}
+    assert plan_object_labels({key: "x"}, NOTHING)[0] == {}
 
 
 def test_of_very_many_labels_the_same_are_copied_each_time_whatever_people_set() -> None:
     many = {f"k{number:03}": "x" for number in range(MOST_LABELS + 2)}
     for labels in (many, dict(reversed(many.items()))):
-        plan = plan_object_labels(labels, NOTHING)
-        assert sorted(plan.values) == sorted(many)[:MOST_LABELS]
-        assert plan.cut == ("k064", "k065")
+        values, cut = plan_object_labels(labels, NOTHING)
+        assert sorted(values) == sorted(many)[:MOST_LABELS]
+        assert cut == ("k064", "k065")
     many = {f"k{number:03}": "x" for number in range(MOST_LABELS + 1)}
-    plan = plan_object_labels(many, shown({"k000": "mine"}, kubectl=["k000"]))
-    assert (len(plan.values), plan.cut) == (MOST_LABELS - 1, ("k064",))
+    values, cut = plan_object_labels(many, shown({"k000": "mine"}, kubectl=["k000"]))
+    assert (len(values), cut) == (MOST_LABELS - 1, ("k064",))
 
 
 async def test_a_node_with_too_many_labels_is_logged_once_until_that_changes() -> None:
@@ -89,9 +89,9 @@ async def test_a_node_with_too_many_labels_is_logged_once_until_that_changes() -
 
 def test_a_label_is_given_up_to_who_owns_it_or_stays_where_nobody_knows() -> None:
     for value in ("mine", "x"):
-        assert plan_object_labels({"pool": "x"}, shown({"pool": value}, kubectl=["pool"])).values == {}
-    assert plan_object_labels({"pool": "x"}, shown({"pool": "x"}, ours=["pool"], kubectl=["pool"])).values == {}
-    assert plan_object_labels({"pool": "x"}, shown({"pool": "y"})).values == {}
+        assert plan_object_labels({"pool": "x"}, shown({"pool": value}, kubectl=["pool"]))[0] == {}
+    assert plan_object_labels({"pool": "x"}, shown({"pool": "x"}, ours=["pool"], kubectl=["pool"]))[0] == {}
+    assert plan_object_labels({"pool": "x"}, shown({"pool": "y"}))[0] == {}
 
 
 async def test_labels_follow_the_node_and_nothing_is_written_where_nothing_changed() -> None:

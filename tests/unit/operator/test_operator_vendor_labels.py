@@ -9,7 +9,7 @@ from nodedevices_operator.desired.labels import LabelPlan, plan_labels
 from nodedevices_operator.desired.vendors.registry import VENDORS
 from nodedevices_operator.records.kinds import node_record
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
-from support.acme_labels import AcmeLabels
+from support.acme_labels import ACME_LABELS
 from support.opfacts import device, record
 
 ON = Labels(feature_discovery=True)
@@ -46,7 +46,7 @@ def node(labels: dict[str, str] | None = None, *, ours: bool = True) -> NodeReco
 
 
 def planned(item: NodeDevicesRecord, shown: NodeRecord, *, now: int) -> LabelPlan:
-    return plan_labels(ON, item, shown, now=now, vendors=(*VENDORS, AcmeLabels()))
+    return plan_labels(ON, item, shown, now=now, vendors=(*VENDORS, ACME_LABELS))
 
 
 def test_both_vendors_labels_stand_side_by_side_and_neither_writes_the_others() -> None:
@@ -66,8 +66,8 @@ def test_a_node_without_gpus_has_none_of_it_and_a_label_of_another_owner_is_left
     assert plan_labels(ON, node_devices(fpga(1)), node(), now=7).values == {}
     item = node_devices(fpga(1), fpga(2))
     plan = planned(item, node({"acme.com/fpga.count": "1"}, ours=False), now=7)
-    assert plan.reason == "Conflict"
-    assert "acme.com/fpga.count=1 (wanted: 2)" in plan.message
+    assert plan.verdict[1] == "Conflict"
+    assert "acme.com/fpga.count=1 (wanted: 2)" in plan.verdict[2]
     assert "acme.com/fpga.count" not in plan.values
 
 

@@ -19,34 +19,30 @@ from nodedevices_operator.records.shared import DeviceModel, PartitionProfile
 
 VENDOR = "amd"
 PREFIX = "amd.com/gpu."
-OLD_PREFIX = "beta.amd.com/gpu."
+PREFIXES = (PREFIX, "beta.amd.com/gpu.")
 MAX_NAME = 63
 _NOT_IN_VALUE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-class AmdLabels:
-    prefixes = (PREFIX, OLD_PREFIX)
-    timestamp = ""
-
-    def labels(self, record: NodeDevicesRecord) -> dict[str, str]:
-        listed = [device for device in record.devices if device.model.vendor == VENDOR]
-        devices = [device for device in listed if not device.missing] or listed
-        kinds: dict[str, Counter[str]] = {}
-        for device in devices:
-            for kind, value in (*_of_gpu(device), *_of_parts(device)):
-                kinds.setdefault(kind, Counter())[_clean(value)] += not device.missing
-        labels: dict[str, str] = {}
-        for kind, counts in kinds.items():
-            counts.pop("", None)
-            for prefix in (PREFIX, OLD_PREFIX):
-                labels |= {f"{prefix}{kind}.{value}": str(count) for value, count in counts.items()}
-                if len(counts) == 1:
-                    labels[f"{prefix}{kind}"] = next(iter(counts))
-        if devices:
-            labels |= _of_node(devices)
-        if devices and (driver := _clean(record.platform.driver("amdgpu").version)):
-            labels[f"{PREFIX}driver-version"] = driver
-        return {name: value for name, value in labels.items() if len(name.partition("/")[2]) <= MAX_NAME}
+def labels(record: NodeDevicesRecord) -> dict[str, str]:
+    listed = [device for device in record.devices if device.model.vendor == VENDOR]
+    devices = [device for device in listed if not device.missing] or listed
+    kinds: dict[str, Counter[str]] = {}
+    for device in devices:
+        for kind, value in (*_of_gpu(device), *_of_parts(device)):
+            kinds.setdefault(kind, Counter())[_clean(value)] += not device.missing
+    found: dict[str, str] = {}
+    for kind, counts in kinds.items():
+        counts.pop("", None)
+        for prefix in PREFIXES:
+            found |= {f"{prefix}{kind}.{value}": str(count) for value, count in counts.items()}
+            if len(counts) == 1:
+                found[f"{prefix}{kind}"] = next(iter(counts))
+    if devices:
+        found |= _of_node(devices)
+    if devices and (driver := _clean(record.platform.driver("amdgpu").version)):
+        found[f"{PREFIX}driver-version"] = driver
+    return {name: value for name, value in found.items() if len(name.partition("/")[2]) <= MAX_NAME}
 
 
 def _of_gpu(device: DeviceRecord) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,7 @@ from nodedevices_operator.records.shared import DeviceModel, PartitionProfile, P
 
 VENDOR = "nvidia"  # of its devices, and the name of its driver
 DOMAIN = "nvidia.com"
+PREFIXES = (f"{DOMAIN}/",)
 TIMESTAMP = f"{DOMAIN}/gfd.timestamp"
 MAX_VALUE = 63
 STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps", "memory": "memory"}  # none is the rest
@@ -46,15 +47,7 @@ _NOT_IN_PRODUCT = re.compile(r"[^A-Za-z0-9_. -]")
 _PROFILE = re.compile(r"(?:(?P<ci>[0-9]+)c\.)?(?P<gi>[0-9]+)g\..*")
 
 
-class GpuFeatureDiscovery:
-    prefixes = (f"{DOMAIN}/",)
-    timestamp = TIMESTAMP
-
-    def labels(self, record: NodeDevicesRecord) -> dict[str, str]:
-        return _labels(record)
-
-
-def _labels(record: NodeDevicesRecord) -> dict[str, str]:
+def labels(record: NodeDevicesRecord) -> dict[str, str]:
     listed = [device for device in record.devices if device.model.vendor == VENDOR]
     if not listed:
         return {}
@@ -62,7 +55,7 @@ def _labels(record: NodeDevicesRecord) -> dict[str, str]:
     platform = record.platform
     mig = any(_mig_enabled(device) for device in devices)
     mps = any(resource.sharing == "mps" for resource in record.resources if resource.served)
-    labels = {
+    found = {
         "gpu.machine": _clean((platform.machine or "unknown").replace(" ", "-")),
         "gpu.mode": platform.mode if platform.mode in {"compute", "graphics"} else "unknown",
         "mig.capable": _boolean(any(device.model.attribute("migCapable") is True for device in devices)),
@@ -71,12 +64,12 @@ def _labels(record: NodeDevicesRecord) -> dict[str, str]:
         **_models(record, [device for device in devices if device.model.product]),
     }
     if platform.clique:
-        labels["gpu.clique"] = _clean(platform.clique)
+        found["gpu.clique"] = _clean(platform.clique)
     if platform.vgpu_version or platform.vgpu_branch:
-        labels["vgpu.present"] = "true"
-        labels["vgpu.host-driver-version"] = _clean(platform.vgpu_version)
-        labels["vgpu.host-driver-branch"] = _clean(platform.vgpu_branch)
-    return {f"{DOMAIN}/{key}": value for key, value in labels.items()}
+        found["vgpu.present"] = "true"
+        found["vgpu.host-driver-version"] = _clean(platform.vgpu_version)
+        found["vgpu.host-driver-branch"] = _clean(platform.vgpu_branch)
+    return {f"{DOMAIN}/{key}": value for key, value in found.items()}
 
 
 def _versions(platform: Platform) -> dict[str, str]:

@@ -7,34 +7,25 @@ there, and when anything is written is decided for all vendors alike (desired.la
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
-from nodedevices_operator.desired.vendors.amd import AmdLabels
-from nodedevices_operator.desired.vendors.nvidia import GpuFeatureDiscovery
+from msgspec import Struct
+
+from nodedevices_operator.desired.vendors import amd, nvidia
 from nodedevices_operator.records.objects import NodeDevicesRecord
 
 
-class VendorLabels(Protocol):
-    """One vendor's labels. Frozen, without state."""
+class VendorLabels(Struct, frozen=True):
+    """One vendor's labels."""
 
-    @property
-    def prefixes(self) -> Sequence[str]:
-        """Return how its labels begin, `nvidia.com/`: no two vendors' overlap. A label that does not is left out."""
-        ...
-
-    @property
-    def timestamp(self) -> str:
-        """A label below one of these that says when another label last changed, in seconds since 1970; empty: none."""
-        ...
-
-    def labels(self, record: NodeDevicesRecord) -> Mapping[str, str]:
-        """Its labels, without the timestamp; none where the node has no device of its. Follows from what a status says:
-        the same record, the same labels."""
-        ...
+    prefixes: tuple[str, ...]  # how they begin, `nvidia.com/`: no two vendors' overlap. One that does not is left out
+    labels: Callable[[NodeDevicesRecord], Mapping[str, str]]
+    """Return them without the timestamp; none where the node has no device of the vendor's. Follows from what a status
+    says: the same record, the same labels."""
+    timestamp: str = ""  # a label that says when another label last changed, in seconds since 1970
 
 
 VENDORS: tuple[VendorLabels, ...] = (
-    GpuFeatureDiscovery(),
-    AmdLabels(),
+    VendorLabels(nvidia.PREFIXES, nvidia.labels, nvidia.TIMESTAMP),
+    VendorLabels(amd.PREFIXES, amd.labels),
 )
