@@ -64,11 +64,10 @@ class _Memory(Struct):
     """Of one node."""
 
     reads: CallBudget
-    old: frozenset[tuple[str, str]]  # device and since of periods whose Event may have expired
+    told: set[Period]  # of which there is an Event, or was long ago
     asked: bool  # a policy asked for it when this node was last looked at
     carrying: dict[str, IdlePod] | None = None  # by uid, pods that may show more than InUse; None: not listed yet
     settled: dict[tuple[str, str], Settled] = field(default_factory=dict)  # what was told of a pod
-    told: set[Period] = field(default_factory=set)  # of which there is an Event
     uids: dict[tuple[str, str], str | None] = field(default_factory=dict)  # None: the holder means another pod
 
 
@@ -112,11 +111,11 @@ class IdlePodsConcern(Remembering[_Memory]):
             self.forget(record.name)
             return Outcome()
         wanted = idle_pods(record) if asked else {}
+        periods = {_period(pod, holding) for pod, held in wanted.items() for holding in held}
         memory = self._nodes.get(record.name)
         if memory is None:
-            every = ((holding.holding.device, holding.since) for held in wanted.values() for holding in held)
             # The agent said so `after` seconds later.
-            old = frozenset(pair for pair in every if pods.may_have_expired(pair[1], view.now, after=after or 0))
+            old = {it for it in periods if pods.may_have_expired(it[3], view.now, after=after or 0)}
             memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock), old, asked)
             self._nodes[record.name] = memory
         if memory.asked and not asked:
@@ -131,7 +130,7 @@ class IdlePodsConcern(Remembering[_Memory]):
             memory.settled = {}
         memory.settled = {pod: held for pod, held in memory.settled.items() if pod in wanted}
         memory.uids = {pod: uid for pod, uid in memory.uids.items() if pod in wanted}
-        memory.told &= {_period(pod, holding) for pod, held in wanted.items() for holding in held}
+        memory.told &= periods
         stale = view.staleness if view.staleness is not None and view.staleness.status == "True" else None
         seen = _Looking(asked, memory, wanted, stale)
         for pod, held in wanted.items():
@@ -229,7 +228,7 @@ def _news(view: View, seen: _Looking, at: tuple[str, str], who: IdlePod) -> Iter
     about = About("Pod", who.name, who.uid, who.namespace)
     for idle in seen.wanted[at]:
         period, device = _period(at, idle), idle.holding.device
-        if (device, idle.since) not in seen.memory.old and period not in seen.memory.told:
+        if period not in seen.memory.told:
             seen.memory.told.add(period)
             text = f"{idle.word}: {idle.text}"
             yield Event(names.EVENT_IDLE, about, text, view.record.name, device, idle.word, idle.since)

@@ -143,8 +143,7 @@ class PodMarksConcern(Remembering[_Memory]):
         if not view.reported or sections is None:
             return Outcome(problems=tuple(problems))
         known = {entry.uid: entry for entry in (*left, *record.affected)}
-        always = sections.faults.pod_condition == "Always"
-        holdings = pods.holdings(record, healthy_too=always)
+        holdings = pods.holdings(record, healthy_too=sections.faults.pod_condition == "Always")
         memory = self._nodes.get(record.name)
         if memory is None:
             memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock))
@@ -153,25 +152,11 @@ class PodMarksConcern(Remembering[_Memory]):
         seen = _Marking(record, view.scope, sections.faults, memory, known, problems=problems)
         self._prune(memory, holdings)
         for holding in holdings:
-            if holding.undecided:
+            try:
+                await self._sort_in(seen, holding)
+            except KubeError as error:
+                seen.problem(error)
                 seen.unsure.add((holding.holder.namespace, holding.holder.pod))
-                continue
-            uid = await self._resolve(seen, holding)
-            if uid is None or uid in memory.ended:
-                continue
-            if holding.ends_with_restart and await self._restarted(seen, holding):
-                holding = pods.without_own_health(holding)  # noqa: PLW2901
-                if not holding.severity and not always:
-                    continue
-            if holding.application:
-                seen.events_only.setdefault(uid, holding)
-                holding = pods.without_own_health(holding)  # noqa: PLW2901
-                if holding.application or not (holding.severity or always):
-                    continue
-            if sections.faults.pod_condition == "Never":
-                seen.events_only.setdefault(uid, holding)
-            elif always or uid in seen.known or await self._should_mark(seen, uid, holding):
-                seen.marks.setdefault(uid, holding)
         view.restarted = frozenset(memory.restarted)
         return seen
 
@@ -205,6 +190,27 @@ class PodMarksConcern(Remembering[_Memory]):
         return tuple(replaced.get(entry.uid, entry) for entry in plan.entries if entry.uid not in gone)
 
     # --- finding -----------------------------------------------------------------------------------------------------
+    async def _sort_in(self, seen: _Marking, holding: Holding) -> None:
+        """Find out whether the pod of this holder is to be marked, or only told by an Event."""
+        condition = seen.faults.pod_condition
+        if holding.undecided:
+            seen.unsure.add((holding.holder.namespace, holding.holder.pod))
+            return
+        uid = await self._resolve(seen, holding)
+        if uid is None or uid in seen.memory.ended:
+            return
+        if holding.ends_with_restart and await self._restarted(seen, holding):
+            holding = pods.without_own_health(holding)
+        if holding.application:
+            seen.events_only.setdefault(uid, holding)
+            holding = pods.without_own_health(holding)
+        if holding.application or not (holding.severity or condition == "Always"):
+            return
+        if condition == "Never":
+            seen.events_only.setdefault(uid, holding)
+        elif condition == "Always" or uid in seen.known or await self._should_mark(seen, uid, holding):
+            seen.marks.setdefault(uid, holding)
+
     async def _resolve(self, seen: _Marking, holding: Holding) -> str | None:
         """The uid of the pod that the holder entry means; None: none that this NodeDevices may name (now)."""
         memory, holder = seen.memory, holding.holder
@@ -213,12 +219,7 @@ class PodMarksConcern(Remembering[_Memory]):
             return memory.uids[key]
         if memory.not_ours.get(key, 0.0) > self._tools.clock():
             return None
-        try:
-            pod = await self._read(seen, holder.namespace, holder.pod)
-        except KubeError as error:
-            seen.problem(error)
-            seen.unsure.add((holder.namespace, holder.pod))
-            return None
+        pod = await self._read(seen, holder.namespace, holder.pod)
         answer = pods.match_holder(pod, holding, seen.scope)
         if answer is HolderMatch.YES and pod is not None:
             memory.uids[key] = str(pod["metadata"]["uid"])
@@ -235,11 +236,7 @@ class PodMarksConcern(Remembering[_Memory]):
         key = (holding.holder, holding.device)
         if key in seen.memory.restarted:
             return True
-        try:
-            pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
-        except KubeError as error:
-            seen.problem(error)
-            return False
+        pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
         if pod is not None and pods.restarted(pod, holding):
             seen.memory.restarted.add(key)
             return True
@@ -254,11 +251,7 @@ class PodMarksConcern(Remembering[_Memory]):
         mark = _mark_of(holding)
         if seen.memory.unmarked.get(uid) == mark:
             return False
-        try:
-            pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
-        except KubeError as error:
-            seen.problem(error)
-            return False
+        pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
         if pod is not None and pods.own_condition(pod) is not None:
             return True
         seen.memory.unmarked[uid] = mark
