@@ -76,8 +76,8 @@ def _change(name: str, raw: Raw, there: Raw | None, before: PolicyRecord | None,
     except InputError as error:
         return PolicyChange(name, how, refusal=str(error))
     record = policy_record({**raw, "metadata": _metadata(name, raw, there, now)})
-    if record.refusal or record.left_out:
-        return PolicyChange(name, how, refusal=record.problem or record.left_out)
+    if record.refusal:
+        return PolicyChange(name, how, refusal=record.problem)
     if before is not None and before.sections == record.sections and _beside(before) == _beside(record):
         how = UNCHANGED
     return PolicyChange(name, how, replace(record, dry_run=False), would_only_report=record.dry_run)

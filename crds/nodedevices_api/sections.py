@@ -689,6 +689,7 @@ class Labels(Strict):
             f"!has(self.extra) || !self.extra.exists(k, k.matches('{RESERVED_LABEL_PATTERN}'))",
             RESERVED_LABEL,
             lambda it: not _reserved_labels(it),
+            describe=lambda it: f"extra has {', '.join(_reserved_labels(it))}",
             found="extra has %s",
             values=f"self.extra.filter(k, k.matches('{RESERVED_LABEL_PATTERN}'))",
         ),

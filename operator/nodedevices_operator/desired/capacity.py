@@ -88,7 +88,7 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
     counted = [device for device in offered(devices, resources) if device.selected_by(match)]
     if entry.per_device is not None:
         return entry.per_device * len(counted)
-    return sum(device.memory_mib for device in counted)
+    return sum(device.model.memory_mib for device in counted)
 
 
 def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> list[DeviceRecord]:

@@ -32,10 +32,10 @@ from nodedevices_common.errors import InputError
 from pydantic import ValidationError
 
 from nodedevices_operator.records.objects import PolicyRecord, PolicyRef
+from nodedevices_operator.records.shared import MAX_CONFIGS
 
 WHERE = "config"
 WIRE_SECTIONS = tuple(wire_name(name) for name in SECTION_NAMES)
-MAX_CONFIGS = 256  # remembered; a fleet has few different ones
 
 
 # --- what is understood ----------------------------------------------------------------------------------------------

@@ -346,12 +346,6 @@ def _applied(policy: PolicyRecord, counts: Tally) -> ConditionVerdict:
             names.NO_NODES,
             "policies of higher priority supply all of its sections on every node that it selects",
         )
-    if policy.left_out:
-        return (
-            "False",
-            names.FAILED,
-            f"{policy.left_out}; the rest is in effect on {counts.applied} of {expected} nodes",
-        )
     if counts.applied < expected:
         so_far = f"{_in_effect(counts)}{_unmatched(counts)}"
         parts = "spec.mode is Paused" if policy.paused else _listed(counts.waiting, most=1)

@@ -7,9 +7,10 @@ status must not stop the rest.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from sys import hash_info, intern
+from sys import intern
 from typing import Any
 
 from nodedevices_api.base import to_dict
@@ -17,7 +18,6 @@ from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, XID_CRI
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
-from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_common.conditions import read as read_condition
 from nodedevices_common.devices import grouped
 from nodedevices_common.errors import InputError
@@ -52,8 +52,6 @@ from nodedevices_operator.records.objects import (
 )
 from nodedevices_operator.records.shared import PartitionProfile, model, one_of_equals, platform, profile, shared
 
-_PRINT = hash_info.width // 8  # bytes of a fingerprint: a hash with a key that is this process's own
-
 
 class Kind(Enum):
     """The watched kinds; the value is the collection's path."""
@@ -81,7 +79,7 @@ def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> No
         owner_uid=text(owner.get("uid")),
         labels_owned=_owned(managed, OBJECT_LABELS, "f:metadata", "f:labels"),
         labels_of_others=shared(key for it in others for key in _keys(it, "f:metadata", "f:labels")),
-        config=one_of_equals(without_reserved_labels(config)[0]) if isinstance(config, dict) else None,
+        config=one_of_equals(config) if isinstance(config, dict) else None,
         out_of_service=tuple(_out_of_service(it, managed) for it in mappings(spec.get("unschedulable"))),
         configuration=_configuration(said, refused_section=_refused_section(said)),
         devices=devices,
@@ -108,20 +106,16 @@ def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfServiceRecord:
 
 def _devices(
     found: Sequence[Sequence[Raw]], before: NodeDevicesRecord | None
-) -> tuple[tuple[DeviceRecord, ...], bytes]:
-    """Return the records of these devices, each with its partitions, and their fingerprints."""
-    known: dict[bytes, DeviceRecord] = {}
-    if before is not None:
-        prints = before.fingerprints
-        known = {prints[at * _PRINT : (at + 1) * _PRINT]: it for at, it in enumerate(before.devices)} if prints else {}
+) -> tuple[tuple[DeviceRecord, ...], array[int]]:
+    """Return the records of these devices, each with its partitions, and their fingerprints: hashes with a key that is
+    this process's own."""
+    known = {} if before is None else dict(zip(before.fingerprints, before.devices, strict=False))
     healths: dict[HealthRecord, HealthRecord] = {}  # most of a node's are equal
     try:
-        prints = b"".join([hash(dumps(it)).to_bytes(_PRINT, "big", signed=True) for it in found])
+        prints = array("q", [hash(dumps(it)) for it in found])
     except TypeError:  # an integer of more than 64 bits, which no schema of ours allows
-        return tuple([_device_record(it, healths) for it in found]), b""
-    records = [
-        known.get(prints[at * _PRINT : (at + 1) * _PRINT]) or _device_record(it, healths) for at, it in enumerate(found)
-    ]
+        return tuple([_device_record(it, healths) for it in found]), array("q")
+    records = [known.get(at) or _device_record(it, healths) for at, it in zip(prints, found, strict=True)]
     return tuple(records), prints
 
 
@@ -131,7 +125,6 @@ def _device_record(found: Sequence[Raw], healths: dict[HealthRecord, HealthRecor
     parts = tuple([_part_record(it, healths, profile(it) if it is not raw else None) for it in found])
     return _device(
         raw,
-        memory_mib=known.memory_mib,
         health=parts[0].health,
         idle=tuple([idle for it in found for idle in _idle(it)]),
         parts=parts,
@@ -182,7 +175,7 @@ def _extended(amounts: Raw) -> dict[str, int]:
 
 def policy_record(raw: Raw) -> PolicyRecord:
     """Return the record of a DevicePolicy, read and judged."""
-    spec_raw, reserved = without_reserved_labels(mapping(raw.get("spec")))
+    spec_raw = mapping(raw.get("spec"))
     spec: DevicePolicySpec | None = None
     selector: LabelSelector | None = None
     refusal = problem = ""
@@ -204,23 +197,8 @@ def policy_record(raw: Raw) -> PolicyRecord:
         dry_run=spec_raw.get("mode") == "DryRun",
         refusal=refusal,
         problem=problem,
-        left_out=f"labels.extra has {', '.join(reserved)}: {RESERVED_LABEL}" if reserved else "",
         counts=dict(nodes) if isinstance(nodes, dict) else None,
     )
-
-
-def without_reserved_labels(sections: Raw) -> tuple[Raw, tuple[str, ...]]:
-    """The sections without labels that a policy may not set, and the keys of these.
-
-    The API server refuses them; an object that was stored before it did so loses these labels and nothing else.
-    """
-    labels = mapping(sections.get("labels"))
-    extra = mapping(labels.get("extra"))
-    reserved = tuple(sorted(key for key in extra if reserved_label(key)))
-    if not reserved:
-        return sections, ()
-    kept = {key: value for key, value in extra.items() if key not in reserved}
-    return {**sections, "labels": {**labels, "extra": kept}}, reserved
 
 
 # --- who wrote what --------------------------------------------------------------------------------------------------
@@ -259,7 +237,7 @@ _node_devices = reader(
 )
 _entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
 _configuration = reader(ConfigurationRecord, given="refused_section")
-_device = reader(DeviceRecord, given="memory_mib health parts excluded unlisted model idle")
+_device = reader(DeviceRecord, given="health parts excluded unlisted model idle")
 _part = reader(PartRecord, given="health profile")
 _holder = reader(HolderRecord)
 _health = reader(HealthRecord)
@@ -269,7 +247,7 @@ _node = reader(
     given="ready capacity allocatable owned labels_owned taints reports "
     "ready_condition condition conditions_owned xid_condition xid_condition_owned",
 )
-_policy = reader(PolicyRecord, given="selector spec sections dry_run refusal problem left_out counts")
+_policy = reader(PolicyRecord, given="selector spec sections dry_run refusal problem counts")
 
 
 def read(kind: Kind, raw: Mapping[str, Any], before: Record | None = None) -> Record:

@@ -6,7 +6,7 @@ resourceVersion and the heartbeat are carried but not compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -102,7 +102,6 @@ class IdleRecord:
 class DeviceRecord:
     id: str
     name: Interned
-    memory_mib: int
     health: HealthRecord
     parts: tuple[PartRecord, ...]  # the device itself first
     model: DeviceModel
@@ -278,9 +277,7 @@ class NodeDevicesRecord:
     actions: Annotated[tuple[ActionRecord, ...], At("status", "actions")] = ()
     conditions: Annotated[tuple[ConditionRecord, ...], At("status", "conditions")] = ()
     boot_id: Annotated[str, At("status", "agent", "bootID")] = ""  # of the boot that the devices' health is about
-    fingerprints: bytes = field(
-        default=b"", compare=False, repr=False
-    )  # of the raw devices, by a hash with a secret key
+    fingerprints: Sequence[int] = field(default=(), compare=False, repr=False)  # of the raw devices
     heartbeat: Annotated[str, At("status", "agent", "heartbeatTime")] = field(default="", compare=False)
     resource_version: Annotated[str, At("metadata", "resourceVersion")] = field(default="", compare=False)
 
@@ -360,7 +357,6 @@ class PolicyRecord:
     sections: Mapping[str, Any] = field(default_factory=dict, compare=False)  # of spec, in wire form
     refusal: str = ""  # reason of Accepted=False
     problem: str = ""  # its message
-    left_out: str = ""  # what of it is not applied, and why; the rest is
     confirm: Annotated[str, At("metadata", "annotations", CONFIRM)] = ""
     observed_generation: Annotated[int | None, At("status", "observedGeneration")] = None
     actions_record: Annotated[str, At("status", "actionsRecord")] = ""  # namespace/name of the ConfigMap that it names

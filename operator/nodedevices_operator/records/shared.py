@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from typing import Annotated, Any
-from weakref import WeakValueDictionary
 
 import orjson
 from nodedevices_common.quantity import MEBIBYTE, to_bytes
 from nodedevices_common.raw import At, Raw, mapping, reader, text
 
 REMEMBERED = 4096  # different values of a kind; a fleet has far fewer
+MAX_CONFIGS = 256  # the same of configurations, which are larger
 
 
 def shared(items: Iterable[str]) -> frozenset[str]:
@@ -31,25 +30,17 @@ def _one(value: frozenset[str]) -> frozenset[str]:
     return value
 
 
-class _Config(dict[str, Any]):
-    """A configuration as it is remembered: a dict, of which there can be weak references."""
-
-    __slots__ = ("__weakref__",)
-
-
-_configs: WeakValueDictionary[bytes, _Config] = WeakValueDictionary()
-
-
 def one_of_equals(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same object for all nodes with that configuration; it goes with the last record that has it."""
+    """The same object for all nodes with that configuration."""
     try:
-        key = sha256(orjson.dumps(config, option=orjson.OPT_SORT_KEYS)).digest()
+        return _config(orjson.dumps(config, option=orjson.OPT_SORT_KEYS))
     except TypeError:  # an integer of more than 64 bits, which no schema of ours allows
         return config
-    known = _configs.get(key)
-    if known is None:
-        known = _configs[key] = _Config(config)
-    return known
+
+
+@lru_cache(MAX_CONFIGS)
+def _config(dumped: bytes) -> Mapping[str, Any]:
+    return mapping(orjson.loads(dumped))
 
 
 AttributeValue = str | bool

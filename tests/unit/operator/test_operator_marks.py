@@ -19,7 +19,6 @@ from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names as paths
 from support.cases import cases
-from support.contract import INVALID_SHARING
 from support.fakekube import FakeKube, Raw
 from support.marking import events_sent, next_node
 from support.opfacts import GPU, NOW, SINCE, device, health, holder, node_devices, raw_policy, record
@@ -551,32 +550,13 @@ async def test_while_a_daemon_is_down_a_container_that_was_started_since_is_not_
 RESERVED = {"node-role.kubernetes.io/control-plane": "", "nodedevices.io/agent": "away"}
 
 
-async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_only_and_says_so() -> None:
-    """Stored before the API server refused it."""
-    sections = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
+async def test_a_stored_policy_with_a_label_that_others_act_by_is_refused_and_says_so() -> None:
+    """Where a CRD without that rule let it in."""
     cluster = Cluster()
-    cluster.policy(**sections)
+    cluster.policy(labels={"extra": {"example.com/pool": "a", **RESERVED}})
     await cluster.start(a=[well(0)])
     await cluster.manager.reconcile_policy("p")
-    assert cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"] == {"example.com/pool": "a"}
-    config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]
-    assert config == {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a"}}}
-    assert verdict(cluster.kube, POLICY, "Accepted")[0] == "True"
-    assert verdict(cluster.kube, POLICY, "Applied") == ("False", "Failed")
+    assert "labels" not in cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]
+    assert verdict(cluster.kube, POLICY, "Accepted") == ("False", "Invalid")
     for key in RESERVED:
-        assert key in condition(cluster.kube, POLICY, "Applied")["message"]
-
-
-async def test_a_configuration_stored_with_such_a_label_is_written_again_without_it() -> None:
-    """Also where its policy is refused for another reason, and the previous configuration stays in effect."""
-    stored = {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a", **RESERVED}}}
-    cluster = Cluster()
-    cluster.policy(**stored | {"sharing": INVALID_SHARING})
-    refs = [{"name": "p", "generation": 1, "priority": 0, "sections": ["faults", "labels"]}]
-    spec = {"config": stored, "configHash": "old", "policies": refs}
-    cluster.pod("trainer", "a")
-    await cluster.start({"a": spec}, a=[lost(0, "trainer")])
-    assert cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"] == {"example.com/pool": "a"}
-    config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]
-    assert config == {"faults": {"podCondition": "Never"}, "labels": {"extra": {"example.com/pool": "a"}}}
-    assert cluster.pod_mark("trainer") == ("", "")
+        assert key in condition(cluster.kube, POLICY, "Accepted")["message"]

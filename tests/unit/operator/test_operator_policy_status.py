@@ -419,14 +419,6 @@ def test_what_is_said_of_another_configuration_is_no_reason_and_one_of_300_chara
     assert applied({"a": longer})[2] == f"1 of 1 nodes: a: {'x' * 299}…"
 
 
-def test_a_label_that_no_policy_may_set_is_named_and_the_rest_is_in_effect() -> None:
-    reserved = policy("p", labels={"extra": {"nodedevices.io/agent": "away", "a": "b"}}, sharing=sharing(2))
-    status, reason, message = applied({"a": FORCE, "b": WAITING}, reserved)
-    assert (status, reason) == ("False", "Failed")
-    assert message == f"{reserved.left_out}; the rest is in effect on 1 of 2 nodes"
-    assert reserved.left_out.startswith("labels.extra has nodedevices.io/agent: ")
-
-
 def test_what_a_dry_run_would_change_is_said_as_far_as_there_is_room_or_that_it_is_nothing() -> None:
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview("x" * 2000))})}
