@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.settings import file as files
-from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.settings import DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
@@ -25,7 +24,7 @@ RDMA, GPU = "example.com/rdma", "nvidia.com/gpu"
 
 def said(*probes: str) -> FileOutcome:
     """The file with these probes."""
-    return FileOutcome(config=files.from_document({"flags": {"probe": list(probes)}}))
+    return FileOutcome(config=FileConfig(flags={"probe": probes}))
 
 
 BOTH = said("nvml", NICS)

@@ -193,7 +193,7 @@ def _outcome_of(vendors: Vendors, content: bytes | str) -> FileOutcome:
     try:
         return FileOutcome(config=file.parse(content, vendors))
     except ConfigError as error:
-        return FileOutcome(error=str(error), field=error.field)
+        return FileOutcome(error=str(error), field=error.place)
     except Exception as error:
         return FileOutcome(error=_not_understood(error))
 
@@ -213,7 +213,7 @@ def _content(device_file: DeviceFile, raw: bytes) -> DeviceFileOutcome:
     try:
         return DeviceFileOutcome(content=device_file.parse(raw))
     except ConfigError as error:
-        return DeviceFileOutcome(error=str(error), field=error.field)
+        return DeviceFileOutcome(error=str(error), field=error.place)
     except InputError as error:
         return DeviceFileOutcome(error=str(ConfigError(error.problems, error.place)), field=error.place)
     except Exception as error:

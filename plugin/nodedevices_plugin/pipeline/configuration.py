@@ -309,7 +309,7 @@ def _refused_sections(spec: SeenSpec | None, modes: SharingModes) -> tuple[Refus
     try:
         sections_of(spec.config if spec is not None else {}, modes)
     except ConfigError as error:
-        return (Refused(field=error.field, message=str(error)),)
+        return (Refused(field=error.place, message=str(error)),)
     return ()
 
 

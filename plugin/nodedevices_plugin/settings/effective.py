@@ -96,14 +96,15 @@ def _adapter(settings_type: type[Any]) -> TypeAdapter[Any]:
     return _ADAPTERS[settings_type]
 
 
+def _dumped(values: Mapping[str, object]) -> dict[str, Any]:
+    return {name: _adapter(type(value)).dump_python(value, mode="json") for name, value in values.items()}
+
+
 def to_plain(settings: NodeSettings) -> dict[str, Any]:
     """Return the settings as the state file has them."""
-    vendors = {
-        name: _adapter(type(vendor)).dump_python(vendor, mode="json") for name, vendor in settings.vendors.items()
-    }
-    files = {name: _adapter(type(file)).dump_python(file, mode="json") for name, file in settings.files.items()}
     own = {name: getattr(settings, name) for name in _OWN}
-    return {**own, "withheld": list(settings.withheld), "vendors": vendors, "files": files}
+    parts = {"vendors": _dumped(settings.vendors), "files": _dumped(settings.files)}
+    return {**own, "withheld": list(settings.withheld), **parts}
 
 
 def from_plain(value: object, vendors: Vendors = VENDORS) -> tuple[NodeSettings, tuple[str, ...]]:
@@ -115,32 +116,25 @@ def from_plain(value: object, vendors: Vendors = VENDORS) -> tuple[NodeSettings,
     own_flags, own_files = vendors.own_flags(), vendors.files_by_name()
     parts = _by_name(saved.get("vendors", {}), own_flags)
     for name, flags in own_flags.items():
-        try:
-            of_vendors[name] = _adapter(flags.settings_type).validate_python(parts.get(name, {}))
-        except ValidationError as error:
-            of_vendors[name] = _adapter(flags.settings_type).validate_python({})
-            problems.append(_problem(f"vendors.{name}", error))
-    for name, content in _by_name(saved.get("files", {}), own_files).items():
-        if name not in own_files:
+        found = _part(flags.settings_type, parts.get(name, {}), f"vendors.{name}", problems)
+        of_vendors[name] = flags.settings_type() if found is None else found
+    contents = _by_name(saved.get("files", {}), own_files)
+    for name, (owner, file) in own_files.items():
+        if name not in contents:
             continue
-        owner, file = own_files[name]
-        try:
-            files[name] = _adapter(file.type).validate_python(content)
-        except ValidationError as error:
-            why = _problem(f"files.{name}", error)
-            if not file.sets_sections:
-                withheld.add(owner)
-                why += f", and devices of {owner} are not offered until the file was read again"
-            problems.append(why)
+        if (found := _part(file.type, contents[name], f"files.{name}", problems)) is not None:
+            files[name] = found
+        elif not file.sets_sections:
+            withheld.add(owner)
+            problems[-1] += f", and devices of {owner} are not offered until the file was read again"
     try:
         own = {name: saved[name] for name in _OWN if name in saved} if isinstance(value, Mapping) else value
         settings: NodeSettings = _adapter(NodeSettings).validate_python(own)
     except ValidationError as error:
         raise ConfigError([f"saved node settings: {error.errors()[0]['msg']}"]) from error
     withheld.update(settings.withheld)
-    return dataclasses.replace(settings, vendors=of_vendors, files=files, withheld=tuple(sorted(withheld))), tuple(
-        problems
-    )
+    whole = dataclasses.replace(settings, vendors=of_vendors, files=files, withheld=tuple(sorted(withheld)))
+    return whole, tuple(problems)
 
 
 def _by_name(value: object, names: Iterable[str]) -> Mapping[str, object]:
@@ -148,9 +142,14 @@ def _by_name(value: object, names: Iterable[str]) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else dict.fromkeys(names, value)
 
 
-def _problem(place: str, error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join((place, *map(str, first['loc'])))[:200]}: {first['msg'][:200]}"
+def _part(kind: type[Any], saved: object, place: str, problems: list[str]) -> Any:
+    """Return a saved part as its type; None, and one more problem, where it cannot be read."""
+    try:
+        return _adapter(kind).validate_python(saved)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problems.append(f"{'.'.join((place, *map(str, first['loc'])))[:200]}: {first['msg'][:200]}")
+        return None
 
 
 SPEC_CONFIG = "spec.config"

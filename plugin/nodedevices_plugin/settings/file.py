@@ -42,12 +42,13 @@ OF_OTHER_FILES = {
     "resourceList": "this is the file of the SR-IOV plugin: give it as sriov.json in --devices-dir",
     "devices": "this looks like a file of generic devices: give it as generic.yaml in --devices-dir",
 }
+KEYS = ("version", "flags", "sharing", "imex", "resources")
 SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne")  # of either kind of sharing
 # For gpu-feature-discovery, which reads the same file: known, and of no use here, where labels come from the operator.
-FEATURE_DISCOVERY: Mapping[str, tuple[str, ...]] = {
-    "flags.useNodeFeatureAPI": (),
-    "flags.gfd": ("oneshot", "noTimestamp", "sleepInterval", "outputFile", "machineTypeFile"),
-}
+FEATURE_DISCOVERY = (
+    "flags.useNodeFeatureAPI",
+    *(f"flags.gfd.{key}" for key in ("oneshot", "noTimestamp", "sleepInterval", "outputFile", "machineTypeFile")),
+)
 
 
 class FileConfig(Struct, frozen=True, kw_only=True):
@@ -85,36 +86,22 @@ def parse(raw: bytes, vendors: Vendors = VENDORS) -> FileConfig:
         raise ConfigError([str(error)]) from error
     if document is None:
         return FileConfig(empty=True)
-    return from_document(document, vendors)
-
-
-def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
     if not isinstance(document, dict):
         raise ConfigError([f"{show(document)} is not a mapping with version, flags and sharing"])
     problems: list[str] = []
     unused: list[str] = []
     flags: dict[str, Value] = {}
-    resources: Resources | None = None
-    sharing: Sharing | None = None
     for key, value in document.items():
-        if key == "version":
-            if value not in ("v1", "", None):
-                problems.append(InputProblem.at("version", f"{show(value)} is not known; give v1"))
-        elif key in ("flags", "imex"):
-            _flags(str(key), value, flags, problems, unused, vendors=vendors)
-            if isinstance(texts := flags.get("probe"), tuple):
-                problems += [InputProblem(problem, probes.KEY) for problem in probes.read(texts, probes.KEY)[1]]
-        elif key == "sharing":
-            sharing = v1_file.sharing(value, problems)
-        elif key == "resources":
-            resources = v1_file.resources(value, problems)
-        else:
-            known = ("version", "flags", "sharing", "imex", "resources")
-            problems.append(
-                InputProblem.at(
-                    show(key)[1:-1], f"unknown key{_misplaced(str(key), vendors) or nearest(str(key), known)}"
-                )
-            )
+        if key in ("flags", "imex") and value is not None:
+            problems += _flags(key, value, flags, unused, vendors)
+        elif key not in KEYS:
+            problems.append(_unknown(show(key)[1:-1], str(key), KEYS, vendors))
+    if (version := document.get("version")) not in ("v1", "", None):
+        problems.append(InputProblem.at("version", f"{show(version)} is not known; give v1"))
+    if isinstance(texts := flags.get("probe"), tuple):
+        problems += [InputProblem(problem, probes.KEY) for problem in probes.read(texts, probes.KEY)[1]]
+    sharing = v1_file.sharing(document.get("sharing"), problems)
+    resources = v1_file.resources(document.get("resources"), problems)
     problems += [
         InputProblem.at(option.key, f"{show(path)} is a relative path; give an absolute one, such as /{path}")
         for option in paths(vendors)
@@ -127,52 +114,35 @@ def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
 
 
 def _flags(
-    place: str, value: object, flags: dict[str, Value], problems: list[str], unused: list[str], *, vendors: Vendors
-) -> None:
-    if value is None:
-        return
+    place: str, value: object, flags: dict[str, Value], unused: list[str], vendors: Vendors
+) -> list[InputProblem]:
+    """Add the options below a key to `flags`, and the keys that have no effect to `unused`; return what is wrong."""
     if not isinstance(value, dict):
-        problems.append(InputProblem.at(place, f"{show(value)} is not a mapping"))
-        return
+        return [InputProblem.at(place, f"{show(value)} is not a mapping")]
+    problems: list[InputProblem] = []
+    known = (*by_key(vendors), *FEATURE_DISCOVERY)
     for key, item in value.items():
         path = f"{place}.{key}"
-        option = by_key(vendors).get(path)
-        if option is not None:
-            if item is None:
-                continue  # NVIDIA: null is "not set"
+        has_more = any(other.startswith(f"{path}.") for other in known)
+        if path not in known and not has_more:
+            here = {other.removeprefix(f"{place}.").partition(".")[0] for other in known if other.startswith(place)}
+            problems.append(_unknown(path, str(key), here, vendors))
+        elif item is None:
+            continue  # NVIDIA: null is "not set"
+        elif has_more:
+            problems += _flags(path, item, flags, unused, vendors)
+        elif (option := by_key(vendors).get(path)) is None:
+            unused.append(path)
+        else:
             try:
                 flags[option.name] = read_plain(option, item, path)
             except ValueError as error:
                 problems.append(InputProblem(str(error), path))
-        elif any(known_key.startswith(f"{path}.") for known_key in by_key(vendors)):
-            _flags(path, item, flags, problems, unused, vendors=vendors)
-        elif path in FEATURE_DISCOVERY:
-            _feature_discovery(path, item, problems, unused)
-        else:
-            below = [
-                known_key.removeprefix(f"{place}.")
-                for known_key in (*by_key(vendors), *FEATURE_DISCOVERY)
-                if known_key.startswith(place)
-            ]
-            known = {name.partition(".")[0] for name in below}
-            problems.append(
-                InputProblem.at(path, f"unknown key{_misplaced(str(key), vendors) or nearest(str(key), known)}")
-            )
+    return problems
 
 
-def _feature_discovery(path: str, value: object, problems: list[str], unused: list[str]) -> None:
-    keys = FEATURE_DISCOVERY[path]
-    if not keys or value is None:
-        unused += [path] if value is not None else []
-    elif not isinstance(value, dict):
-        problems.append(InputProblem.at(path, f"{show(value)} is not a mapping"))
-    else:
-        problems += [
-            InputProblem.at(f"{path}.{key}", f"unknown key{nearest(str(key), keys)}")
-            for key in value
-            if key not in keys
-        ]
-        unused += [f"{path}.{key}" for key, item in value.items() if item is not None]
+def _unknown(place: str, key: str, known: Iterable[str], vendors: Vendors) -> InputProblem:
+    return InputProblem.at(place, f"unknown key{_misplaced(key, vendors) or nearest(key, known)}")
 
 
 def _misplaced(key: str, vendors: Vendors) -> str:
@@ -191,12 +161,8 @@ SHOWN = 5  # problems in one message
 
 
 class ConfigError(InputError):
-    """A configuration that cannot be used. `problems` are complete sentences for people; `field`: which one of a
+    """A configuration that cannot be used. `problems` are complete sentences for people; `place`: which one of a
     policy's sections the first is about, as `sharing.resources[0].replicas`; empty: none."""
-
-    def __init__(self, problems: Iterable[str], field: str = "") -> None:
-        super().__init__(problems, place=field)
-        self.field = self.place
 
     def __str__(self) -> str:
         more = len(self.problems) - SHOWN
@@ -233,8 +199,6 @@ def choose(named: NamedFiles, name: str, *, default: str, fallbacks: Sequence[st
                 return _named(named, next(iter(named.files)), "")
             case "empty":
                 return FileOutcome(place="the empty configuration")
-            case _:
-                continue
     tried = f" and none of the fallbacks {', '.join(fallbacks)} finds one" if fallbacks else " and there is no fallback"
     error = f"none is chosen: the Node has no label {LABEL}, there is no --default-config{tried}; {_available(named)}"
     return FileOutcome(place=f"configurations in {folder}", error=error)

@@ -70,21 +70,17 @@ def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...
         name, equals, text = value.partition("=")
         if not equals and name not in (AUTO, *KINDS):
             problems.append(f"{place}: {show(value)} is not allowed; {_RIGHT}")
-            continue
-        if re.fullmatch(PROBE_NAME_PATTERN, name) is None or len(name) > MAX_PROBE_NAME:
+        elif re.fullmatch(PROBE_NAME_PATTERN, name) is None or len(name) > MAX_PROBE_NAME:
             right = f"give at most {MAX_PROBE_NAME} small letters, digits and hyphens"
             problems.append(f"{place}: the name {show(name)} is not allowed; {right}")
-            continue
-        if any(spec.name == name for spec in specs):
+        elif any(spec.name == name for spec in specs):
             problems.append(f"{place}: {name} is given twice; give each probe its own name")
-            continue
-        if equals and name == AUTO:
+        elif equals and name == AUTO:
             problems.append(f"{place}: {AUTO} cannot be the name of your own probe; choose another")
-            continue
-        spec, problem = _spec(name, text) if equals else (ProbeSpec(name), "")
-        if problem:
-            problems.append(f"{place} {name}: {problem}")
-        specs.append(spec)
+        else:
+            spec, problem = _spec(name, text) if equals else (ProbeSpec(name), "")
+            specs.append(spec)
+            problems += [f"{place} {name}: {problem}"] if problem else []
     names = {spec.name for spec in specs}
     count = len(names - {AUTO} | set(AUTOMATIC) if AUTO in names else names)
     if count > MAX_PROBES:

@@ -90,66 +90,54 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
         problems.append(InputProblem.at(f"{where}.failRequestsGreaterThanOne", text))
     section: dict[str, Any] = {**KINDS[kind]}
     section |= {key: item for key, item in fields.items() if key != "resources"}
-    read = _memory_entry if kind == "memory" else _entry
-    section["resources"] = [read(entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)]
+    section["resources"] = [
+        _entry(kind, entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)
+    ]
     return _parsed(Sharing, section, where, problems) if len(problems) == before else None
 
 
-def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
-    fields = _mapping(value, where, ENTRY_KEYS, problems)
-    missing = [key for key in ("name", "replicas") if key not in fields]
-    problems += [
-        InputProblem.at(f"{where}.{key}", "missing; every resource has a name and replicas") for key in missing
-    ]
-    _read_names(fields, where, problems)
-    if "devices" in fields:
-        fields["devices"] = _devices(fields["devices"], f"{where}.devices", problems)
-    return {key: item for key, item in fields.items() if item is not None}
-
-
-def _memory_entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
-    """Names as in the other kinds, and a count of devices; all else is checked as in a policy."""
-    fields = _mapping(value, where, MEMORY_KEYS, problems)
-    if "name" not in fields:
-        problems.append(InputProblem.at(f"{where}.name", "missing; every resource has a name"))
-    _read_names(fields, where, problems)
-    if "memoryUnit" not in fields and str(fields.get("rename")) not in MEMORY_UNITS:
-        text = "missing; give the amount of memory that one share is, such as 1Gi"
-        problems.append(InputProblem.at(f"{where}.memoryUnit", text))
-    devices = fields.get("devices")
-    if "devices" in fields and not isinstance(devices, list):
-        fields["devices"] = _devices(devices, f"{where}.devices", problems)
-    elif isinstance(devices, list):
-        fields["devices"] = [str(device) if type(device) is int and device >= 0 else device for device in devices]
-    return {key: item for key, item in fields.items() if item is not None}
-
-
-def _read_names(fields: dict[str, Any], where: str, problems: list[str]) -> None:
+def _entry(kind: str, value: object, where: str, problems: list[str]) -> dict[str, Any]:
+    """One resource. Of shares of memory all but names and a count of devices is checked as in a policy."""
+    memory = kind == "memory"
+    fields = _mapping(value, where, MEMORY_KEYS if memory else ENTRY_KEYS, problems)
+    needed = ("name",) if memory else ("name", "replicas")
+    right = f"missing; every resource has a {' and '.join(needed)}"
+    problems += [InputProblem.at(f"{where}.{key}", right) for key in needed if key not in fields]
     for key in ("name", "rename"):
         if isinstance(fields.get(key), str):
             fields[key] = _name(fields[key], f"{where}.{key}", problems)
+    if memory and "memoryUnit" not in fields and str(fields.get("rename")) not in MEMORY_UNITS:
+        text = "missing; give the amount of memory that one share is, such as 1Gi"
+        problems.append(InputProblem.at(f"{where}.memoryUnit", text))
+    devices = fields.get("devices")
+    if memory and isinstance(devices, list):
+        fields["devices"] = [str(device) if type(device) is int and device >= 0 else device for device in devices]
+    elif devices is not None:
+        fields["devices"] = _devices(devices, f"{where}.devices", problems)
+    return {key: item for key, item in fields.items() if item is not None}
 
 
 def _devices(value: object, where: str, problems: list[str]) -> list[str] | None:
     """All (None), a count, or a list of indices, MIG indices and UUIDs."""
     if value == ALL_DEVICES:
         return None
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value > 0:
-            return [f"{FIRST}{value}"]
-        problems.append(
-            InputProblem.at(where, f"{value}: a count of devices must be more than 0; leave it out for all")
-        )
-        return None
-    if not isinstance(value, list):
-        problems.append(InputProblem.at(where, f"{_shown(value)}: give all, a count, or a list of indices and UUIDs"))
-        return None
-    for item in value:
-        number = isinstance(item, int) and not isinstance(item, bool) and item >= 0
-        if not number and not (isinstance(item, str) and (_INDEX.fullmatch(item) or _UUID.fullmatch(item))):
-            text = f'{_shown(item)}: give an index (0), a MIG index ("0:1"), GPU-<uuid> or MIG-<uuid>'
-            problems.append(InputProblem.at(where, text))
-    return [str(item) for item in value]
+    if type(value) is int and value > 0:
+        return [f"{FIRST}{value}"]
+    if isinstance(value, list):
+        wrong = [item for item in value if not _selects(item)]
+        right = 'give an index (0), a MIG index ("0:1"), GPU-<uuid> or MIG-<uuid>'
+        problems += [InputProblem.at(where, f"{_shown(item)}: {right}") for item in wrong]
+        return [str(item) for item in value]
+    right = "give all, a count, or a list of indices and UUIDs"
+    right = "a count of devices must be more than 0; leave it out for all" if type(value) is int else right
+    problems.append(InputProblem.at(where, f"{_shown(value)}: {right}"))
+    return None
+
+
+def _selects(item: object) -> bool:
+    if isinstance(item, str):
+        return (_INDEX.fullmatch(item) or _UUID.fullmatch(item)) is not None
+    return type(item) is int and item >= 0
 
 
 def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str, str]:

@@ -210,7 +210,7 @@ def test_what_is_refused_of_a_file_is_named_by_field_and_a_file_that_is_none_by_
     assert "not YAML" in node.refused.message
     with pytest.raises(ConfigError) as caught:
         parse_file(b"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}")
-    outcome = FileOutcome(error=str(caught.value), field=caught.value.field)
+    outcome = FileOutcome(error=str(caught.value), field=caught.value.place)
     node = Node(*TWO_GPUS).given(seen=seen({}), file=outcome).line()
     refused = there(node.world.config.refused)
     assert (refused.section, refused.field) == ("sharing", "sharing.timeSlicing.resources[0].replicas")

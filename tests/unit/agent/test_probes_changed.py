@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_the_state_file_has_those_that_run_one_is_enough_and_a_command_may_have_
     assert state.probes == ("nvml", NICS)
     assert Node(BROKEN, None, replace(state, probes=())).runs == ("nvml",)
     assert Node(BROKEN, None, replace(state, probes=("removed-since",))).runs == ("nvml",)
-    assert files.from_document({"flags": {"probe": "nics=/x a,b"}}).flags["probe"] == ("nics=/x a,b",)
+    assert files.parse(json.dumps({"flags": {"probe": "nics=/x a,b"}}).encode()).flags["probe"] == ("nics=/x a,b",)
 
 
 @cases(
@@ -71,9 +72,9 @@ def test_the_state_file_has_those_that_run_one_is_enough_and_a_command_may_have_
 )
 def test_a_probe_of_the_file_that_cannot_be_is_refused_with_what_is_right(given: Any, complaint: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        files.from_document({"flags": {"probe": given}})
+        files.parse(json.dumps({"flags": {"probe": given}}).encode())
     assert refused.value.problems == (complaint,)
-    assert refused.value.field == "flags.probe"
+    assert refused.value.place == "flags.probe"
 
 
 def test_a_probe_of_the_file_that_lacks_a_flag_is_refused_and_a_flag_for_one_is_no_mistake() -> None:

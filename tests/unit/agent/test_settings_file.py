@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused_with_its_place_and_what_would_be_right(text: 
 def test_the_place_of_the_first_error_is_a_field(text: str, field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text.encode())
-    assert caught.value.field == field
+    assert caught.value.place == field
 
 
 def test_a_file_that_is_too_large_or_not_text_is_refused_and_values_in_messages_are_short() -> None:

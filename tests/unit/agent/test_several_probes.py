@@ -12,7 +12,7 @@ from nodedevices_plugin.model.plan import ProbeCounters
 from nodedevices_plugin.pipeline.configuration import request_config
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.state import SeenSpec, State
-from nodedevices_plugin.settings.file import ConfigError, FileOutcome, from_document
+from nodedevices_plugin.settings.file import ConfigError, FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
 from nodedevices_plugin.status.facts import ProbeFacts
@@ -225,6 +225,6 @@ def test_what_cannot_be_added_is_refused_at_the_start(environment: dict[str, str
 
 
 def wanted(local: Local, *of_file: str, files: DeviceFiles | None = None) -> tuple[str, ...]:
-    file = FileOutcome(config=from_document({"flags": {"probe": list(of_file)}})) if of_file else FileOutcome()
+    file = FileOutcome(config=FileConfig(flags={"probe": of_file})) if of_file else FileOutcome()
     requested = request_config(local, file, None, files)
     return requested.probes or ()
