@@ -196,8 +196,8 @@ def refusals() -> dict[str, Any]:
         "agent": {
             **_given(agents_options()),
             "alone": agents_variables(),
-            "rules": _terms(options.rules()),
-            "probeRules": _terms(options.probe_rules()),
+            "rules": _terms(rules()),
+            "probeRules": _terms(probe_rules()),
             "absolute": absolute(),
             "written": written(),
         },
@@ -213,6 +213,25 @@ def refusals() -> dict[str, Any]:
         "prefix": PREFIX,
         "serviceLink": SERVICE_LINK.pattern,
     }
+
+
+def rules() -> Iterator[FlagRule]:
+    """Yield what holds wherever probes are configured. A term is a flag that is given, `simulated`, or one of its
+    values, `device-list-strategy=envvar`; `probe=simulated` is a probe by its name, wherever it is given."""
+    yield from (FlagRule(when=name, needs=(other,)) for name, other in options.ONLY_WITH.items())
+    yield from (FlagRule(when=name, excludes=(other,)) for name, other in options.NOT_WITH.items())
+    yield from (rule for flag in vendors_flags() for rule in flag.rules)
+
+
+def probe_rules() -> Iterator[FlagRule]:
+    """Yield what holds where flags say which probes run, or nothing does: not a configuration file."""
+    for kind in KINDS.values():
+        probe = f"probe={kind.name}"
+        for name in kind.requires:
+            option = DEVICES_DIR if name in kind.files else name
+            yield FlagRule(when=probe, needs=(option,))
+            if kind.alone:
+                yield FlagRule(when=option, needs=(probe,))
 
 
 def absolute() -> list[str]:

@@ -271,7 +271,7 @@ def test_the_kubelets_probes_have_a_port_of_their_own_that_no_pod_may_reach(defa
 
 def test_the_ports_of_the_manifests_are_the_programs_defaults(default: list[dict[str, Any]]) -> None:
     from nodedevices_operator import settings
-    from nodedevices_plugin.settings.local import HEALTH_ADDRESS, HTTP_ADDRESS
+    from nodedevices_plugin.settings.options import HEALTH_ADDRESS, HTTP_ADDRESS
 
     expected = {
         "nodedevices-agent": (HTTP_ADDRESS, HEALTH_ADDRESS),

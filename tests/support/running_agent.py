@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nodedevices_plugin.agent import Agent
-from nodedevices_plugin.settings.local import OPERATOR_WAIT_SECONDS, Local
+from nodedevices_plugin.settings.options import OPERATOR_WAIT_SECONDS, Local
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_probe.simulated import SIMULATED as KIND
 from support.fakestore import FakeStore

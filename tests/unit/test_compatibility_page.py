@@ -27,6 +27,7 @@ VARIABLES = {variable for option in OPTIONS for variable in option.variables} | 
 KEYS = {
     *by_key(),
     *FEATURE_DISCOVERY,
+    "flags.gfd",
     "version",
     "resources.gpus",
     "resources.mig",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 
 from nodedevices_api.fields import HOST_PATH_PATTERN, NOT_EXTENDED, reserved_by_kubernetes
 from nodedevices_common import __version__
@@ -20,11 +20,11 @@ from nodedevices_probe.kind import DEVICES_DIR
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.file import ConfigError
-from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.settings.options import (
     DOMAIN_PATTERN,
     NOT_WITH,
     ONLY_WITH,
+    Local,
     by_name,
     options,
     paths,
@@ -36,6 +36,10 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 __all__ = ["Local", "parse"]
 CONFIGURING = frozenset({"serving-mode", "resource-prefix", DEVICES_DIR})  # beside the options that a file has
+NOT_EMPTY = {
+    "kubelet-dir": "an absolute path, such as /var/lib/kubelet",
+    "cdi-spec-dirs": "absolute paths, such as /etc/cdi,/var/run/cdi",
+}
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(DOMAIN_PATTERN)
 
@@ -51,11 +55,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     in_environment, flags = values_of(by_variables), values_of(by_flags)
     given = in_environment | flags
     values = {option.name: given.get(option.name, option.default) for option in options(vendors)}
-    by_variable = "probe" in in_environment and "probe" not in flags
-    place = "environment variable NODEDEVICES_PROBE" if by_variable else probes.FLAG
-    added = _list(in_environment.get("added-probes", ()))
     places = {name: setting.place for name, setting in (by_variables | by_flags).items()}
-    problems = _between(values, given, vendors, places=places, probe_place=place, added=added)
+    problems = _between(values, given, vendors, places)
     problems += refused_by_vendors(given | alone, vendors)
     directory = str(values["kubelet-dir"]).rstrip("/")
     elsewhere = {
@@ -63,7 +64,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
         "kubelet-socket": f"{directory}/device-plugins/kubelet.sock",
     }
     in_effect = values | {name: values[name] or default for name, default in elsewhere.items()}
-    in_effect |= {"kubelet-dir": directory}
+    in_effect["kubelet-dir"] = directory
     try:
         fixed = settings_of(
             Local, {name: Given(value, places.get(name, f"--{name}")) for name, value in in_effect.items()}
@@ -72,11 +73,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
         problems += error.problems
     if problems:
         raise ConfigError(problems)
+    # The options that are part of the configuration, and not of Local alone.
+    configurable = {option.name for option in options(vendors) if option.key is not None}
+    configurable |= {DEVICES_DIR, *(option.name for flag in vendors_flags(vendors) for option in flag.options)}
     return Local(
         **fixed,
         probe_options=probes.passed_on(values),
         vendors=vendors,
-        given={name: value for name, value in given.items() if name in _passed_on(vendors)} | alone,
+        given={name: value for name, value in given.items() if name in configurable} | alone,
         sources=_sources(flags, in_environment, vendors, by_variables_alone=bool(alone)),
     )
 
@@ -85,14 +89,11 @@ def _between(
     values: Mapping[str, Value],
     given: Mapping[str, Value],
     vendors: Vendors,
-    *,
     places: Mapping[str, str],
-    probe_place: str,
-    added: tuple[str, ...],
 ) -> list[str]:
-    """Return the errors beyond those of each value alone. `places`: where each value is given; `probe_place`: where the
-    probes are; `added`: the probes that are added to those."""
-    problems = []
+    """Return the errors beyond those of each value alone. `places`: where each value is given."""
+    problems = [f"--{name}: empty; give {right}" for name, right in NOT_EMPTY.items() if not values[name]]
+    probe_place, added = places.get("probe", probes.FLAG), _list(values["added-probes"])
     name = str(values["node-name"])
     if not name and not values["standalone"]:
         problems.append("--node-name: missing; set NODE_NAME from spec.nodeName (downward API), or give --standalone")
@@ -124,10 +125,6 @@ def _between(
         for name, other in ONLY_WITH.items()
         if name in given and not values[other]
     ]
-    if not values["kubelet-dir"]:
-        problems.append("--kubelet-dir: empty; give an absolute path, such as /var/lib/kubelet")
-    if not values["cdi-spec-dirs"]:
-        problems.append("--cdi-spec-dirs: empty; give absolute paths, such as /etc/cdi,/var/run/cdi")
     if "kubelet-socket" in given and not given["kubelet-socket"]:
         problems.append("--kubelet-socket: empty; to register nothing, give --serving-mode=Observe")
     if bool(values["pod-name"]) != bool(values["pod-namespace"]):
@@ -151,12 +148,6 @@ def _between(
         if not re.fullmatch(HOST_PATH_PATTERN, path)
     ]
     return problems
-
-
-def _passed_on(vendors: Vendors) -> Set[str]:
-    """Names of the options that are part of the configuration, and not of this module's Local alone."""
-    with_key = {option.name for option in options(vendors) if option.key is not None}
-    return with_key | {DEVICES_DIR} | {option.name for flag in vendors_flags(vendors) for option in flag.options}
 
 
 def _sources(

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import yaml
 from dashboards.files import BOARDS, path
-from helmchart.values import FLAGS, OF_THE_CHART, REMOVED, absolute, written
+from helmchart.values import FLAGS, OF_THE_CHART, REMOVED, absolute, probe_rules, rules, written
 from nodedevices_common import __version__, guard
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as operator_settings
-from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import variables as agents_variables
@@ -152,7 +151,7 @@ BY_COMPONENT: Mapping[str, str] = {
     "devices-dir": "deviceFiles",
 }
 RULES: Mapping[str, Sequence[FlagRule]] = {
-    "agent": (*options.rules(), *options.probe_rules()),
+    "agent": (*rules(), *probe_rules()),
     "operator": tuple(FlagRule(when=name, needs=(other,)) for name, other in guard.ONLY_WITH.items()),
 }
 
