@@ -9,7 +9,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 
 from nodedevices_plugin.health.levels import SIGNAL_REASONS, UNUSABLE, signal_reason
 from nodedevices_plugin.health.rules import NO_ACTION, HealthRules, action_rank, needs_no_action
-from nodedevices_plugin.model import Fault, HealthState, Usual
+from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Usual, devices_by_id
 from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning, meaning_of, source_of
 
 _EFFECTS = {"Ignored": Effect.COUNTED, "Degraded": Effect.DEGRADED, "Unhealthy": Effect.UNHEALTHY}
@@ -102,6 +102,26 @@ def occurred(event: ProbeEvent, now: datetime) -> datetime:
     return max(min(event.time, now), now - OLDEST_NEWS)
 
 
+def with_meanings(
+    events: Iterable[ProbeEvent], inventory: Inventory, vendors: FaultSources
+) -> Iterator[tuple[ProbeEvent, InventoryDevice, Meaning | None]]:
+    """Yield the events that name a device or a partition, with the device and with what its vendor says of them."""
+    devices = devices_by_id(inventory)
+    for event in events:
+        device = devices.get(event.device_id or "")
+        if device is not None:
+            yield event, device, meaning_of(source_of(vendors, device.fact), event)
+
+
+def partitions_named(event: ProbeEvent, device: InventoryDevice) -> list[str]:
+    """Return the partitions of the device that the event names, by id or by instance."""
+    return [
+        part.id
+        for part in device.fact.partitions
+        if part.id == event.device_id or (event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci})
+    ]
+
+
 def effect(meaning: Meaning, rules: HealthRules) -> Effect:
     """Return an event's effect under these rules, those of its device (HealthRules.for_device). A repair is evidence,
     and no rule makes it a fault: one for Firmware* is about those that it ends."""
@@ -131,29 +151,16 @@ def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault 
         return replace(fault, state=HealthState.HEALTHY if ignored else HealthState.DEGRADED)
     if fault.reason in UNUSABLE:
         return fault
-    usual = fault.usual or _usual_of_earlier(fault, vendor)
+    usual = fault.usual
     state = ruled(usual.state, fault.reason, rules)
     domain = _domain(usual.domain, fault.reason, rules)
-    return replace(fault, usual=usual, state=state, action=_action(usual, state), fault_domain=domain)
+    return replace(fault, state=state, action=_action(usual, state), fault_domain=domain)
 
 
 def ruled(usual: HealthState, reason: str, rules: HealthRules) -> HealthState:
     """Return the state that the rules give to a reason that usually means this one; HEALTHY: they ignore it."""
     rule = rules.rule(reason) if reason not in UNUSABLE else None
     return usual if rule is None else _STATES.get(_EFFECTS[rule.state], HealthState.HEALTHY)
-
-
-def _usual_of_earlier(fault: Fault, vendor: FaultSource) -> Usual:
-    """Return what the catalogue says of a fault in a state file of an earlier version; of what it does not know, or has
-    not decided, what was made of it."""
-    meaning = None if fault.xid is None else _coded(fault.xid, vendor)
-    if meaning is None or meaning.effect is Effect.UNDECIDED:
-        return Usual(state=fault.state, action=fault.action, domain=fault.fault_domain)
-    return _usual(meaning, _STATES.get(meaning.effect, HealthState.HEALTHY))
-
-
-def _usual(meaning: Meaning, state: HealthState) -> Usual:
-    return Usual(state=state, action=meaning.action, domain=meaning.domain, repair=meaning.repair)
 
 
 def logged_events(
@@ -314,7 +321,8 @@ def decide_correlating(
 
 def event_fault(meaning: Meaning, usual: HealthState, rules: HealthRules, when: datetime, boot_id: str) -> Fault:
     """Return the fault that an event leaves, which without rules is in that state."""
-    state, known = ruled(usual, meaning.reason, rules), _usual(meaning, usual)
+    state = ruled(usual, meaning.reason, rules)
+    known = Usual(state=usual, action=meaning.action, domain=meaning.domain, repair=meaning.repair)
     return Fault(
         reason=meaning.reason,
         state=state,

@@ -28,7 +28,7 @@ from nodedevices_api.sections import MAX_AFTER
 from nodedevices_common.text import clip
 from nodedevices_probe.protocol import MAX_MESSAGE, ProbeEvent
 
-from nodedevices_plugin.health.events import CORRELATING, effect, occurred, told
+from nodedevices_plugin.health.events import CORRELATING, effect, occurred, partitions_named, told, with_meanings
 from nodedevices_plugin.health.rules import HealthRules, advice
 from nodedevices_plugin.model import (
     Fault,
@@ -40,9 +40,8 @@ from nodedevices_plugin.model import (
     Period,
     Shown,
     Verdict,
-    devices_by_id,
 )
-from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, meaning_of, source_of
+from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning
 
 PERIOD = timedelta(days=10)
 PERIODS = 9
@@ -65,20 +64,11 @@ def with_events(
 ) -> dict[str, tuple[Occurrences, ...]]:
     """Return the history of every device after these events. `events`: those that were not judged before. `recovered`:
     ids of devices that a person confirmed as recovered."""
-    devices = {device.fact.id: device for device in inventory.devices}
-    owners = devices_by_id(inventory)
-    found = {
-        own: {occurrences.reason: occurrences for occurrences in listed}
-        for own, listed in before.items()
-        if own in devices
-    }
+    devices = {device.fact.id for device in inventory.devices}
+    found = {own: by_reason for own, by_reason in _by_reason(before).items() if own in devices}
     for own in recovered & found.keys():
         found[own] = {reason: replace(occurrences, times=()) for reason, occurrences in found[own].items()}
-    for event in events:
-        device = owners.get(event.device_id or "")
-        if device is None:
-            continue
-        meaning = meaning_of(source_of(vendors, device.fact), event)
+    for event, device, meaning in with_meanings(events, inventory, vendors):
         if meaning is not None and _counts(meaning, rules, device):
             _add(found.setdefault(device.fact.id, {}), meaning.reason, occurred(event, now), event.count, now)
     return _kept(found, now)
@@ -93,7 +83,7 @@ def with_faults(
     now: datetime,
 ) -> dict[str, tuple[Occurrences, ...]]:
     """Return the history after the verdicts: with the conditions that have begun, and which reasons were faults."""
-    found = {own: {occurrences.reason: occurrences for occurrences in listed} for own, listed in before.items()}
+    found = _by_reason(before)
     for device in inventory.devices:
         own = device.fact.id
         for key in device.ids:
@@ -121,6 +111,10 @@ def clock_set(
         return when + by if booted <= when <= until else when
 
     return {own: tuple(_moved(occurrences, moved) for occurrences in listed) for own, listed in history.items()}
+
+
+def _by_reason(history: History) -> dict[str, _ByReason]:
+    return {own: {occurrences.reason: occurrences for occurrences in listed} for own, listed in history.items()}
 
 
 def _counts(meaning: Meaning, rules: HealthRules, device: InventoryDevice) -> bool:
@@ -241,21 +235,17 @@ def follow_notices(
     now: datetime,
 ) -> dict[str, tuple[Notice, ...]]:
     """Return the notices of every device after these events. `events`: those that were not judged before."""
-    devices = {device.fact.id: device for device in inventory.devices}
-    owners = devices_by_id(inventory)
+    devices = {device.fact.id for device in inventory.devices}
     found = {
-        own: {(notice.code, notice.partition): notice for notice in before[own]} for own in devices if own in before
+        own: {(notice.code, notice.partition): notice for notice in notices}
+        for own, notices in before.items()
+        if own in devices
     }
-    for event in events:
-        named = event.device_id or ""
-        device = owners.get(named)
-        if device is None:
-            continue
-        meaning = meaning_of(source_of(vendors, device.fact), event)
+    for event, device, meaning in with_meanings(events, inventory, vendors):
         if meaning is None or not _noticed(meaning, rules.for_device(device.fact)):
             continue
         of_device = found.setdefault(device.fact.id, {})
-        part = _partition(event, device)
+        part = next(iter(partitions_named(event, device)), "")
         when = occurred(event, now)
         known = of_device.get((meaning.reason, part))
         of_device[meaning.reason, part] = (
@@ -270,15 +260,6 @@ def follow_notices(
 def _noticed(meaning: Meaning, rules: HealthRules) -> bool:
     kind = effect(meaning, rules)
     return kind is Effect.NOTICE or (kind is Effect.UNDECIDED and not meaning.may_be_unhealthy)
-
-
-def _partition(event: ProbeEvent, device: InventoryDevice) -> str:
-    """Return the partition that the event names; empty: none."""
-    for part in device.fact.partitions:
-        same_instance = event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci}
-        if part.id == event.device_id or same_instance:
-            return part.id
-    return ""
 
 
 def _new(meaning: Meaning, partition: str, when: datetime, event: ProbeEvent, now: datetime) -> Notice:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -74,16 +73,24 @@ def settled(
 ) -> tuple[FaultCondition, ...]:
     """Return one condition for each reason: of several, the first that is evident, else the first that is not over.
     One that has not lasted long enough is not readable yet."""
+    return _one_a_reason(_as_lasted(condition, device_id, lasting, monotonic) for condition in conditions)
+
+
+def _as_lasted(condition: FaultCondition, device_id: str, lasting: Lasting, monotonic: float) -> FaultCondition:
+    if condition.evident and condition.for_seconds:
+        since = lasting.get(_key(device_id, condition))
+        if since is None or monotonic - since < condition.for_seconds:
+            return replace(condition, evident=None)
+    return condition
+
+
+def _one_a_reason(conditions: Iterable[FaultCondition]) -> tuple[FaultCondition, ...]:
+    """Return of each reason the first condition that is evident, else the first that is not over."""
     found: dict[str, FaultCondition] = {}
-    for given in conditions:
-        condition = given
-        if given.evident and given.for_seconds:
-            since = lasting.get(_key(device_id, given))
-            if since is None or monotonic - since < given.for_seconds:
-                condition = replace(given, evident=None)
-        known = found.get(given.reason)
+    for condition in conditions:
+        known = found.get(condition.reason)
         if known is None or _certainty(condition) > _certainty(known):
-            found[given.reason] = condition
+            found[condition.reason] = condition
     return tuple(found.values())
 
 
@@ -117,18 +124,6 @@ class Count(Struct, frozen=True, kw_only=True):
 Counts = Mapping[CounterKey, Count]
 
 
-class _Seen(IntEnum):
-    """What a counter says of its limit; of several counters with the same reason the greatest counts."""
-
-    ABSENT = 0
-    BELOW = 1
-    UNCLEAR = 2
-    ABOVE = 3
-
-
-_EVIDENT = {_Seen.ABSENT: None, _Seen.BELOW: False, _Seen.UNCLEAR: None, _Seen.ABOVE: True}
-
-
 def follow_counters(
     before: Counts, inventory: Inventory, vendors: FaultSources, *, silence_seconds: float, monotonic: float
 ) -> dict[CounterKey, Count]:
@@ -152,23 +147,20 @@ def counter_conditions(
     device: InventoryDevice, vendor: FaultSource, counts: Counts, *, monotonic: float
 ) -> tuple[FaultCondition, ...]:
     """Return a condition for each reason of the vendor's limits, evident or not."""
-    by_reason: dict[str, tuple[_Seen, CounterLimit]] = {}
-    for limit in vendor.counter_limits:
-        seen = _seen(counts.get(_counter_key(device.fact, limit)), limit, monotonic)
-        known = by_reason.get(limit.reason)
-        if known is None or seen > known[0]:
-            by_reason[limit.reason] = (seen, limit)
-    return tuple(
+    limits = [(limit, counts.get(_counter_key(device.fact, limit))) for limit in vendor.counter_limits]
+    counted = {limit.reason for limit, count in limits if count is not None}
+    return _one_a_reason(
         FaultCondition(
             reason=limit.reason,
             state=limit.state,
             message=limit.message,
-            evident=_EVIDENT[seen],
+            evident=None if count is None else _is_too_fast(count, limit, monotonic),
             action=limit.action,
             ends_by_itself=True,
             unused=limit.unused,
         )
-        for seen, limit in by_reason.values()
+        for limit, count in limits
+        if count is not None or limit.reason not in counted  # one that is absent says nothing beside others
     )
 
 
@@ -197,10 +189,9 @@ def _count(before: Count | None, value: int, limit: CounterLimit, came: float) -
     )
 
 
-def _seen(count: Count | None, limit: CounterLimit, monotonic: float) -> _Seen:
-    if count is None:
-        return _Seen.ABSENT
+def _is_too_fast(count: Count, limit: CounterLimit, monotonic: float) -> bool | None:
+    """Return whether a counter rises too fast; None: it is not clear yet."""
     if count.over_since is not None:
-        return _Seen.ABOVE if monotonic - count.over_since >= limit.for_seconds else _Seen.UNCLEAR
+        return monotonic - count.over_since >= limit.for_seconds or None
     stopped = limit.most is not None and count.value >= limit.most
-    return _Seen.UNCLEAR if stopped or monotonic - count.known_from < limit.window_seconds else _Seen.BELOW
+    return None if stopped or monotonic - count.known_from < limit.window_seconds else False

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nodedevices_api.base import wire_name
 from nodedevices_api.conditions import MISSING
 from nodedevices_api.sections import DegradedRule, Signal
-from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.health.rules import NO_ACTION, HealthRules
 from nodedevices_plugin.model import HealthState, InventoryDevice
@@ -75,7 +75,7 @@ def levels(
     rates), one a reason. `blind`: the last good line listed none of the probe's devices."""
     fact, present = device.fact, device.present
     readings = fact.readings
-    driver_action = readings.recovery_action if _answers(device) else None
+    driver_action = driver_says(device)
     what = fact.type.upper() if fact.type in _CALLED else "device"
     return (
         FaultCondition(
@@ -145,11 +145,10 @@ def pcie_link(readings: Readings) -> tuple[FaultCondition, ...]:
     )
 
 
-def driver_says(fact: DeviceFact, *, present: bool) -> str | None:
+def driver_says(device: InventoryDevice) -> str | None:
     """Return the recovery action that the driver of a device requires; None: the device does not answer, or the driver
     does not report one."""
-    readings = fact.readings
-    return readings.recovery_action if present and not readings.lost and readings.error is None else None
+    return device.fact.readings.recovery_action if _answers(device) else None
 
 
 # --- readings that a policy calls too high (`health.degraded`): each makes its device Degraded while it lasts --------

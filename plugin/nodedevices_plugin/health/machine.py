@@ -54,11 +54,10 @@ from nodedevices_plugin.model import (
     InventoryDevice,
     Usual,
     Verdict,
-    devices_by_id,
     facts_by_id,
     with_each_fault,
 )
-from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, meaning_of, source_of
+from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, source_of
 
 PROBE_SILENT = "ProbeSilent"
 DRIVER_NOT_LOADED = "DriverNotLoaded"
@@ -144,20 +143,18 @@ def judge_all(
         in_use=in_use,
         blind=blind,
     )
-    by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
-    by_partition: dict[str, list[ProbeEvent]] = defaultdict(list)
-    _route(every, new_events, by_device, by_partition)
+    routed = _routed(every, new_events)
     verdicts: dict[str, Verdict] = {}
     for device in inventory.devices:
         own, view = device.fact.id, every.for_device(device)
         subject = _subject(device, view)
-        verdicts[own] = _judge(previous.get(own), subject, by_device[own], view, confirmed=own in confirmed)
+        verdicts[own] = _judge(previous.get(own), subject, routed[own], view, confirmed=own in confirmed)
         for part in device.fact.partitions:
-            if part.id in previous or part.id in by_partition:
+            if part.id in previous or part.id in routed:
                 verdict = _judge(
                     previous.get(part.id),
                     subject,
-                    by_partition[part.id],
+                    routed[part.id],
                     view,
                     confirmed=part.id in confirmed,
                     has_levels=False,
@@ -199,13 +196,16 @@ def next_deadline(
 def clock_set(verdicts: Mapping[str, Verdict], by: timedelta) -> dict[str, Verdict]:
     """Return the verdicts after the wall clock was set: each wait lasts as long as it would have. The times that are
     shown (`Verdict.since`) stay as they were reported."""
-    return {key: with_each_fault(verdict, lambda fault: _moved(fault, by)) for key, verdict in verdicts.items()}
+
+    def moved(fault: Fault) -> Fault:
+        return _with_times(fault, lambda when: when + by)
+
+    return {key: with_each_fault(verdict, moved) for key, verdict in verdicts.items()}
 
 
-def _moved(fault: Fault, by: timedelta) -> Fault:
-    return dataclasses.replace(
-        fault, since=fault.since + by, last_seen=None if fault.last_seen is None else fault.last_seen + by
-    )
+def _with_times(fault: Fault, changed: Callable[[datetime], datetime]) -> Fault:
+    last_seen = None if fault.last_seen is None else changed(fault.last_seen)
+    return dataclasses.replace(fault, since=changed(fault.since), last_seen=last_seen)
 
 
 def _unknown(inventory: Inventory, rules: HealthRules, monotonic: float) -> tuple[str, str, bool] | None:
@@ -247,33 +247,14 @@ def _as_used(condition: FaultCondition, device: InventoryDevice, view: _View) ->
     return replace(condition, state=condition.unused)
 
 
-def _route(
-    view: _View,
-    new_events: Sequence[ProbeEvent],
-    by_device: dict[str, list[ProbeEvent]],
-    by_partition: dict[str, list[ProbeEvent]],
-) -> None:
-    """Add each event to its device: to the physical one, except an error that a MIG instance contained."""
-    inventory = view.inventory
-    devices = devices_by_id(inventory)
-    for event in new_events:
-        if event.device_id is None:
-            continue
-        device = devices.get(event.device_id)
-        if device is None:
-            continue
-        meaning = meaning_of(source_of(view.vendors, device.fact), event)
-        instances = [
-            part.id
-            for part in device.fact.partitions
-            if part.id == event.device_id
-            or (event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci})
-        ]
-        if meaning is not None and meaning.contained and instances:
-            for instance in instances:
-                by_partition[instance].append(event)
-        else:
-            by_device[device.fact.id].append(event)
+def _routed(view: _View, new_events: Sequence[ProbeEvent]) -> dict[str, list[ProbeEvent]]:
+    """Return the events by device: by the physical one, except an error that a MIG instance contained."""
+    found: dict[str, list[ProbeEvent]] = defaultdict(list)
+    for event, device, meaning in events.with_meanings(new_events, view.inventory, view.vendors):
+        named = events.partitions_named(event, device) if meaning is not None and meaning.contained else []
+        for key in named or [device.fact.id]:
+            found[key].append(event)
+    return found
 
 
 def _judge(
@@ -295,7 +276,7 @@ def _judge(
     if previous is not None and view.inventory.line_monotonic is None:
         return previous
     faults = {
-        fault.reason: _not_future(fault, view.now)
+        fault.reason: _with_times(fault, lambda when: min(when, view.now))  # none in the future: a clock was set back
         for known in ((*previous.faults, *previous.ignored) if previous else ())
         if (fault := events.under_rules(known, view.rules, subject.vendor)) is not None
     }
@@ -303,7 +284,7 @@ def _judge(
     device, vendor, rules = subject.device, subject.vendor, view.rules
     before = faults
     faults = events.note_events(faults, new_events, rules, vendor, now=view.now, boot_id=boot_id, instance=instance)
-    says = levels.driver_says(device.fact, present=device.present) if view.good else None
+    says = levels.driver_says(device) if view.good else None
     waiting = faults.get(events.CORRELATING)
     action = _driver_action(waiting, says, view.inventory) if waiting is not None else None
     faults = events.decide_correlating(faults, rules, vendor, now=view.now, driver_action=action)
@@ -326,13 +307,6 @@ def _judge(
             or not (_quiet(fault, everything, view) and _action_gone(fault, says, subject, view.inventory))
         }
     return _verdict(previous, tuple(faults.values()), says, subject, view)
-
-
-def _not_future(fault: Fault, now: datetime) -> Fault:
-    """Replace times in the future by now: the clock that wrote them was set back since."""
-    return dataclasses.replace(
-        fault, since=min(fault.since, now), last_seen=None if fault.last_seen is None else min(fault.last_seen, now)
-    )
 
 
 def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -> None:

@@ -16,7 +16,7 @@ from nodedevices_probe.protocol import Readings
 from nodedevices_plugin.health import levels
 from nodedevices_plugin.model import Unmatched
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_plugin.vendors.faults import FaultCondition, FaultSources
 
 NAMED = 24  # in one message, which has room for some 500 characters
 
@@ -61,19 +61,20 @@ def unmatched_faults(rules: Sequence[FaultRule], vendors: FaultSources) -> tuple
 
 def _of_readings(vendors: FaultSources) -> frozenset[str]:
     """Return the reasons that are conditions of readings, but for those of which no rule makes nothing."""
-    nothing = Readings()
-    sources = {id(vendor): vendor for vendor in vendors.values()}.values()
-    own = {condition.reason for vendor in sources for condition in vendor.read(nothing)}
-    own |= {limit.reason for vendor in sources for limit in vendor.counter_limits}
+    own = {condition.reason for condition in _read(vendors)}
+    own |= {limit.reason for vendor in vendors.values() for limit in vendor.counter_limits}
     return frozenset(own.union(levels.REASONS, levels.SIGNAL_REASONS) - levels.UNUSABLE)
 
 
 def _opt_in(vendors: FaultSources) -> frozenset[str]:
     """Return the reasons that are no faults before a rule names them (FaultCondition.opt_in)."""
-    nothing = Readings()
-    sources = {id(vendor): vendor for vendor in vendors.values()}  # each once
-    own = (condition for vendor in sources.values() for condition in vendor.read(nothing))
-    return frozenset(condition.reason for condition in (*levels.pcie_link(nothing), *own) if condition.opt_in)
+    return frozenset(condition.reason for condition in _read(vendors) if condition.opt_in)
+
+
+def _read(vendors: FaultSources) -> list[FaultCondition]:
+    """Return the conditions that readings can show."""
+    nothing, sources = Readings(), {id(vendor): vendor for vendor in vendors.values()}  # each once
+    return [*levels.pcie_link(nothing), *(found for vendor in sources.values() for found in vendor.read(nothing))]
 
 
 def _never_on(glob: str, known: tuple[str, ...], off: frozenset[str]) -> str:

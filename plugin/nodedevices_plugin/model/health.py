@@ -55,7 +55,7 @@ class Fault:
     left: bool = False
     driver_reloaded: bool = False  # the driver was unloaded since
     confirmed: bool = False  # a person said that it is over (nodedevices.io/confirm)
-    usual: Usual | None = None  # None: not known, by a state file of an earlier version
+    usual: Usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

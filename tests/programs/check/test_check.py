@@ -21,7 +21,7 @@ from nodedevices_api.nodedevices import NodeDevices
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.check.command import parse
 from nodedevices_plugin.check.reading import sections
-from nodedevices_plugin.model import Fault, HealthState, InventoryDevice, Verdict
+from nodedevices_plugin.model import Fault, HealthState, InventoryDevice, Usual, Verdict
 from nodedevices_plugin.pipeline.state import SeenSpec, State, StateFile
 from nodedevices_probe.protocol import DeviceFact
 from support.checked import COMMAND, CRITICAL, OK, UNKNOWN, WARNING, Simulated, check, environment
@@ -447,6 +447,7 @@ def fault() -> Verdict:
         last_seen=NOW,
         boot_id=BOOT,
         xid=79,
+        usual=Usual(state=HealthState.UNHEALTHY, action="ResetBus", domain="Device"),
     )
     return Verdict(
         state=HealthState.UNHEALTHY, reason="Xid79", message="", since=NOW, offered=False, xid=79, faults=(one,)

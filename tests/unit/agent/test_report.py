@@ -27,6 +27,7 @@ from nodedevices_plugin.model import (
     RegistrationState,
     SchedulableId,
     Unmatched,
+    Usual,
     Verdict,
 )
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
@@ -229,7 +230,14 @@ def test_the_summary_shows_the_worst_device() -> None:
 def test_a_device_shows_all_reasons_of_its_state_where_it_has_several() -> None:
     def fault(reason: str, state: HealthState = HealthState.UNHEALTHY) -> Fault:
         return Fault(
-            reason=reason, state=state, message="", action="None", fault_domain="Device", since=START, boot_id="boot-1"
+            reason=reason,
+            state=state,
+            message="",
+            action="None",
+            fault_domain="Device",
+            since=START,
+            boot_id="boot-1",
+            usual=Usual(state=state, action="None", domain="Device"),
         )
 
     two = fault("RecoveryAction"), fault("EccUncorrectable"), fault("RowRemapPending", HealthState.DEGRADED)
@@ -312,6 +320,7 @@ def test_all_xids_of_this_boot_are_listed_and_none_of_the_boot_before_or_that_is
             since=START,
             boot_id=boot,
             xid=xid,
+            usual=Usual(state=HealthState.UNHEALTHY, action="RebootNode", domain="Device"),
         )
 
     faults = (

@@ -26,6 +26,7 @@ from nodedevices_plugin.model import (
     Occurrences,
     Period,
     Shown,
+    Usual,
     Verdict,
     tenure_key,
 )
@@ -73,6 +74,7 @@ FAULT = Fault(
     boot_id="boot-1",
     xid=79,
     neighbours=(45,),
+    usual=Usual(state=HealthState.UNHEALTHY, action="RebootNode", domain="Device"),
 )
 BAD = Verdict(
     state=HealthState.UNHEALTHY, reason="Xid79", message="m", since=NOW, offered=False, xid=79, faults=(FAULT,)

@@ -183,11 +183,3 @@ def test_a_rule_that_ignores_an_undecided_event_decides_nothing_for_later_and_no
     node.now(about("RowRemapFailure", "Ignored"))
     assert node.says() == ("Healthy", "", True)
     assert node.now({}).says() == ("Unhealthy", "RowRemapFailure", False), "a remap failure is repaired by no driver"
-
-
-def test_a_fault_of_an_earlier_versions_state_file_is_what_the_catalogue_says_of_it() -> None:
-    node = Node(gpu(0, readings=old())).now(about("Xid119", "Degraded")).line(xids=(xid(119),))
-    verdict = node.world.state.verdicts[gpu_id(0)]
-    earlier = replace(verdict, faults=tuple(replace(fault, usual=None) for fault in verdict.faults))
-    node.begin(replace(node.world.state, verdicts={gpu_id(0): earlier}))
-    assert node.now({}).says() == ("Unhealthy", "Xid119", False)
