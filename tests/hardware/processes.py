@@ -69,7 +69,7 @@ class Lines:
 def probe(interval: float | None = None, *, use: bool = False) -> Iterator[Lines]:
     """Run the probe as the agent does, for the block."""
     often = [] if interval is None else [f"--interval-seconds={interval:g}"]
-    process, descriptor = spawn([sys.executable, "-m", "nodedevices_probe.main", *NVML, *often])
+    process, descriptor, _ = spawn([sys.executable, "-m", "nodedevices_probe.main", *NVML, *often])
     lines = Lines(process)
 
     def read() -> None:

@@ -231,7 +231,9 @@ def note_events(
             result |= {reason: replace(result[reason], left=True) for reason in meaning.repairs & result.keys()}
         elif kind is Effect.UNDECIDED and not (meaning.driver_decides and meaning.reason in result):
             if CORRELATING not in result:
-                _remember(result, _reported_in(_correlating(meaning, when, boot_id), instance, event.sequence))
+                fault = event_fault(meaning, HealthState.DEGRADED, HealthRules(), when, boot_id)
+                fault = replace(fault, reason=CORRELATING, action=NO_ACTION)
+                _remember(result, _reported_in(fault, instance, event.sequence))
         else:
             usual = _STATES.get(meaning.effect)
             if meaning.effect is Effect.UNDECIDED and meaning.code is not None:  # a rule has decided it
@@ -345,11 +347,6 @@ def _action(usual: Usual, state: HealthState) -> str:
 
 def _reported_in(fault: Fault, instance: str, sequence: int) -> Fault:
     return replace(fault, instance=instance, sequence=sequence)
-
-
-def _correlating(meaning: Meaning, when: datetime, boot_id: str) -> Fault:
-    fault = event_fault(meaning, HealthState.DEGRADED, HealthRules(), when, boot_id)
-    return replace(fault, reason=CORRELATING, action=NO_ACTION)
 
 
 def _remember(faults: dict[str, Fault], news: Fault) -> None:

@@ -147,12 +147,12 @@ def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
     near = [reason for reason in known if matching([reason.lower()], glob.lower())]
     if near:
         return f"no such reason; case matters: {some(near, 1)} differs only in case"
-    return f"no such reason; known reasons: {', '.join(_nearest(_folded(known), glob)[:NAMED])}"
-
-
-def _nearest(reasons: Sequence[str], glob: str) -> list[str]:
-    """Return the reasons, those first that look most like the pattern."""
-    return sorted(reasons, key=lambda reason: SequenceMatcher(None, reason.lower(), glob.lower()).ratio(), reverse=True)
+    nearest = sorted(
+        _folded(known),
+        key=lambda reason: SequenceMatcher(None, reason.lower(), glob.lower()).ratio(),
+        reverse=True,
+    )
+    return f"no such reason; known reasons: {', '.join(nearest[:NAMED])}"
 
 
 def _folded(known: Sequence[str]) -> list[str]:

@@ -162,14 +162,6 @@ def _document(path: Path, source: CdiSource) -> Document | None:
     return dict(document) if isinstance(document, dict) else None
 
 
-def read_bounded(path: Path) -> object:
-    """A specification in JSON. Raises OSError, ValueError."""
-    raw = head(path, MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
-    return _parsed(raw, json_text=True)
-
-
 def _parsed(raw: bytes, *, json_text: bool) -> object:
     """Raises ValueError. The parser holds the interpreter: what it is given is bounded, because the agent's loop runs
     beside it."""
@@ -211,7 +203,9 @@ class CdiError(OperationError):
 class CdiFiles:
     """Keeps the files as they should be. `keep` may be called at every step; it does something when something changed.
 
-    source: which files are one vendor's. problem: why a file is not as it should be; empty: all are.
+    source: which files are one vendor's. problem: why a file is not as it should be; empty: all are. before: the
+    specification with libraries from before this process. It stays a source of libraries when its own devices are of
+    no use any more: it may be the last good one, while the toolkit's file is broken.
     """
 
     def __init__(self, folder: Path, source: CdiSource, *, worker: Worker) -> None:
@@ -222,20 +216,14 @@ class CdiFiles:
         self._failed_at: float | None = None  # time.monotonic()
         self._ours: frozenset[str] = frozenset()  # names of files that this process wrote, or found at its start
         self._before: Mapping[str, Document] = {}  # what those had that it found, until no pod has a device
-        self._libraries: Document | None = None
+        self.before: Document | None = None
         self.problem = ""
-
-    @property
-    def before(self) -> Document | None:
-        """The specification with libraries from before this process. It stays a source of libraries when its own
-        devices are of no use any more: it may be the last good one, while the toolkit's file is broken."""
-        return self._libraries
 
     async def first(self) -> None:
         """Read the files that exist, unless it takes too long."""
         found = self._worker.run(lambda: _documents(self._folder, self._source.files))
         self._before = await within(PATIENCE_SECONDS, found) or {}
-        self._libraries = self._before.get(self._source.libraries_file)
+        self.before = self._before.get(self._source.libraries_file)
 
     async def keep(self, specs: tuple[CdiSpec, ...], *, free: bool = False) -> None:
         """Write the files. Returns when that is done, or after a moment: a folder that hangs must not delay the
@@ -299,7 +287,8 @@ def _documents(folder: Path, files: Set[str]) -> Mapping[str, Document]:
     found = {}
     for name in files & _found(folder, files):
         with contextlib.suppress(OSError, ValueError):
-            document = read_bounded(folder / name)
+            raw = head(folder / name, MAX_BYTES + 1)
+            document = _parsed(raw, json_text=True) if len(raw) <= MAX_BYTES else None
             if isinstance(document, dict) and not cdi_schema.problems(document):
                 found[name] = document
     return found

@@ -61,7 +61,10 @@ class ClaimFiles:
                     log.warning("record of a prepared claim damaged", path=str(path), error=record.problem)
                 else:
                     problems.append(f"{path}: {error}; set aside as {path.name}{ASIDE}")
-                    self._set_aside(path)
+                    try:
+                        path.replace(path.with_name(path.name + ASIDE))
+                    except OSError as problem:
+                        log.warning("record not set aside", path=str(path), error=problem.strerror)
         if problems:
             self.problem = "; ".join(problems)
             log.error("records of prepared claims unusable", error=self.problem)
@@ -88,12 +91,6 @@ class ClaimFiles:
                     file.unlink(missing_ok=True)
             except OSError as error:
                 raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
-
-    def _set_aside(self, path: Path) -> None:
-        try:
-            path.replace(path.with_name(path.name + ASIDE))
-        except OSError as error:
-            log.warning("record not set aside", path=str(path), error=error.strerror)
 
 
 def _read(path: Path) -> bytes:

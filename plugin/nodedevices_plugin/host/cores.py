@@ -84,8 +84,10 @@ class AllocationFiles:
     async def write(self, allocated: Allocated) -> None:
         """Raises AllocationFilesError; what another container had there before is gone then, or it says so."""
         name, content = key(allocated.ids), text(allocated)
-        if self._written.get(name) == content and await self._there(name):
-            return
+        if self._written.get(name) == content:
+            there = await within(WRITE_SECONDS, self._worker.run((self._folder / name / FILE).is_file))
+            if there is not False:  # None: a disk that hangs keeps no container from starting again
+                return
         try:
             async with asyncio.timeout(WRITE_SECONDS):
                 await self._worker.run(lambda: _write(self._folder / name, content))
@@ -135,13 +137,6 @@ class AllocationFiles:
             del self._last_held[name]
         if over:
             await self._worker.run(lambda: _remove(self._folder / name for name in over))
-
-    async def _there(self, name: str) -> bool:
-        try:
-            async with asyncio.timeout(WRITE_SECONDS):
-                return await self._worker.run((self._folder / name / FILE).is_file)
-        except TimeoutError:
-            return True  # as it was written: a disk that hangs keeps no container from starting again
 
     # --- on the worker's thread ---------------------------------------------------------------------------------------
     def _names(self) -> list[str]:

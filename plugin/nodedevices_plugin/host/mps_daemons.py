@@ -51,11 +51,7 @@ class MpsDaemons(Periodic):
         self._pause: float | None = None  # None: until something is wanted
         self._problem = ""
         self._alive: dict[str, bool | None] = {}  # by resource
-        self._facts = MpsFacts(before=_read(self._file), taken=_taken(_which(self._running)))
-
-    @property
-    def facts(self) -> MpsFacts:
-        return self._facts
+        self.facts = MpsFacts(before=_read(self._file), taken=_taken(_which(self._running)))
 
     def want(self, daemons: tuple[MpsDaemon, ...] | None) -> None:
         """Run these from now on, and no others. None: not known yet, and running ones stay."""
@@ -69,7 +65,9 @@ class MpsDaemons(Periodic):
         daemons = self._wanted or ()
         text = records.text(daemons)
         unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
-        self._log_problem(unwritten)
+        if unwritten and unwritten != self._problem:
+            log.warning("failed to request MPS control daemons", error=unwritten)
+        self._problem = unwritten
         now = time.monotonic()
         self._since = {daemon.key: self._since.get(daemon.key, now) for daemon in daemons}
         self._alive = {daemon.resource: self._alive.get(daemon.resource) for daemon in daemons}
@@ -78,9 +76,9 @@ class MpsDaemons(Periodic):
             lambda: _which(self._running)
         )  # read after they answered: it is not an older one
         processes = {resource: _process(alive, which.get(resource)) for resource, alive in self._alive.items()}
-        facts = MpsFacts(statuses=found, processes=processes, before=self._facts.before, taken=_taken(which))
-        if facts != self._facts:
-            self._facts = facts
+        facts = MpsFacts(statuses=found, processes=processes, before=self.facts.before, taken=_taken(which))
+        if facts != self.facts:
+            self.facts = facts
             self._on_change()
         again = any(status != READY for status in found.values()) or any(self._missed.values())
         kept = {id_ for daemon in daemons for id_ in daemon.device_ids}
@@ -104,18 +102,12 @@ class MpsDaemons(Periodic):
             report_now, silent = report_now or missing, not missing
         self._missed = {other: count for other, count in self._missed.items() if other in self._since}
         self._missed[key] = self._missed.get(key, 0) + 1
-        if self._facts.statuses.get(key) == READY and self._missed[key] < MISSED:
+        if self.facts.statuses.get(key) == READY and self._missed[key] < MISSED:
             return READY
         starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
         if silent and self._missed[key] >= MISSED and not starting:
             self._alive[daemon.resource] = False
         return BEING_STARTED if starting and not report_now else DaemonStatus(state=DaemonState.SILENT, message=why)
-
-    def _log_problem(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            if problem:
-                log.warning("failed to request MPS control daemons", error=problem)
 
 
 def _read(file: Path) -> tuple[MpsDaemon, ...]:

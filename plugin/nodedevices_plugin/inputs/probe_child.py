@@ -17,18 +17,12 @@ from collections.abc import Sequence
 REAP_SECONDS = 0.2  # it has opened nothing yet that the kernel could hold it in
 
 
-def spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
-    """Start `command` with `--fd N` appended. The child, and where its lines are read."""
-    child, read_end, _ = _spawn(command)
-    return child, read_end
-
-
 class Spare:
     """One process, to be taken once."""
 
     def __init__(self) -> None:
         """OSError: no process can be started."""
-        child, self._read_end, self._write_end = _spawn([sys.executable, "-m", "nodedevices_probe.spare"])
+        child, self._read_end, self._write_end = spawn([sys.executable, "-m", "nodedevices_probe.spare"])
         self._child: subprocess.Popen[bytes] | None = child
 
     @property
@@ -72,8 +66,8 @@ def spare() -> Spare | None:
         return None
 
 
-def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int, int]:
-    """The child, where its lines are read, and the number by which the child knows the other end."""
+def spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Start `command` with `--fd N` appended. Return the child, where its lines are read, and that number."""
     read_end, write_end = os.pipe()
     try:
         child = subprocess.Popen(  # noqa: S603  the command is ours or the test's

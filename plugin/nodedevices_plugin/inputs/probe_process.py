@@ -68,11 +68,6 @@ class ProbeProcess(ProbeSource):
     def _command(self) -> list[str]:
         return self._own or [*OURS, *self._arguments()]
 
-    def _start(self, command: list[str]) -> tuple[subprocess.Popen[bytes], int]:
-        spare, self._spare = self._spare, None
-        taken = spare.take(command[len(OURS) :]) if spare is not None and self._own is None else None
-        return taken or spawn(command)
-
     async def session(self) -> bool:
         """Start a child and follow it to its end. The child is killed when this coroutine is cancelled."""
         self._unreaped = [child for child in self._unreaped if child.poll() is None]
@@ -80,8 +75,10 @@ class ProbeProcess(ProbeSource):
             self.last_error = f"{len(self._unreaped)} killed probes are stuck in the kernel; reboot the node"
             return False
         command, before = self._command(), self.last_error
+        spare, self._spare = self._spare, None
         try:
-            child, read_end = self._start(command)
+            taken = spare.take(command[len(OURS) :]) if spare is not None else None
+            child, read_end = taken or spawn(command)[:2]
         except (OSError, ValueError) as error:  # ValueError: an argument that no command line can hold
             self.last_error = f"failed to start the probe {command[0]}: {getattr(error, 'strerror', None) or error}"
             return False

@@ -42,27 +42,13 @@ class LineSplitter:
 
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
         self._limit = limit
-        self._buffer = bytearray()
-        self._overlong = False
+        self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes | None]:
         """Every line that this chunk completes, without its newline; None for one that was too long."""
-        lines: list[bytes | None] = []
-        *complete, rest = chunk.split(b"\n")
-        for part in complete:
-            self._add(part)
-            lines.append(None if self._overlong else bytes(self._buffer))
-            self._buffer.clear()
-            self._overlong = False
-        self._add(rest)
-        return lines
-
-    def _add(self, part: bytes) -> None:
-        if self._overlong or len(self._buffer) + len(part) > self._limit:
-            self._overlong = True
-            self._buffer.clear()
-        else:
-            self._buffer += part
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        self._rest = rest[: self._limit + 1]  # one byte more shows that it is too long
+        return [line if len(line) <= self._limit else None for line in lines]
 
 
 class ProbeSource(ABC):

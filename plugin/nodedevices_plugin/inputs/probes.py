@@ -163,13 +163,12 @@ class Probes:
         on_snapshot = partial(self._came, spec.name)
         if spec.socket:
             return ProbeSocket(spec.socket, name=spec.name, on_snapshot=on_snapshot)
-        arguments = partial(self._arguments, spec.name)
-        if self._local.probe_server and (built_in := of_server(spec.command)):
-            return ProbeSocket(self._local.probe_server, lambda: built_in, name=spec.name, on_snapshot=on_snapshot)
+        built_in = of_server(spec.command)
+        arguments = (lambda: built_in) if built_in else partial(self._arguments, spec.name)
+        if self._local.probe_server and (built_in or not spec.command):
+            return ProbeSocket(self._local.probe_server, arguments, name=spec.name, on_snapshot=on_snapshot)
         if spec.command:
             return ProbeProcess(name=spec.name, on_snapshot=on_snapshot, command=spec.command)
-        if self._local.probe_server:
-            return ProbeSocket(self._local.probe_server, arguments, name=spec.name, on_snapshot=on_snapshot)
         spare, self._spare = self._spare, None
         return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, spare=spare)
 
