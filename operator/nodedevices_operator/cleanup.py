@@ -11,14 +11,16 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
 from nodedevices_api.conditions import AGENT_STOPPED, READY
 
 from nodedevices_operator.kube.apply import utc_now
-from nodedevices_operator.kube.port import Kube, KubeError
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, delete
 from nodedevices_operator.reconcile.cluster_properties import properties
 from nodedevices_operator.reconcile.device_classes import our_classes
 from nodedevices_operator.reconcile.leftovers import PLACES, take_back
@@ -36,78 +38,65 @@ log = structlog.get_logger()
 async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = False, agents_gone: bool = False) -> int:
     """Remove, or with `dry_run` only say, what is ours; ClusterProperty objects only where there is a right to look for
     them, as DeviceClasses. Returns how many objects could not be cleaned."""
-    cleaned = failed = 0
+    counts = Counter[str]()
     for place in PLACES:
-        try:
+        with _counting(counts, "failed to list", kind=place.kind):  # no CRD: nothing of ours there
             async for page in kube.pages(place.collection):
                 for item in page:
-                    try:
-                        cleaned += await take_back(kube, place, item, dry_run=dry_run) is not None
-                    except KubeError as error:
-                        log.warning(
-                            "failed to remove", kind=place.kind, name=item["metadata"]["name"], error=str(error)
-                        )
-                        failed += 1
-                    if agents_gone and place.kind == "NodeDevices":
-                        failed += await _say_stopped(kube, item, dry_run=dry_run)
-        except KubeError as error:
-            if error.status != 404:  # no CRD: nothing of ours there
-                log.warning("failed to list", kind=place.kind, error=str(error))
-                failed += 1
+                    name = item["metadata"]["name"]
+                    with _counting(counts, "failed to remove", kind=place.kind, name=name):
+                        counts["cleaned"] += await take_back(kube, place, item, dry_run=dry_run) is not None
+                    if agents_gone and place.kind == "NodeDevices" and _says_ready(item):
+                        with _counting(counts, "failed to say that the agent is gone", kind=place.kind, name=name):
+                            await _say_stopped(kube, item, dry_run=dry_run)
+    with _counting(counts, "failed to remove", kind="DeviceClass"):
+        found: Iterable[JsonObject] = await our_classes(kube) or ()
+        await _remove(kube, counts, "DeviceClass", names.DEVICE_CLASSES, found, dry_run=dry_run)
     if cluster_properties:
-        done, not_done = await _properties(kube, dry_run=dry_run)
-        cleaned, failed = cleaned + done, failed + not_done
-    done, not_done = await _device_classes(kube, dry_run=dry_run)
-    cleaned, failed = cleaned + done, failed + not_done
-    log.info("cleanup done", removed=0 if dry_run else cleaned, would_remove=cleaned if dry_run else 0, failed=failed)
-    return failed
+        with _counting(counts, "failed to remove", kind="ClusterProperty"):
+            version, found = await properties(kube)
+            await _remove(kube, counts, "ClusterProperty", names.PROPERTIES % version, found, dry_run=dry_run)
+    done, would = (0, counts["cleaned"]) if dry_run else (counts["cleaned"], 0)
+    log.info("cleanup done", removed=done, would_remove=would, failed=counts["failed"])
+    return counts["failed"]
 
 
-async def _properties(kube: Kube, *, dry_run: bool) -> tuple[int, int]:
-    """ClusterProperty objects, which are ours as a whole."""
+@contextmanager
+def _counting(counts: Counter[str], failed: str, **about: str) -> Iterator[None]:
+    """What fails in the block is said and counted, unless nothing is there."""
     try:
-        version, found = await properties(kube)
-        await _remove(kube, "ClusterProperty", names.PROPERTIES % version, found, dry_run=dry_run)
+        yield
     except KubeError as error:
-        log.warning("failed to remove", kind="ClusterProperty", error=str(error))
-        return 0, 1
-    return len(found), 0
+        if error.status != 404:
+            log.warning(failed, **about, error=str(error))
+            counts["failed"] += 1
 
 
-async def _device_classes(kube: Kube, *, dry_run: bool) -> tuple[int, int]:
-    """DeviceClasses, which are ours as a whole."""
-    try:
-        found = await our_classes(kube) or []
-        await _remove(kube, "DeviceClass", names.DEVICE_CLASSES, found, dry_run=dry_run)
-    except KubeError as error:
-        log.warning("failed to remove", kind="DeviceClass", error=str(error))
-        return 0, 1
-    return len(found), 0
-
-
-async def _remove(kube: Kube, kind: str, collection: str, found: Iterable[Mapping[str, Any]], *, dry_run: bool) -> None:
+async def _remove(
+    kube: Kube, counts: Counter[str], kind: str, collection: str, found: Iterable[JsonObject], *, dry_run: bool
+) -> None:
+    """Objects which are ours as a whole."""
     for item in found:
-        metadata = item["metadata"]
-        if not dry_run:
-            path = named(collection, metadata["name"])
-            await kube.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
-        log.info("would remove" if dry_run else "removed", kind=kind, name=metadata["name"])
+        name = item["metadata"]["name"]
+        with _counting(counts, "failed to remove", kind=kind, name=name):
+            if not dry_run:
+                await delete(kube, collection, item)
+            log.info("would remove" if dry_run else "removed", kind=kind, name=name)
+            counts["cleaned"] += 1
 
 
-async def _say_stopped(kube: Kube, item: Mapping[str, Any], *, dry_run: bool) -> int:
-    """Have a NodeDevices say that its agent is gone; returns 1 where that failed. The object is read again: what is
-    left of its status once the operator's part is taken back, is the agent's."""
+async def _say_stopped(kube: Kube, item: Mapping[str, Any], *, dry_run: bool) -> None:
+    """Have a NodeDevices say that its agent is gone. The object is read again: what is left of its status once the
+    operator's part is taken back, is the agent's."""
     name, uid = item["metadata"]["name"], item["metadata"]["uid"]
-    if not _says_ready(item):
-        return 0
     if dry_run:
         log.info("would say that the agent is gone", kind="NodeDevices", name=name)
-        return 0
+        return
     path = named(names.NODE_DEVICES, name)
     try:
         item = await kube.get(path)
         if item["metadata"]["uid"] != uid or not _says_ready(item):
-            return 0
+            return
         status = item["status"]
         said = {"status": "False", "reason": AGENT_STOPPED, "message": GONE, "lastTransitionTime": utc_now()}
         conditions = [
@@ -117,12 +106,10 @@ async def _say_stopped(kube: Kube, item: Mapping[str, Any], *, dry_run: bool) ->
         body = {"status": {**status, "conditions": conditions, "summary": summary}}
         await kube.apply(f"{path}/status", identified("NodeDevices", name, uid) | body, AGENTS)
     except KubeError as error:
-        if error.gone:
-            return 0
-        log.warning("failed to say that the agent is gone", kind="NodeDevices", name=name, error=str(error))
-        return 1
-    log.info("said that the agent is gone", kind="NodeDevices", name=name)
-    return 0
+        if not error.gone:
+            raise
+    else:
+        log.info("said that the agent is gone", kind="NodeDevices", name=name)
 
 
 def _says_ready(item: Mapping[str, Any]) -> bool:

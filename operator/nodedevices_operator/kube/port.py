@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import orjson
 from nodedevices_common.errors import RequestError
 
-from nodedevices_operator.records.names import PODS
+from nodedevices_operator.records.names import PODS, named
 
 JsonObject = Mapping[str, Any]
 
@@ -86,6 +86,13 @@ class Kube(Watching, Protocol):
     async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
         """Delete the object if it is still the one of that uid, in that very state; else 409, or 404."""
         ...
+
+
+async def delete(kube: Kube, collection: str, item: JsonObject) -> None:
+    """Delete the object if it still is as it was read. May raise KubeError."""
+    metadata = item["metadata"]
+    path = named(collection, metadata["name"])
+    await kube.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
 
 
 async def find(kube: Kube, path: str) -> JsonObject | None:

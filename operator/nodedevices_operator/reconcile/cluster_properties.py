@@ -18,7 +18,7 @@ from typing import Any
 from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.kube.port import Kube, KubeError
-from nodedevices_operator.reconcile.whole_objects import OUR_LABEL, WholeObjects
+from nodedevices_operator.reconcile.whole_objects import WholeObjects
 from nodedevices_operator.records.names import CLUSTER_PROPERTIES, CLUSTER_PROPERTY_VERSIONS, OURS, PROPERTIES
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 
@@ -49,11 +49,10 @@ def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str
         rest = found.pop(OTHER, Counter[str]())
         named = sorted(found, key=lambda name: (-found[name]["total"], name))
         found[OTHER] = sum((found.pop(name) for name in named[MOST - 1 :]), rest)
-    return {name: _value(counts) for name, counts in sorted(found.items())}
-
-
-def _value(counts: Counter[str]) -> str:
-    return json.dumps({key: counts[key] for key in _COUNTS}, separators=(",", ":"))
+    return {
+        name: json.dumps({key: counts[key] for key in _COUNTS}, separators=(",", ":"))
+        for name, counts in sorted(found.items())
+    }
 
 
 def _name(device: DeviceRecord) -> str:
@@ -92,16 +91,8 @@ class ClusterProperties(WholeObjects):
         version, found = await properties(self._writer.kube)
         if not version:
             return "ClusterProperty (about.k8s.io) is not installed: install its CRD, or leave --cluster-properties out"
-        bodies = {name: _body(version, name, value) for name, value in wanted.items()}
-        problems = await self.put_right(CLUSTER_PROPERTIES, PROPERTIES % version, found, bodies)
+        head = {"apiVersion": f"about.k8s.io/{version}", "kind": "ClusterProperty"}
+        specs = {name: {"value": value} for name, value in wanted.items()}
+        problems = await self.put_right(CLUSTER_PROPERTIES, PROPERTIES % version, head, found, specs)
         self._kept = None if problems else wanted
         return "; ".join(problems)
-
-
-def _body(version: str, name: str, value: str) -> dict[str, Any]:
-    return {
-        "apiVersion": f"about.k8s.io/{version}",
-        "kind": "ClusterProperty",
-        "metadata": {"name": name, "labels": OUR_LABEL},
-        "spec": {"value": value},
-    }

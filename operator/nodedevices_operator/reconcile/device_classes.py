@@ -11,12 +11,11 @@ any more, also where that was while no operator ran. Another's class is left alo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
 
 from nodedevices_api.dra import DRA_DRIVER, RESOURCE_API, RESOURCE_ATTRIBUTE, class_name
 
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
-from nodedevices_operator.reconcile.whole_objects import OUR_LABEL, WholeObjects
+from nodedevices_operator.reconcile.whole_objects import WholeObjects
 from nodedevices_operator.records.names import DEVICE_CLASS_MANAGER, DEVICE_CLASSES, OURS
 from nodedevices_operator.records.objects import NodeDevicesRecord
 
@@ -29,19 +28,17 @@ _NO_RIGHT = (
 )
 
 
-class Served(NamedTuple):
-    """`as_extended`: pods that request the name get claims."""
-
-    resource: str
-    as_extended: bool = True
-
-
-def device_classes(records: Iterable[NodeDevicesRecord]) -> Mapping[str, Served]:
-    """Return the extended resources that DRA serves on some node, by the name of their class."""
+def device_classes(records: Iterable[NodeDevicesRecord]) -> Mapping[str, JsonObject]:
+    """Return the specs of the classes, by name: one for each extended resource that DRA serves on some node."""
     every = [resource for record in records for resource in record.resources if resource.managed_by == "dra"]
     by_memory = {resource.name for resource in every if resource.sharing == "memory"}
-    served = sorted({resource.name for resource in every})
-    return {class_name(name): Served(name, as_extended=name not in by_memory) for name in served}
+    attribute = f'device.attributes["{DRA_DRIVER}"].{RESOURCE_ATTRIBUTE}'
+    found = {}
+    for name in sorted({resource.name for resource in every}):
+        selects = f'device.driver == "{DRA_DRIVER}" && {attribute} == "{name}"'
+        extended = {} if name in by_memory else {"extendedResourceName": name}
+        found[class_name(name)] = {"selectors": [{"cel": {"expression": selects}}], **extended}
+    return found
 
 
 async def our_classes(kube: Kube) -> list[JsonObject] | None:
@@ -73,26 +70,14 @@ class DeviceClasses(WholeObjects):
         if found is None:
             self._kept = None if wanted else wanted
             return _NO_RIGHT if wanted else ""
-        bodies = {name: _body(name, served) for name, served in wanted.items()}
-        problems = await self.put_right(DEVICE_CLASS_MANAGER, DEVICE_CLASSES, found, bodies)
+        head = {"apiVersion": RESOURCE_API, "kind": "DeviceClass"}
+        problems = await self.put_right(DEVICE_CLASS_MANAGER, DEVICE_CLASSES, head, found, wanted)
         self._kept = wanted  # what another has, or the server drops, is tried again at the next reading
         return "; ".join(problems)
 
-    def dropped(self, name: str, sent: JsonObject, answer: JsonObject) -> list[str]:
-        resource = sent["spec"].get("extendedResourceName")
+    def dropped(self, name: str, spec: JsonObject, answer: JsonObject) -> list[str]:
+        resource = spec.get("extendedResourceName")
         if resource is None or answer.get("spec", {}).get("extendedResourceName"):
             return []
         why = f"{name}: this API server drops extendedResourceName (feature gate DRAExtendedResource)"
         return [f"{why}: pods that request {resource} are not placed on nodes with serving.api DRA"]
-
-
-def _body(name: str, served: Served) -> dict[str, Any]:
-    attribute = f'device.attributes["{DRA_DRIVER}"].{RESOURCE_ATTRIBUTE}'
-    selects = f'device.driver == "{DRA_DRIVER}" && {attribute} == "{served.resource}"'
-    extended = {"extendedResourceName": served.resource} if served.as_extended else {}
-    return {
-        "apiVersion": RESOURCE_API,
-        "kind": "DeviceClass",
-        "metadata": {"name": name, "labels": OUR_LABEL},
-        "spec": {"selectors": [{"cel": {"expression": selects}}], **extended},
-    }

@@ -117,17 +117,13 @@ class FleetGate:
 
     def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
         """Replace what the node wants done of that kind; nothing withdraws it."""
-        before = self._proposals.get((node, kind), ())
-        if before == tuple(actions):
-            return
-        if actions:
-            self._proposals[node, kind] = tuple(actions)
-        else:
-            self._proposals.pop((node, kind), None)
+        before = self._proposals.pop((node, kind), ())
         for action in set(before).difference(actions):
             self._answers.pop(action, None)
         if actions:
-            self._enqueue(KEY)
+            self._proposals[node, kind] = tuple(actions)
+            if before != tuple(actions):
+                self._enqueue(KEY)
 
     def answer(self, action: Action) -> ActionAnswer | None:
         """Return the decision; None: not decided yet, and nothing is done."""
@@ -150,13 +146,10 @@ class FleetGate:
 
     def seen(self, node: str, faults: Mapping[str, str]) -> None:
         """The node is about to be reconciled, and this is what is at fault there."""
-        if self._faults.get(node, {}) == faults:
-            return
+        if self._faults.pop(node, {}) != faults:
+            self._enqueue(KEY)
         if faults:
             self._faults[node] = faults
-        else:
-            self._faults.pop(node, None)
-        self._enqueue(KEY)
 
     async def watch_record(self) -> None:
         """Watch the record while the breaker is open, so that a person's annotation counts at once; until cancelled.

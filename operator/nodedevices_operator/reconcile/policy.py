@@ -10,16 +10,14 @@ nodes. The status is made of the sum at most about once a second for each policy
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.policy_status import (
     Contribution,
@@ -43,8 +41,7 @@ from nodedevices_operator.reconcile.fleet import FleetGate, Stop
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRecord
 
-T = TypeVar("T")
-Counted = tuple[str, str | int]  # what is counted, and of which policy or generation
+Counted = tuple[str, str | int | tuple[int, Note]]  # what is counted, and of which policy or generation
 
 
 # --- counts ----------------------------------------------------------------------------------------------------------
@@ -52,15 +49,14 @@ class _Sum(Struct):
     """The nodes of one policy."""
 
     counts: Counter[Counted] = field(default_factory=Counter)
-    notes: Counter[tuple[int, Note]] = field(default_factory=Counter)  # by generation, of nodes where it is in effect
     notable: dict[str, Contribution] = field(default_factory=dict)  # nodes where it waits, has failed, or is tried
 
     def change(self, node: str, before: Contribution | None, after: Contribution | None) -> None:
         for it, by in ((before, -1), (after, 1)):
-            if it is not None:
-                _add(self.counts, _counted(it), by)
-            if it is not None and it.mine is not None:
-                _add(self.notes, ((it.mine.generation, note) for note in it.notes), by)
+            for key in () if it is None else _counted(it):
+                self.counts[key] += by
+                if not self.counts[key]:
+                    del self.counts[key]
         self.notable.pop(node, None)
         if after is not None and (after.trial is not None or after.failure or after.waiting):
             self.notable[node] = after
@@ -68,7 +64,7 @@ class _Sum(Struct):
     def tally(self, generation: int, rehearse: Rehearse) -> Tally:
         """With this generation of the policy as the one that is to be in effect."""
         counts, applied = self.counts, self.counts["applied", generation]
-        notes = {note: nodes for (of, note), nodes in self.notes.items() if of == generation}
+        notes = {of[1]: n for (_, of), n in counts.items() if isinstance(of, tuple) and of[0] == generation}
         trials = {node: it.trial for node, it in self.notable.items() if it.trial is not None}
         waiting = {
             node: it.waiting
@@ -99,6 +95,7 @@ def _counted(it: Contribution) -> Iterator[Counted]:
     yield from (("older", name) for name in {*(mine.conflicts if mine else ()), *(trial[0].conflicts if trial else ())})
     if mine is None:
         return
+    yield from (("note", (mine.generation, note)) for note in it.notes)  # where it is in effect
     if mine.overridden:
         yield "overridden", ""
     if it.failure:
@@ -111,20 +108,12 @@ def _counted(it: Contribution) -> Iterator[Counted]:
             yield "applied", mine.generation
 
 
-def _add(counts: Counter[T], keys: Iterable[T], by: int) -> None:
-    """None is remembered with 0."""
-    for key in keys:
-        counts[key] += by
-        if not counts[key]:
-            del counts[key]
-
-
 class Tallies:
     """Event loop only."""
 
     def __init__(self) -> None:
         self._outcomes: dict[str, NodeOutcome] = {}
-        self._sums: dict[str, _Sum] = {}
+        self._sums = defaultdict[str, _Sum](_Sum)
 
     def put(self, node: str, outcome: NodeOutcome | None) -> frozenset[str]:
         """Set what the node means for its policies now; None: nothing, it is gone. Returns the policies whose counts
@@ -145,9 +134,7 @@ class Tallies:
         was, now = (None if side is None else contribution(policy, side) for side in (before, after))
         if was == now:
             return False
-        found = self._sums.get(policy)
-        if found is None:
-            found = self._sums[policy] = _Sum()
+        found = self._sums[policy]
         found.change(node, was, now)
         if not found.counts:
             del self._sums[policy]
@@ -193,16 +180,18 @@ class PolicyReconciler:
         counts = self._tallies.tally(
             policy, lambda nodes, actions: self._gate.rehearse(trial_pool(policy, nodes), actions)
         )
-        now = self._writer.now()
-        stop = self._gate.stop if acts(policy) else None
-        if acts(policy):
-            record = self._gate.place or policy.actions_record
-            resume = stop.record if stop else ""
-            status = policy_status(
-                policy, counts, now, rollout=rollout, stopped=_verdict(stop), record=record, resume=resume
-            )
-        else:
-            status = policy_status(policy, counts, now, rollout=rollout)
+        acting = acts(policy)
+        stop = self._gate.stop if acting else None
+        verdict = ("True", stop.reason, stop.message) if stop is not None else ("False", names.NOT_STOPPED, "")
+        status = policy_status(
+            policy,
+            counts,
+            self._writer.now(),
+            rollout=rollout,
+            stopped=verdict if acting else None,
+            record=(self._gate.place or policy.actions_record) if acting else "",
+            resume=stop.record if stop is not None else "",
+        )
         if not shows(policy, status):
             raw = await self._writer.policy_status(policy, status)
             self._say(policy, stop)
@@ -231,9 +220,3 @@ class PolicyReconciler:
             about, message = About.record(policy), rollout_message(policy, rollout)
             node, since = rollout.worse_off[0][0], str(policy.generation)
             self._writer.event(Event(names.EVENT_ROLLOUT, about, message, device=node, since=since))
-
-
-def _verdict(stop: Stop | None) -> ConditionVerdict:
-    if stop is None:
-        return "False", names.NOT_STOPPED, ""
-    return "True", stop.reason, stop.message

@@ -14,11 +14,10 @@ import asyncio
 from itertools import islice
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.desired.fleet import Survey
-from nodedevices_operator.desired.pools import FleetNode, Reacting, coming, fleet_node, surveyed
+from nodedevices_operator.desired.pools import FleetNode, Reacting, fleet_node, surveyed
 
 AT_ONCE = 200  # nodes, some 5 ms
 
@@ -77,15 +76,8 @@ class Surveyor:
         return len(names)
 
     def _read(self, name: str) -> None:
-        before, revision = self._kept.get(name), self._cache.revisions[name]
-        record, node = self._cache.node_devices[name], self._cache.nodes.get(name)
-        if before is None or before.revision != revision:
-            found = fleet_node(record, node, self._reacting)
-            same = before is not None and before.node == found
-        else:
-            to_come = coming(node, self._reacting)
-            same = before.node.coming == to_come
-            found = before.node if same else replace(before.node, coming=to_come)
-        self._kept[name] = _Kept(revision, self._reacting, found)
-        if not same:
+        before = self._kept.get(name)
+        found = fleet_node(self._cache.node_devices[name], self._cache.nodes.get(name), self._reacting)
+        self._kept[name] = _Kept(self._cache.revisions[name], self._reacting, found)
+        if before is None or before.node != found:
             self._survey = None

@@ -16,7 +16,7 @@ import structlog
 
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.port import JsonObject, KubeError
+from nodedevices_operator.kube.port import JsonObject, KubeError, delete
 from nodedevices_operator.records.names import OURS, named
 
 READ_SECONDS = 600.0  # what others changed meanwhile is put right then
@@ -58,13 +58,20 @@ class WholeObjects(ABC):
         """Make the objects what they should be. Returns why they are not; raises KubeError to be tried again."""
 
     async def put_right(
-        self, manager: str, collection: str, found: Iterable[JsonObject], wanted: Mapping[str, JsonObject]
+        self,
+        manager: str,
+        collection: str,
+        head: Mapping[str, str],
+        found: Iterable[JsonObject],
+        wanted: Mapping[str, JsonObject],
     ) -> list[str]:
-        """Write and remove. `found`: what is there of ours; `wanted`: bodies by name. Returns what another has."""
+        """Write and remove. `head`: apiVersion and kind; `found`: what is there of ours; `wanted`: specs by name.
+        Returns what another has."""
         shown = {item["metadata"]["name"]: item for item in found}
         problems = []
-        for name, body in wanted.items():
-            if name not in shown or shown[name].get("spec") != body["spec"]:
+        for name, spec in wanted.items():
+            if name not in shown or shown[name].get("spec") != spec:
+                body = {**head, "metadata": {"name": name, "labels": OUR_LABEL}, "spec": spec}
                 try:
                     answer = await self._writer.apply(manager, named(collection, name), body, force=False)
                 except KubeError as error:
@@ -72,18 +79,15 @@ class WholeObjects(ABC):
                         raise
                     problems.append(f"{name}: another manager owns it: {error}")
                 else:
-                    problems += self.dropped(name, body, answer)
+                    problems += self.dropped(name, spec, answer)
         for name in shown.keys() - wanted.keys():
-            metadata = shown[name]["metadata"]
             try:
-                await self._writer.kube.delete(
-                    named(collection, name), uid=metadata["uid"], resource_version=metadata["resourceVersion"]
-                )
+                await delete(self._writer.kube, collection, shown[name])
             except KubeError as error:
                 if not error.gone:
                     raise
         return problems
 
-    def dropped(self, name: str, sent: JsonObject, answer: JsonObject) -> list[str]:
+    def dropped(self, name: str, spec: JsonObject, answer: JsonObject) -> list[str]:
         """Return what the API server has not stored of an object."""
         return []

@@ -11,7 +11,7 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.device_classes import REVIEWS, DeviceClasses, Served, device_classes
+from nodedevices_operator.reconcile.device_classes import REVIEWS, DeviceClasses, device_classes
 from nodedevices_operator.records.names import DEVICE_CLASSES
 from support.fakekube import FakeKube
 from support.opfacts import GPU, device, record, resource
@@ -25,14 +25,15 @@ def test_a_class_is_called_as_an_object_may_be() -> None:
     assert class_name("example.com/MIG_1g.10gb") == "mig-1g.10gb.example.com"
     plugins, dra = record(device(0), resources=[resource(1, 1)]), record(device(0), **BY_DRA)
     assert device_classes([plugins]) == {}
-    assert device_classes([plugins, dra, dra]) == {"gpu.nvidia.com": Served(GPU)}
+    assert {name: spec["extendedResourceName"] for name, spec in device_classes([plugins, dra, dra]).items()} == {
+        "gpu.nvidia.com": GPU
+    }
 
 
 def test_a_pod_that_requests_shares_of_memory_by_their_name_gets_no_claim_of_single_shares() -> None:
     by_memory = record(device(0), resources=[resource(80, 80, by="dra") | {"sharing": "memory"}])
-    assert device_classes([record(device(0), **BY_DRA), by_memory]) == {
-        "gpu.nvidia.com": Served(GPU, as_extended=False)
-    }
+    [spec] = device_classes([record(device(0), **BY_DRA), by_memory]).values()
+    assert "extendedResourceName" not in spec
 
 
 class Server(FakeKube):
@@ -133,7 +134,7 @@ async def test_a_class_of_another_stays_and_a_dropped_field_is_said(
     kube.fails = lambda verb, _path: KubeError("conflict", status=409) if verb == "apply" else None
     assert "another manager owns it" in await classes.keep()
     kube.fails = lambda _verb, _path: None
-    assert "drops extendedResourceName" in "".join(classes.dropped("x", {"spec": {"extendedResourceName": GPU}}, {}))
+    assert "drops extendedResourceName" in "".join(classes.dropped("x", {"extendedResourceName": GPU}, {}))
 
 
 async def test_cleanup_takes_ours_and_looks_only_where_it_may(kube: FakeKube, cache: Cache) -> None:
