@@ -21,6 +21,7 @@ from nodedevices_common.text import nearest, plain, show
 
 Value = str | bool | tuple[str, ...]
 T = TypeVar("T")
+S = TypeVar("S", bound=str)
 OptionKind = Literal["text", "bool", "list"]
 PREFIX = "NODEDEVICES_"  # of variables
 TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA's plugin uses
@@ -125,6 +126,8 @@ class Given:
 def setting(
     help_text: str, *, read: Callable[[str], T], default: Value = "", name: str = "", **details: Unpack[OptionDetails]
 ) -> T: ...
+@overload
+def setting(help_text: str, *, choices: tuple[S, ...], default: str, group: str = "", flag: bool = True) -> S: ...
 @overload
 def setting(help_text: str, *, default: bool, name: str = "", **details: Unpack[OptionDetails]) -> bool: ...
 @overload

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import islice
-from typing import get_args
+from typing import Any, get_args
 
 import structlog
 from nodedevices_api.conditions import STALE
 from nodedevices_api.nodedevices import HealthState
+from prometheus_client import Gauge
 
 from nodedevices_operator.cache.queue import KeyQueue
 from nodedevices_operator.cache.rejected import RejectedPods
@@ -264,11 +265,12 @@ class Manager:
         for health in HEALTH_STATES:
             metrics.devices.labels(health.lower()).set(states[health])
         metrics.faults.set(states["Unhealthy"] + states["Unknown"])
-        metrics.unhealthy.clear()
-        metrics.unhealthy_holder.clear()
-        unhealthy = [(record.name, it) for record in records for it in record.devices if it.health.state == "Unhealthy"]
-        for name, it in unhealthy[:MOST_UNHEALTHY]:
-            metrics.unhealthy.labels(name, it.index, it.id, it.health.reason, it.health.action or "None").set(1)
+        unhealthy = (
+            (record.name, it.index, it.id, it.health.reason, it.health.action or "None")
+            for record in records
+            for it in record.devices
+            if it.health.state == "Unhealthy"
+        )
         holders = (
             (record.name, it.index, it.id, holder.resource, holder.namespace, holder.pod, holder.container)
             for record in records
@@ -277,26 +279,29 @@ class Manager:
             for holder in part.holders
             if "Unhealthy" in {it.health.state, holder_health(holder, part.health).state}
         )
-        for held in islice(holders, MOST_UNHEALTHY):
-            metrics.unhealthy_holder.labels(*held).set(1)
+        _show(metrics.unhealthy, dict.fromkeys(islice(unhealthy, MOST_UNHEALTHY), 1))
+        _show(metrics.unhealthy_holder, dict.fromkeys(islice(holders, MOST_UNHEALTHY), 1))
         problems = [(record.name, *problem) for record in records for problem in node_problems(record)]
         metrics.stale.set(sum(kind == STALE for _, kind, _ in problems))
-        metrics.problems.clear()
-        for labels in problems:
-            metrics.problems.labels(*labels).set(1)
+        _show(metrics.problems, dict.fromkeys(problems, 1))
         accepted = sum(not policy.refusal for policy in cache.policies.values())
         metrics.policies.labels("true").set(accepted)
         metrics.policies.labels("false").set(len(cache.policies) - accepted)
-        metrics.policy_nodes.clear()
-        metrics.rollout_stopped.clear()
-        for name in cache.policies:
-            metrics.rollout_stopped.labels(name).set(0)
-        for name in self._rollouts.stopped():
-            metrics.rollout_stopped.labels(name).set(1)
-        for policy in cache.policies.values():
-            for state in POLICY_COUNTS:
-                if isinstance(count := (policy.counts or {}).get(state), int):
-                    metrics.policy_nodes.labels(policy.name, state).set(count)
+        stopped = set(self._rollouts.stopped())
+        _show(metrics.rollout_stopped, {(name,): name in stopped for name in stopped | cache.policies.keys()})
+        counts = {
+            (policy.name, state): (policy.counts or {}).get(state)
+            for policy in cache.policies.values()
+            for state in POLICY_COUNTS
+        }
+        _show(metrics.policy_nodes, {labels: count for labels, count in counts.items() if isinstance(count, int)})
+
+
+def _show(gauge: Gauge, values: Mapping[Any, float]) -> None:
+    """Have the gauge these values, by its labels, and no others."""
+    gauge.clear()
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)
 
 
 def _tasks(

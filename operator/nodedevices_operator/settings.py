@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from nodedevices_common import guard, logs
 from nodedevices_common.address import Address, parse_address
@@ -65,14 +64,6 @@ def given_by(options: Sequence[Option], flags: Mapping[str, Given], environment:
     return given
 
 
-def _level(text: str) -> logs.Level:
-    return cast("logs.Level", text)
-
-
-def _format(text: str) -> logs.Format:
-    return cast("logs.Format", text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
     """Settings of all commands. Each field is a flag and its variable, too: NODEDEVICES_HTTP_ADDRESS,
@@ -95,9 +86,9 @@ class Common:
     )
     metrics_tls_dir: str = setting(guard.TLS_HELP, metavar="DIR", formerly=guard.FORMERLY)
     metrics_token_file: str = setting(guard.TOKEN_HELP, metavar="FILE")
-    log_level: logs.Level = setting("minimum level of log messages", default="info", choices=logs.LEVELS, read=_level)
+    log_level: logs.Level = setting("minimum level of log messages", default="info", choices=logs.LEVELS)
     log_format: logs.Format = setting(
-        "auto: text on a terminal, else JSON", default="auto", choices=logs.FORMATS, flag=False, read=_format
+        "auto: text on a terminal, else JSON", default="auto", choices=logs.FORMATS, flag=False
     )
 
     @property

@@ -577,7 +577,7 @@ def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None, 
         for problem in error.problems:
             print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  the command's output for its user
         return EXIT_USAGE
-    logs.configure(local.log_level, local.log_format)  # type: ignore[arg-type]  # flags has checked the values
+    logs.configure(local.log_level, local.log_format)
     sys.setswitchinterval(SWITCH_SECONDS)
     return asyncio.run(_run(local, spare))
 

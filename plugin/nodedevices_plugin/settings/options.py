@@ -195,8 +195,10 @@ class Local:
         guard.TLS_HELP, group="service", metavar="DIR", formerly=guard.FORMERLY, read=_or_none
     )
     metrics_token_file: str | None = setting(guard.TOKEN_HELP, group="service", metavar="FILE", read=_or_none)
-    log_level: str = setting("minimum level of log messages", group="service", default="info", choices=logs.LEVELS)
-    log_format: str = setting(
+    log_level: logs.Level = setting(
+        "minimum level of log messages", group="service", default="info", choices=logs.LEVELS
+    )
+    log_format: logs.Format = setting(
         "auto: text on a terminal, else JSON", group="service", default="auto", choices=logs.FORMATS, flag=False
     )
 
