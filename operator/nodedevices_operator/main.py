@@ -42,7 +42,7 @@ from dataclasses import replace
 
 import structlog
 from nodedevices_common import logs
-from nodedevices_common.errors import InputError
+from nodedevices_common.errors import InputError, OperationError
 
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cleanup import clean_up
@@ -50,8 +50,7 @@ from nodedevices_operator.extender import main as extender
 from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.extender.settings import ExtenderSettings
 from nodedevices_operator.kube.client import KubeClient
-from nodedevices_operator.kube.election import Election, LostLeadershipError
-from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.kube.election import Election
 from nodedevices_operator.kube.watch import Watch
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
@@ -84,7 +83,7 @@ def main(arguments: Sequence[str] | None = None, **fixed: float) -> int:
             return asyncio.run(_clean_up(settings))
         else:
             asyncio.run(run(settings))
-    except (KubeError, OSError, LostLeadershipError) as error:
+    except (OperationError, OSError) as error:
         log.error("operator ended", error=str(error))  # noqa: TRY400  the text says it all
         return FAILED
     return 0
@@ -154,7 +153,7 @@ class Replica:
 
     @classmethod
     async def connect(cls, settings: OperatorSettings) -> Replica:
-        """Make one inside a running loop. KubeError when the credentials cannot be read."""
+        """Make one inside a running loop. CredentialsError when they cannot be read."""
         metrics = OperatorMetrics()
         kube = await KubeClient.connect(settings.kubeconfig)
         kube.requested = metrics.requested

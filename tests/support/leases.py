@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodedevices_operator.kube.port import KubeError
+from support.fakekube import FakeKube
 
 
-class LeaseServer:
-    """The API server's part: one Lease, with optimistic locking. `fails`: what the next requests end with; a write that
-    `loses_answers` lands, and its sender does not learn of it."""
+class LeaseServer(FakeKube):
+    """The API server's part: one Lease, with optimistic locking. `refuses`: what the next requests end with; a write
+    that `loses_answers` lands, and its sender does not learn of it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lease: dict[str, Any] | None = None
-        self.fails: KubeError | None = None
+        self.refuses: KubeError | None = None
         self.loses_answers = False
         self.version = 0
         self.paths: set[str] = set()  # of all requests
@@ -25,7 +27,7 @@ class LeaseServer:
         spec: Mapping[str, Any] = self.lease["spec"]
         return spec
 
-    def put(self, **spec: Any) -> None:
+    def stands(self, **spec: Any) -> None:
         self.version += 1
         self.lease = {"metadata": {"uid": "u", "resourceVersion": str(self.version)}, "spec": spec}
 
@@ -49,11 +51,11 @@ class LeaseServer:
 
     def _fail(self, path: str) -> None:
         self.paths.add(path)
-        if self.fails is not None:
-            raise self.fails
+        if self.refuses is not None:
+            raise self.refuses
 
     def _stored(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.put(**body["spec"])
+        self.stands(**body["spec"])
         if self.loses_answers:
             raise KubeError("PATCH: no answer")
         assert self.lease is not None

@@ -23,7 +23,6 @@ from msgspec import Struct
 from nodedevices_common import __version__
 from nodedevices_common.errors import retry_after_seconds
 from nodedevices_common.guard import stamp
-from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.credentials import MAX_CALLS, Credentials, CredentialsError
@@ -89,17 +88,13 @@ class KubeClient:
         self._not_before = 0.0  # clock; until then the API server wants no calls
         self._loading = asyncio.Lock()
         self._loaded_at = clock()
-        self._retired: set[Any] = set()  # clients of before, which calls may still use
-        self._closing: set[asyncio.Task[None]] = set()
+        self._retiring: set[asyncio.Task[None]] = set()  # of clients of before, which calls may still use
         self._use(known)
 
     @classmethod
     async def connect(cls, kubeconfig: str | None) -> KubeClient:
-        """Credentials from the file, else from the pod's service account. KubeError when they cannot be read."""
-        try:
-            return cls(kubeconfig, await credentials.load(kubeconfig))
-        except CredentialsError as error:
-            raise KubeError(str(error)) from error
+        """Credentials from the file, else from the pod's service account. CredentialsError when they cannot be read."""
+        return cls(kubeconfig, await credentials.load(kubeconfig))
 
     def _use(self, known: Credentials) -> None:
         try:
@@ -111,19 +106,16 @@ class KubeClient:
         self._stamp = stamp(known.files)
 
     async def close(self) -> None:
-        for task in self._closing:
+        for task in self._retiring:
             task.cancel()
-        for api in (self._api, *self._retired):
-            await api.close()
-        self._retired.clear()
+        await asyncio.gather(self._api.close(), *self._retiring, return_exceptions=True)
 
     async def watch_credentials(self, period: float = CHECK_SECONDS) -> None:
         """Check the credentials' files for ever, and use what they have become."""
-        await Periodic(self._check_credentials, seconds=period).run()
-
-    async def _check_credentials(self) -> None:
-        if stamp(self._known.files) != self._stamp:
-            await self._renew(self._api)
+        while True:
+            await asyncio.sleep(period)
+            if stamp(self._known.files) != self._stamp:
+                await self._renew(self._api)
 
     async def _renew(self, used: Any) -> bool:
         """Read the credentials again. Returns whether there are others than those of the client `used`."""
@@ -144,18 +136,17 @@ class KubeClient:
                 log.warning("failed to reload credentials, keeping the previous ones", error=str(error))
                 return False
         log.info("credentials reloaded", token=known.token != before.token, trust=known.trust != before.trust)
-        self._retired.add(used)
         task = asyncio.create_task(self._retire(used))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
         if known.trust != before.trust:
             self.trust_changed()
         return True
 
     async def _retire(self, api: Any) -> None:
-        await asyncio.sleep(CONNECT_SECONDS + ANSWER_SECONDS)  # no call lasts longer
-        if api in self._retired:
-            self._retired.discard(api)
+        try:
+            await asyncio.sleep(CONNECT_SECONDS + ANSWER_SECONDS)  # no call lasts longer
+        finally:
             for stream in self._watches.pop(api, ()):  # aiohttp 3.14 wakes no reader when its session is closed
                 stream.content.feed_eof()
             await api.close()
@@ -241,7 +232,9 @@ class KubeClient:
         try:
             return await send()
         except KubeError as error:
-            if not _about_credentials(error) or not await self._renew(used):
+            # The API server does not know us, or we do not trust it (or it us).
+            about_them = error.status == 401 or isinstance(error.__cause__, (ClientSSLError, ssl.SSLError))
+            if not about_them or not await self._renew(used):
                 raise
         return await send()
 
@@ -273,10 +266,17 @@ class KubeClient:
     async def _exchange(self, request: _Request) -> tuple[Any, bytes]:
         """The response and its body, which of a watch is still to come. KubeError for a refusal."""
         watches, api = request.verb == WATCH, self._api
+        method, content_type = VERBS[request.verb]
+        headers = {"Accept": request.accept, "Content-Type": content_type}
+        query = list(request.query.items())
         began, status = time.perf_counter(), 0
         try:
             async with asyncio.timeout(None if watches else CONNECT_SECONDS + ANSWER_SECONDS):
-                response = await self._begin(request, WATCH_LIMIT if watches else ANSWER_SECONDS)
+                arguments = await api.param_serialize(
+                    method, request.path, {}, query, headers, request.body, auth_settings=["BearerToken"]
+                )
+                limit = WATCH_LIMIT if watches else ANSWER_SECONDS
+                response = await api.call_api(*arguments, _preload_content=False, _request_timeout=limit)
                 data = b"" if watches and response.status == 200 else await response.read()
                 status = response.status
         except (OSError, TimeoutError, ClientError, client.ApiException) as error:
@@ -288,21 +288,6 @@ class KubeClient:
         if watches:
             self._watches.setdefault(api, set()).add(response.response)
         return response, data
-
-    async def _begin(self, request: _Request, limit: float | ClientTimeout) -> Any:
-        """Return the response, before its body is read."""
-        method, content_type = VERBS[request.verb]
-        headers = {"Accept": request.accept, "Content-Type": content_type}
-        query = list(request.query.items())
-        arguments = await self._api.param_serialize(
-            method, request.path, {}, query, headers, request.body, auth_settings=["BearerToken"]
-        )
-        return await self._api.call_api(*arguments, _preload_content=False, _request_timeout=limit)
-
-
-def _about_credentials(error: KubeError) -> bool:
-    """True when other credentials could help: the API server does not know us, or we do not trust it (or it us)."""
-    return error.status == 401 or isinstance(error.__cause__, (ClientSSLError, ssl.SSLError))
 
 
 def _error_message(data: bytes, reason: str) -> tuple[str, str | None, str]:

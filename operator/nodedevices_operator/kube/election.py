@@ -27,14 +27,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import structlog
 from msgspec import Struct
 from nodedevices_common.errors import OperationError
 from nodedevices_common.times import rfc3339
 
-from nodedevices_operator.kube.port import JsonObject, KubeError
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.records.names import ELECTION, LEASE_NAME, lease_path, leases
 
 LEASE_SECONDS = 12  # without a renewal, and another takes it
@@ -57,16 +57,6 @@ def elapsed() -> float:
 
 class LostLeadershipError(OperationError):
     """Another replica has the Lease, or may have it by now."""
-
-
-class LeaseKube(Protocol):
-    """What an election calls at the API server. Every method may raise KubeError."""
-
-    async def get(self, path: str) -> JsonObject: ...
-
-    async def create(self, path: str, body: JsonObject) -> JsonObject: ...
-
-    async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject: ...
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -109,7 +99,7 @@ class Election:
 
     def __init__(
         self,
-        kube: LeaseKube,
+        kube: Kube,
         *,
         namespace: str,
         identity: str,

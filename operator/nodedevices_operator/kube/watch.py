@@ -24,8 +24,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 import kopf
@@ -85,7 +86,7 @@ def make_registry(deliver: Deliver, kubeconfig: str | None) -> kopf.OperatorRegi
     """Return an explicit registry: what is watched, and how kopf logs in."""
     registry = kopf.OperatorRegistry()
     for kind, resource in WATCHED.items():
-        kopf.on.event(*resource, registry=registry, id=kind.name.lower())(_handler(kind, deliver))
+        kopf.on.event(*resource, registry=registry, id=kind.name.lower())(partial(_handle, kind, deliver))
 
     logins: list[float] = []  # the last one, by the loop's clock
 
@@ -101,11 +102,8 @@ def make_registry(deliver: Deliver, kubeconfig: str | None) -> kopf.OperatorRegi
     return registry
 
 
-def _handler(kind: Kind, deliver: Deliver) -> Callable[..., Awaitable[None]]:
-    async def handler(*, event: Mapping[str, Any], **_: Any) -> None:
-        deliver(kind, event["type"], event["object"])
-
-    return handler
+async def _handle(kind: Kind, deliver: Deliver, *, event: Mapping[str, Any], **_: Any) -> None:
+    deliver(kind, event["type"], event["object"])
 
 
 def connection_info(configuration: Any) -> kopf.ConnectionInfo:

@@ -132,7 +132,7 @@ def test_whatever_a_lease_says_candidates_go_on_and_write_what_the_api_server_ta
                 case float():
                     seconds[0] += move
                 case dict():
-                    server.put(**move)
+                    server.stands(**move)
                 case "gone":
                     server.lease = None
                 case "released":

@@ -113,23 +113,23 @@ async def test_a_holder_that_was_stopped_may_not_write_and_learns_who_leads(serv
 
 async def test_a_holder_stops_writing_before_another_can_take_the_lease(server: LeaseServer, time: Time) -> None:
     a, b = await leader_and_standby(server, time)
-    server.fails = KubeError("GET: no answer")
+    server.refuses = KubeError("GET: no answer")
     time.seconds += RENEW_SECONDS
     assert not await a.attempt()
     assert not a.may_write()
     assert a.lost() == f"the Lease was not renewed for {RENEW_SECONDS:.0f} s: {a.problem}"
-    server.fails = None
+    server.refuses = None
     assert not await b.attempt()
 
 
 async def test_one_failed_renewal_costs_nothing(server: LeaseServer, time: Time) -> None:
     a = candidate(server, time, "a")
     await a.attempt()
-    server.fails = KubeError("GET: 500", status=500)
+    server.refuses = KubeError("GET: 500", status=500)
     time.seconds += 2
     assert not await a.attempt()
     assert a.lost() == ""
-    server.fails = None
+    server.refuses = None
     assert await a.attempt()
     assert a.problem == ""
 
@@ -259,7 +259,7 @@ async def test_a_renewal_whose_answer_is_lost_is_found_again(server: LeaseServer
 async def test_an_edit_by_hand_costs_a_try_and_not_the_leadership(server: LeaseServer, time: Time) -> None:
     a = candidate(server, time, "a")
     await a.attempt()
-    server.put(**server.spec(), labels="edited")
+    server.stands(**server.spec(), labels="edited")
     time.seconds += 2
     assert await a.attempt()
     assert a.lost() == ""
@@ -294,7 +294,7 @@ async def test_who_takes_a_lease_that_a_person_has_edited_writes_when_its_holder
     server: LeaseServer, time: Time, edit: dict[str, Any]
 ) -> None:
     a, b = await leader_and_standby(server, time)
-    server.put(**{**server.spec(), **edit})
+    server.stands(**{**server.spec(), **edit})
     await b.attempt()
     time.seconds += 1.1
     assert await b.attempt()
@@ -325,12 +325,12 @@ async def test_a_lease_that_was_released_before_its_time_is_not_free_at_once(ser
     ],
 )
 async def test_a_lease_without_a_holder_is_free(server: LeaseServer, time: Time, spec: dict[str, Any]) -> None:
-    server.put(**spec)
+    server.stands(**spec)
     assert await candidate(server, time, "a").attempt()
 
 
 async def test_a_lease_for_ever_by_another_is_over_after_an_hour(server: LeaseServer, time: Time) -> None:
-    server.put(holderIdentity="x", leaseDurationSeconds=10**9)
+    server.stands(holderIdentity="x", leaseDurationSeconds=10**9)
     a = candidate(server, time, "a")
     assert not await a.attempt()
     time.seconds += 3601
@@ -338,7 +338,7 @@ async def test_a_lease_for_ever_by_another_is_over_after_an_hour(server: LeaseSe
 
 
 async def test_what_is_forbidden_says_what_to_install(server: LeaseServer, time: Time) -> None:
-    server.fails = KubeError("GET lease: 403 forbidden", status=403)
+    server.refuses = KubeError("GET lease: 403 forbidden", status=403)
     a = candidate(server, time, "a")
     assert not await a.attempt()
     assert a.problem == (
@@ -359,14 +359,14 @@ async def test_never_may_two_write(server: LeaseServer, time: Time, seed: int) -
         one = draw.choice(candidates)
         match draw.random():
             case chance if chance < 0.6:
-                server.fails = KubeError("no answer") if draw.random() < 0.1 else None
+                server.refuses = KubeError("no answer") if draw.random() < 0.1 else None
                 server.loses_answers = draw.random() < 0.1
                 await one.attempt()
-                server.fails, server.loses_answers = None, False
+                server.refuses, server.loses_answers = None, False
             case chance if chance < 0.65:
                 await one.release()
             case chance if chance < 0.67 and server.lease is not None:
-                server.put(**{**server.spec(), **draw.choice(EDITS)})
+                server.stands(**{**server.spec(), **draw.choice(EDITS)})
             case chance if chance < 0.68:
                 server.lease = None
             case _:
@@ -379,6 +379,6 @@ async def test_never_may_two_write(server: LeaseServer, time: Time, seed: int) -
 
 async def test_a_lease_that_counts_no_further_is_taken_all_the_same(server: LeaseServer, time: Time) -> None:
     """The API server refuses more than an int32, and then no replica could lead until a person deletes the Lease."""
-    server.put(**RELEASED | {"leaseTransitions": 2**31 - 1})
+    server.stands(**RELEASED | {"leaseTransitions": 2**31 - 1})
     assert await candidate(server, time, "a").attempt()
     assert server.spec()["leaseTransitions"] == 2**31 - 1
