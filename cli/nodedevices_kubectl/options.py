@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import wraps
@@ -119,32 +119,24 @@ def namespace(*, own: bool = False) -> Callable[[Callable[..., None]], Callable[
     return decorate
 
 
-def _beginning(context: click.Context, collection: str, incomplete: str) -> list[str]:
-    """The names of a collection that begin so. Without an answer there is nothing to propose, and nobody wants to read
-    why in a prompt."""
+def _proposals(context: click.Context, incomplete: str, read: Callable[[Session], Iterable[str]]) -> list[str]:
+    """The names that begin so. Without an answer there is nothing to propose, and nobody wants to read why in a
+    prompt."""
+    given, machine = context.params, context.find_object(Machine) or Machine()
+    kubeconfig, name = given.get("kubeconfig") or "", given.get("context") or ""
     try:
-        with closing(_session(context)) as session:
-            return [name for name in session.api.names(collection) if name.startswith(incomplete)]
+        with closing(Session(machine, kubeconfig=kubeconfig, context=name, seconds=COMPLETION_SECONDS)) as session:
+            return [name for name in read(session) if name.startswith(incomplete)]
     except NodeDevicesError:
         return []
 
 
-def _session(context: click.Context) -> Session:
-    given = context.params
-    return Session(
-        context.find_object(Machine) or Machine(),
-        kubeconfig=given.get("kubeconfig") or "",
-        context=given.get("context") or "",
-        seconds=COMPLETION_SECONDS,
-    )
-
-
 def complete_nodes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return _beginning(context, objects.NODE_DEVICES, incomplete)
+    return _proposals(context, incomplete, lambda session: session.api.names(objects.NODE_DEVICES))
 
 
 def complete_policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return _beginning(context, objects.POLICIES, incomplete)
+    return _proposals(context, incomplete, lambda session: session.api.names(objects.POLICIES))
 
 
 def complete_confirmable(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -160,13 +152,9 @@ def complete_confirmable(context: click.Context, parameter: click.Parameter, inc
 
 def complete_devices(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """NODE/ first, then NODE/DEVICE."""
-    node, slash, device = incomplete.partition("/")
+    node, slash, _ = incomplete.partition("/")
     if not slash:
         return [f"{name}/" for name in complete_nodes(context, parameter, node)]
-    try:
-        with closing(_session(context)) as session:
-            item = session.node(node)
-    except NodeDevicesError:
-        return []
-    names = [unit.name for unit in facts.units(item)]
-    return [f"{node}/{name}" for name in names if name.startswith(device)]
+    return _proposals(
+        context, incomplete, lambda session: [f"{node}/{unit.name}" for unit in facts.units(session.node(node))]
+    )

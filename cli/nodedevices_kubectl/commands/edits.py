@@ -7,6 +7,7 @@ Each reads, decides, writes; and again where somebody else wrote in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import click
 from nodedevices_common.errors import InputError, OperationError
@@ -41,7 +42,7 @@ def cordon(session: Session, *, devices: tuple[str, ...], reason: str | None, un
     kubectl nodedevices cordon n1/gpu-2 --reason "RMA 4711"
     kubectl nodedevices cordon n1/0 n1/1 --until 8h
     """
-    why = "" if reason is None else reason.strip()
+    why = (reason or "").strip()
     if reason is not None and not 1 <= len(why) <= edits.MAX_REASON:
         raise click.UsageError(f"--reason: {len(why)} characters; give 1 to {edits.MAX_REASON}")
     now = session.now()
@@ -50,11 +51,7 @@ def cordon(session: Session, *, devices: tuple[str, ...], reason: str | None, un
     except ValueError as error:
         raise click.UsageError(f"--until: {error}") from error
     nodes = _by_node(devices)
-    asked = edits.Cordon(reason=why, until=end, by=_who(session), now=now)
-
-    def decide(item: Raw, names: list[str]) -> edits.Edit:
-        return edits.cordon(item, names, asked, program=PROGRAM)
-
+    decide = partial(edits.cordon, reason=why, until=end, by=_who(session), now=now)
     _change(session, nodes, decide, dry_run=dry_run)
 
 
@@ -107,16 +104,16 @@ def confirm(session: Session, *, targets: tuple[str, ...], outcome: str, dry_run
             raise InputError(wrong)
     if outcome == "resumed":
         for target in targets:
-            _resume(session, target, dry_run=dry_run)
+            if target == edits.ACTIONS:
+                _actions(session, dry_run=dry_run)
+            else:
+                _rollout(session, target.removeprefix(edits.POLICY), dry_run=dry_run)
     elif outcome == "accepted":
         nodes = [session.node(target) for target in targets]
         for item in nodes:
             _accept(session, item, dry_run=dry_run)
     else:
-
-        def decide(item: Raw, names: list[str]) -> edits.Edit:
-            return edits.confirm(item, names, outcome, session.now(), program=PROGRAM)
-
+        decide = partial(edits.confirm, outcome=outcome, now=session.now())
         _change(session, _by_node(targets), decide, dry_run=dry_run)
 
 
@@ -128,19 +125,9 @@ def _accept(session: Session, item: Raw, *, dry_run: bool) -> None:
         session.say(f"No roll-out waits for {node}. To see what it has: {PROGRAM} policy explain {node}")
 
 
-def _resume(session: Session, target: str, *, dry_run: bool) -> None:
-    if target == edits.ACTIONS:
-        _actions(session, dry_run=dry_run)
-    else:
-        _rollout(session, target.removeprefix(edits.POLICY), dry_run=dry_run)
-
-
 def _actions(session: Session, *, dry_run: bool) -> None:
     def stopped() -> edits.Stopped | None:
         return edits.stopped(session.api.list_all(objects.POLICIES)[0])
-
-    def decide(record: Raw) -> edits.Edit:
-        return edits.resume_actions(record, session.now())
 
     found = stopped()
     if found is None:
@@ -156,7 +143,7 @@ def _actions(session: Session, *, dry_run: bool) -> None:
         record = session.api.find(path)
         if record is None:
             raise InputError(f"the record {found.record} does not exist; the operator makes it again: try again later")
-        _write(session, path, record, decide, dry_run=dry_run)
+        _write(session, path, record, partial(edits.resume_actions, now=session.now()), dry_run=dry_run)
     except ApiError as error:
         if error.status == 403:
             raise InputError(
@@ -202,22 +189,15 @@ def _by_node(given: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def _change(
-    session: Session, nodes: dict[str, list[str]], decide: Callable[[Raw, list[str]], edits.Edit], *, dry_run: bool
-) -> None:
-    """Every node and device is looked up before anything is written."""
+def _change(session: Session, nodes: dict[str, list[str]], decide: Callable[..., edits.Edit], *, dry_run: bool) -> None:
+    """Write what `decide` makes of each node, and of its devices by that name. Every one is looked up before anything
+    is written."""
     items = {node: session.node(node) for node in nodes}
-    for node, devices in nodes.items():
-        decide(items[node], devices)
-    for node, devices in nodes.items():
-        _change_node(session, items[node], devices, decide, dry_run=dry_run)
-
-
-def _change_node(
-    session: Session, item: Raw, devices: list[str], decide: Callable[[Raw, list[str]], edits.Edit], *, dry_run: bool
-) -> None:
-    path = objects.at(objects.NODE_DEVICES, facts.name_of(item))
-    _write(session, path, item, lambda each: decide(each, devices), dry_run=dry_run)
+    decisions = {node: partial(decide, devices=devices) for node, devices in nodes.items()}
+    for node, decision in decisions.items():
+        decision(items[node])
+    for node, decision in decisions.items():
+        _write(session, objects.at(objects.NODE_DEVICES, node), items[node], decision, dry_run=dry_run)
 
 
 def _write(session: Session, path: str, item: Raw, decide: Callable[[Raw], edits.Edit], *, dry_run: bool) -> bool:

@@ -6,11 +6,9 @@ all together with another one. An agent that does not answer costs its own node'
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing
 
 import click
 from nodedevices_common.errors import NodeDevicesError, OperationError
@@ -51,8 +49,8 @@ def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: boo
     answers = _read(session, system_namespace, frozenset(map(facts.name_of, items)))
     rows: list[Row] = []
     for item in items:
-        answer = answers.get(facts.name_of(item), Answer(problem=view.NO_AGENT))
-        rows += view.rows(item, view.readings(answer.metrics), answer.problem, idle=idle)
+        metrics, problem = answers.get(facts.name_of(item), ("", view.NO_AGENT))
+        rows += view.rows(item, view.readings(metrics), problem, idle=idle)
     if not rows:
         session.say("No devices found that are held and idle." if idle else "No devices found.")
     print_rows(session, listing, view.KIND, rows)
@@ -65,66 +63,35 @@ def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: boo
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """`problem`: why there are no metrics."""
-
-    metrics: str = ""
-    problem: str = ""
-
-
-class _Asking:
-    """Threads with a connection each."""
-
-    def __init__(self, session: Session, seconds: float) -> None:
-        self._session, self._end = session, time.monotonic() + seconds
-        self._own = threading.local()
-        self._opened: list[Session] = []
-
-    def ask(self, path: str) -> Answer:
-        if time.monotonic() >= self._end:
-            return Answer(problem=f"not asked: {ALL_SECONDS:g} s are over; name fewer nodes")
-        try:
-            return Answer(self._mine().api.text(path))
-        except NodeDevicesError as error:
-            return Answer(problem=str(error))
-
-    def _mine(self) -> Session:
-        found: Session | None = getattr(self._own, "session", None)
-        if found is None:
-            found = self._own.session = self._session.beside(self._session.context_name, SECONDS)
-            self._opened.append(found)
-        return found
-
-    def close(self) -> None:
-        for session in self._opened:
-            session.close()
-
-
-def _read(session: Session, namespace: str, names: frozenset[str]) -> dict[str, Answer]:
-    """What the agents of these nodes answer, by node. A node without a pod of ours is not in it."""
+def _read(session: Session, namespace: str, names: frozenset[str]) -> dict[str, tuple[str, str]]:
+    """Return the metrics of these nodes' agents, or why there are none, by node. A node without a pod of ours is not in
+    it."""
     paths: dict[str, str] = {}
     for pod in session.api.list_all(objects.pods(namespace), selector=facts.AGENTS)[0]:
         node, port = text(mapping(pod.get("spec")).get("nodeName")), _port(pod)
         if node in names and port is not None:
-            name = text(mapping(pod.get("metadata")).get("name"))
-            paths[node] = objects.through_pod(namespace, name, port, "metrics")
-    return _answers(session, paths)
+            paths[node] = objects.through_pod(namespace, facts.name_of(pod), port, "metrics")
+    found: dict[str, tuple[str, str]] = {}
+    waiting, end = iter(paths.items()), time.monotonic() + ALL_SECONDS
 
+    def ask(_: int) -> None:
+        with closing(session.beside(session.context_name, SECONDS)) as own:
+            for node, path in waiting:  # each goes to one thread
+                if time.monotonic() >= end:
+                    found[node] = "", f"not asked: {ALL_SECONDS:g} s are over; name fewer nodes"
+                    continue
+                try:
+                    found[node] = own.api.text(path), ""
+                except NodeDevicesError as error:
+                    found[node] = "", str(error)
 
-def _answers(session: Session, paths: Mapping[str, str]) -> dict[str, Answer]:
-    asking = _Asking(session, ALL_SECONDS)
-    try:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            return dict(zip(paths, threads.map(asking.ask, paths.values()), strict=True))
-    finally:
-        asking.close()
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(ask, range(AT_ONCE)))  # raises what one of them raised
+    return found
 
 
 def _port(pod: Raw) -> int | None:
-    for container in mappings(mapping(pod.get("spec")).get("containers")):
-        for port in mappings(container.get("ports")):
-            number = port.get("containerPort")
-            if port.get("name") == _PORT and isinstance(number, int):
-                return number
-    return None
+    containers = mappings(mapping(pod.get("spec")).get("containers"))
+    ports = (port for container in containers for port in mappings(container.get("ports")))
+    numbers = (facts.number(port.get("containerPort")) for port in ports if port.get("name") == _PORT)
+    return next(filter(None, numbers), None)

@@ -24,20 +24,23 @@ from nodedevices_kubectl.views import facts
 def version(session: Session, *, client: bool, output: str) -> None:
     """Show the versions of this plugin, of the agents with the number of their nodes, and of Kubernetes."""
     found: dict[str, object] = {"client": __version__}
+    lines = [f"Plugin:      {__version__}"]
     if not client:
-        versions, problem = _agents(session)
-        found["agents"] = [{"version": running, "nodes": count} for running, count in Counter(versions).most_common()]
-        if problem:
-            found["problem"] = problem
-        found["kubernetes"] = text(session.api.get("/version").get("gitVersion"))
-    for line in _lines(found) if output == "text" else [document(output, "Version", **found)]:
+        agents, problem = _agents(session)
+        kubernetes = text(session.api.get("/version").get("gitVersion"))
+        found |= {"agents": [{"version": running, "nodes": count} for running, count in agents]}
+        found |= {**({"problem": problem} if problem else {}), "kubernetes": kubernetes}
+        shown = [f"{running} ({count} node{'' if count == 1 else 's'})" for running, count in agents]
+        lines += [f"Agents:      {problem or ', '.join(shown) or '<none>'}", f"Kubernetes:  {kubernetes}"]
+    for line in map(printable, lines) if output == "text" else [document(output, "Version", **found)]:
         session.out(line)
 
 
-def _agents(session: Session) -> tuple[Sequence[str], str]:
-    """The version of each node's agent; or none, and why they cannot be read, which hides neither of the others."""
+def _agents(session: Session) -> tuple[Sequence[tuple[str, int]], str]:
+    """Return the agents' versions, each with the number of its nodes; or none, and why they cannot be read, which hides
+    neither of the others."""
     try:
-        return session.api.read_all(objects.NODE_DEVICES, _version_of)[0], ""
+        return Counter(session.api.read_all(objects.NODE_DEVICES, _version_of)[0]).most_common(), ""
     except ApiError as error:
         if error.no_such_kind:
             return (), "NodeDevices is not installed"
@@ -48,15 +51,3 @@ def _agents(session: Session) -> tuple[Sequence[str], str]:
 
 def _version_of(item: Raw) -> str:
     return text(mapping(facts.status_of(item).get("agent")).get("version")) or "none"
-
-
-def _lines(found: dict[str, object]) -> list[str]:
-    lines = [f"Plugin:      {found['client']}"]
-    if "agents" in found:
-        agents = found["agents"] if isinstance(found["agents"], list) else []
-        shown = [f"{agent['version']} ({agent['nodes']} node{'' if agent['nodes'] == 1 else 's'})" for agent in agents]
-        lines += [
-            f"Agents:      {found.get('problem') or ', '.join(shown) or '<none>'}",
-            f"Kubernetes:  {found['kubernetes']}",
-        ]
-    return [printable(line) for line in lines]

@@ -5,6 +5,7 @@ Times that people give: `2h`, `90m`, `3d`, or a time.
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,32 +19,27 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _YEAR = 365 * _DAY
 
 
-def _pair(seconds: int, large: int, small: int, letters: str) -> str:
-    rest = seconds % large // small
-    return f"{seconds // large}{letters[0]}" + (f"{rest}{letters[1]}" if rest else "")
+# Up to how many seconds an age is shown by which units: the larger, and the smaller where it matters.
+_FORMS: tuple[tuple[float, int, int, str], ...] = (
+    (2 * _MINUTE, 1, 1, "s"),
+    (10 * _MINUTE, _MINUTE, 1, "ms"),
+    (3 * _HOUR, _MINUTE, _MINUTE, "m"),
+    (8 * _HOUR, _HOUR, _MINUTE, "hm"),
+    (2 * _DAY, _HOUR, _HOUR, "h"),
+    (8 * _DAY, _DAY, _HOUR, "dh"),
+    (2 * _YEAR, _DAY, _DAY, "d"),
+    (8 * _YEAR, _YEAR, _DAY, "yd"),
+    (math.inf, _YEAR, _YEAR, "y"),
+)
 
 
 def duration(seconds: int) -> str:
     """Return two units at most, the smaller one only where it matters."""
     if seconds < 0:
         return "0s" if seconds >= -2 else "<invalid>"
-    if seconds < 2 * _MINUTE:
-        return f"{seconds}s"
-    if seconds < 10 * _MINUTE:
-        return _pair(seconds, _MINUTE, 1, "ms")
-    if seconds < 3 * _HOUR:
-        return f"{seconds // _MINUTE}m"
-    if seconds < 8 * _HOUR:
-        return _pair(seconds, _HOUR, _MINUTE, "hm")
-    if seconds < 2 * _DAY:
-        return f"{seconds // _HOUR}h"
-    if seconds < 8 * _DAY:
-        return _pair(seconds, _DAY, _HOUR, "dh")
-    if seconds < 2 * _YEAR:
-        return f"{seconds // _DAY}d"
-    if seconds < 8 * _YEAR:
-        return _pair(seconds, _YEAR, _DAY, "yd")
-    return f"{seconds // _YEAR}y"
+    large, small, letters = next((large, small, letters) for end, large, small, letters in _FORMS if seconds < end)
+    rest = seconds % large // small
+    return f"{seconds // large}{letters[0]}" + (f"{rest}{letters[1]}" if rest else "")
 
 
 def age(since: Any, now: datetime) -> str:

@@ -57,18 +57,9 @@ class Edit:
     said: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cordon:
-    """What is asked of devices. `reason` empty: as it was, or NO_REASON; `until` empty: until it is taken back."""
-
-    reason: str
-    until: str
-    by: str
-    now: datetime
-
-
-def cordon(item: Raw, devices: Sequence[str], asked: Cordon, *, program: str) -> Edit:
-    """Take the devices of one node out of service."""
+def cordon(item: Raw, devices: Sequence[str], *, reason: str, until: str, by: str, now: datetime) -> Edit:
+    """Take the devices of one node out of service. `reason` empty: as it was, or NO_REASON; `until` empty: until it is
+    taken back."""
     node = facts.name_of(item)
     entries = [dict(each) for each in mappings(mapping(item.get("spec")).get("unschedulable"))]
     said, changed, observed = [], False, observes(facts.status_of(item))
@@ -76,23 +67,22 @@ def cordon(item: Raw, devices: Sequence[str], asked: Cordon, *, program: str) ->
         unit = find.device(item, name)
         shown = f"{node}/{unit.name}"
         known = next((each for each in entries if each.get("id") == unit.id), {})
-        reason = asked.reason or text(known.get("reason")) or NO_REASON
-        before, after = _terms(known.get("reason"), known.get("until")), _terms(reason, asked.until)
+        why = reason or text(known.get("reason")) or NO_REASON
+        before, after = _terms(known.get("reason"), known.get("until")), _terms(why, until)
         if known and before == after:
             who = f" by {known['by']}" if known.get("by") else ""
             said.append(f"{shown} is out of service already{who} ({before}): nothing to do.")
             continue
-        entry = {"id": unit.id, "reason": reason, "since": text(known.get("since")) or rfc3339(asked.now)}
-        entry |= {"by": clip(asked.by, MAX_BY)} if asked.by else {}
-        entry |= {"until": asked.until} if asked.until else {}
+        entry = {"id": unit.id, "reason": why, "since": text(known.get("since")) or rfc3339(now)}
+        entry |= {key: given for key, given in (("by", clip(by, MAX_BY)), ("until", until)) if given}
         entries = [each for each in entries if each is not known] + [entry]
         changed = True
-        now = f"{shown} is out of service ({after}{f'; before: {before}' if known else ''})"
-        said.append(f"{now}, {OFFERED_BY_ANOTHER} {node}" if observed else f"{now}: no new pod gets it.")
+        out = f"{shown} is out of service ({after}{f'; before: {before}' if known else ''})"
+        said.append(f"{out}, {OFFERED_BY_ANOTHER} {node}" if observed else f"{out}: no new pod gets it.")
         if pods := facts.pods_of(unit.holders):
             keeps = "keeps" if len(pods) == 1 else "keep"
             said.append(f"It is held by {some(pods, MOST_PODS)}, which {keeps} running.")
-        said.append(f"To take it back: {program} uncordon {shown}")
+        said.append(f"To take it back: kubectl nodedevices uncordon {shown}")
     return Edit(_unschedulable(item, entries) if changed else None, said)
 
 
@@ -154,14 +144,14 @@ def _unschedulable(item: Raw, entries: Sequence[Mapping[str, Any]]) -> dict[str,
     return {"metadata": {"resourceVersion": facts.version_of(item)}, "spec": {"unschedulable": list(entries) or None}}
 
 
-def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, program: str) -> Edit:
+def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime) -> Edit:
     """Say for a person that devices were repaired, or taken out of the machine. Entries for other devices stay: the
     agent acts once on each entry, and the time makes this one new."""
     node = facts.name_of(item)
     ids, said = [], []
     for name in devices:
         if name == EVERY:
-            said += _all_removed(item, node, outcome, program)
+            said += _all_removed(item, node, outcome)
             ids.append(EVERY)
             continue
         unit = find.device(item, name)
@@ -172,7 +162,11 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
             raise InputError(
                 f"{shown} is {state}{f' ({reason})' if reason else ''}: its removal can be confirmed once its driver "
                 f"no longer lists it (reason Missing). To keep it from new pods: "
-                + (f"kubectl cordon {node}" if observes(facts.status_of(item)) else f"{program} cordon {shown}")
+                + (
+                    f"kubectl cordon {node}"
+                    if observes(facts.status_of(item))
+                    else f"kubectl nodedevices cordon {shown}"
+                )
             )
         if outcome == "recovered" and state == facts.HEALTHY:
             said.append(f"{shown} is Healthy: nothing to confirm.")
@@ -182,7 +176,7 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
         said.append(f"{shown} is confirmed as {outcome}: it will be {what}.")
         if outcome == "recovered":
             said.append("While the driver still requires an action, or a reading is bad, it stays as it is.")
-        said.append(f"To see the result: {program} describe {shown}")
+        said.append(f"To see the result: kubectl nodedevices describe {shown}")
     if not ids:
         return Edit(None, said)
     form = RECOVERED if outcome == RECOVERED.answer else REMOVED
@@ -209,14 +203,14 @@ def _confirmed(item: Raw, *entries: str) -> dict[str, Any]:
     return {"metadata": {"resourceVersion": facts.version_of(item), "annotations": {CONFIRM: value}}}
 
 
-def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:
+def _all_removed(item: Raw, node: str, outcome: str) -> list[str]:
     if outcome != "removed":
         raise InputError(f"{node}/{EVERY} can only be confirmed as removed (all that is missing); name each device")
     missing = [unit.name for unit in facts.units(item) if text(unit.health.get("reason")) == MISSING]
     which = f", with {some(missing, MOST_PODS)}" if missing else ""
     return [
         f"{node}: all that is missing{which}, is confirmed as removed: the node should have only what is present.",
-        f"To see the result: {program} describe {node}",
+        f"To see the result: kubectl nodedevices describe {node}",
     ]
 
 
@@ -249,8 +243,7 @@ def resume_actions(record: Raw, now: datetime) -> Edit:
 
 def resume_rollout(policy: Raw) -> Edit:
     """Let a stopped roll-out go on, for this generation of the policy and no later one."""
-    name = facts.name_of(policy)
-    about = facts.condition(policy, "RolledOut")
+    name, about = facts.name_of(policy), facts.condition(policy, "RolledOut")
     generation = str(facts.number(mapping(policy.get("metadata")).get("generation")) or "")
     if says(_annotation(policy), ROLLOUT_RESUMED, generation):
         return Edit(None, [f"The roll-out of {name} was resumed already for generation {generation}: nothing to do."])

@@ -5,9 +5,8 @@ The readings are the agent's metrics nodedevices_device_* (docs/metrics.md, Tele
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,8 +18,8 @@ from nodedevices_kubectl.views import facts, lists
 NO_AGENT = "its agent has no pod in this namespace"
 NO_TELEMETRY = "its agent runs without --telemetry"
 IDLE_BELOW = 0.01  # of the time
-_GIB = 1 << 30
-_LINE = re.compile(r'^nodedevices_device_(\w+)\{[^}]*uuid="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE)
+_NUMBER = r"-?[0-9]+(?:[.][0-9]+)?(?:e[+-]?[0-9]{1,2})?"  # neither NaN nor Inf
+_LINE = re.compile(rf'^nodedevices_device_(\w+)\{{[^}}]*uuid="([^"]+)"[^}}]*\}} ({_NUMBER})$', re.MULTILINE)
 METRICS = {  # nodedevices_device_*, and their fields here
     "utilization_ratio": "utilization",
     "memory_used_bytes": "memoryUsedBytes",
@@ -31,16 +30,8 @@ METRICS = {  # nodedevices_device_*, and their fields here
 Readings = Mapping[str, Mapping[str, float]]  # by the device's id
 
 
-def _percent(value: Any, now: datetime) -> str:
-    return NONE if value is None else f"{100 * value:.0f}%"
-
-
-def _gib(value: Any, now: datetime) -> str:
-    return NONE if value is None else f"{value / _GIB:.1f}Gi"
-
-
-def _whole(unit: str) -> Any:
-    return lambda value, now: NONE if value is None else f"{value:.0f}{unit}"
+def _amount(form: str, factor: float = 1) -> Callable[[Any, datetime], str]:
+    return lambda value, now: NONE if value is None else form.format(value * factor)
 
 
 KIND = Kind(
@@ -49,11 +40,11 @@ KIND = Kind(
     (
         Column("NODE", "node"),
         Column("DEVICE", "device"),
-        Column("UTIL", "utilization", _percent),
-        Column("MEMORY-USED", "memoryUsedBytes", _gib),
-        Column("MEMORY", "memoryBytes", _gib),
-        Column("POWER", "powerWatts", _whole("W")),
-        Column("TEMP", "temperatureCelsius", _whole("C")),
+        Column("UTIL", "utilization", _amount("{:.0f}%", 100)),
+        Column("MEMORY-USED", "memoryUsedBytes", _amount("{:.1f}Gi", 1 / (1 << 30))),
+        Column("MEMORY", "memoryBytes", _amount("{:.1f}Gi", 1 / (1 << 30))),
+        Column("POWER", "powerWatts", _amount("{:.0f}W")),
+        Column("TEMP", "temperatureCelsius", _amount("{:.0f}C")),
         Column("HELD-BY", "heldBy", first_of(lists.MOST_HOLDERS)),
         Column("REASON", "problem"),
         Column("MODEL", "model", wide=True),
@@ -67,17 +58,9 @@ def readings(metrics: str) -> Readings:
     """Return what a text of metrics says of devices."""
     found: dict[str, dict[str, float]] = {}
     for name, device, value in _LINE.findall(metrics):
-        if (field := METRICS.get(name)) and (number := _number(value)) is not None:
-            found.setdefault(device, {})[field] = number
+        if field := METRICS.get(name):
+            found.setdefault(device, {})[field] = float(value)
     return found
-
-
-def _number(value: str) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def rows(item: Raw, known: Readings, problem: str, *, idle: bool = False) -> Iterator[Row]:

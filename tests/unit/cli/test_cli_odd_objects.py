@@ -26,8 +26,6 @@ from support.cases import cases
 from support.command_line import NOW, JsonObject, action, condition, failed, gpu, node
 from support.odd_json import places, with_value
 
-ASKED = edits.Cordon(reason="", until="", by="jane", now=NOW)
-
 
 def whole() -> JsonObject:
     """A NodeDevices that has a bit of everything."""
@@ -106,10 +104,10 @@ def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonOb
     edits.accept(item)
     edits.still_watched(item, plain)
     made: tuple[Callable[[], edits.Edit], ...] = (
-        lambda: edits.cordon(item, ["gpu-0"], ASKED, program="p"),
+        lambda: edits.cordon(item, ["gpu-0"], reason="", until="", by="jane", now=NOW),
         lambda: edits.uncordon(item, ["gpu-0"]),
-        lambda: edits.confirm(item, ["gpu-0"], "recovered", NOW, program="p"),
-        lambda: edits.confirm(item, ["*"], "removed", NOW, program="p"),
+        lambda: edits.confirm(item, ["gpu-0"], "recovered", NOW),
+        lambda: edits.confirm(item, ["*"], "removed", NOW),
     )
     for edit in made:
         with suppress(NodeDevicesError):  # there is no such device, in words
