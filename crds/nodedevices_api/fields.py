@@ -9,6 +9,7 @@ clipped to its bound instead of refused, because one long message must not cost 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -155,35 +156,33 @@ def reserved_by_kubernetes(name: str) -> bool:
     return NATIVE in name or name.startswith(REQUESTS)
 
 
-class _Extended:
-    """The same check for the API server and for us."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: JsonHandler) -> dict[str, Any]:
-        json = handler(schema)
-        rule = f"!self.contains('{NATIVE}') && !self.startsWith('{REQUESTS}')"
-        json["x-kubernetes-validations"] = [{"rule": rule, "message": f"not allowed; {NOT_EXTENDED}"}]
-        return json
-
-    def _check(self, name: str) -> str:
-        if reserved_by_kubernetes(name):
-            raise PydanticCustomError("reserved_resource", "not allowed; {hint}", {"hint": NOT_EXTENDED})
-        return name
+def _extended(name: str) -> str:
+    if reserved_by_kubernetes(name):
+        raise PydanticCustomError("reserved_resource", "not allowed; {hint}", {"hint": NOT_EXTENDED})
+    return name
 
 
 # What people write; a status keeps the plain type, since one name would cost the node its whole report.
-ExtendedName = Annotated[ResourceName, _Extended()]
+ExtendedName = Annotated[
+    ResourceName,
+    AfterValidator(_extended),
+    Field(
+        json_schema_extra={  # the same check for the API server
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"!self.contains('{NATIVE}') && !self.startsWith('{REQUESTS}')",
+                    "message": f"not allowed; {NOT_EXTENDED}",
+                }
+            ]
+        }
+    ),
+]
 
 
 # --- times -----------------------------------------------------------------------------------------------------------
 def _time(value: object) -> object:
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError as error:
-            raise PydanticCustomError("time", "not a time; write it as 2026-11-21T07:02:11Z") from error
+    with suppress(ValueError):
+        value = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(value, datetime):
         raise PydanticCustomError("time", "not a time; write it as 2026-11-21T07:02:11Z")
     if value.tzinfo is None:
@@ -191,14 +190,10 @@ def _time(value: object) -> object:
     return value.astimezone(UTC)
 
 
-def _to_second(value: datetime) -> datetime:
-    return value.replace(microsecond=0)
-
-
 _DATE_TIME = WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 64})
 Time = Annotated[
     datetime,
-    AfterValidator(_to_second),
+    AfterValidator(lambda time: time.replace(microsecond=0)),
     BeforeValidator(_time),
     PlainSerializer(rfc3339, return_type=str, when_used="json"),
     _DATE_TIME,

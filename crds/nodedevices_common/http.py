@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -57,6 +58,8 @@ class Response:
     content_type: str = TEXT
 
 
+# What fails by the client is the client's affair; a cancelled one made room, or the process ends.
+_OF_THE_CLIENT = (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError)
 HttpHandler = Callable[[], Response]
 _REASONS = {
     200: "OK",
@@ -90,45 +93,26 @@ def peer_of(host: str) -> str:
 
 def makes_room(connections: Collection[Connection], peer: str) -> Connection | None:
     """Return the connection that has to go for one more of this peer; None while there is room."""
-    own = [connection for connection in connections if connection.peer == peer]
-    if len(own) >= PEER_SHARE:
-        candidates = own
-    elif len(connections) >= MAX_CONNECTIONS:
-        counts = Counter(connection.peer for connection in connections)
-        most = max(counts.values())
-        candidates = [connection for connection in connections if counts[connection.peer] == most]
-    else:
+    counts = Counter(connection.peer for connection in connections)
+    if counts[peer] < PEER_SHARE and len(connections) < MAX_CONNECTIONS:
         return None
+    most = max(counts.values())
+    peers = {peer} if counts[peer] >= PEER_SHARE else {name for name, count in counts.items() if count == most}
+    candidates = (connection for connection in connections if connection.peer in peers)
     return min(candidates, key=lambda connection: (connection.complete, connection.opened))
 
 
-class _Stream:
-    """A connection whose bytes are read and written; `close` never waits."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    @classmethod
-    async def over(cls, accepted: socket.socket, context: ssl.SSLContext | None) -> _Stream:
-        """`context`: of TLS; None: plain."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=HEAD_BYTES)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol, accepted, ssl=context, ssl_shutdown_timeout=ANSWER_SECONDS if context else None
-        )
-        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
-
-    async def receive(self) -> bytes:
-        return await self._reader.read(HEAD_BYTES)
-
-    async def send(self, content: bytes) -> None:
-        self._writer.write(content)
-        self._writer.close()
-        await self._writer.wait_closed()  # all of it is sent by then
-
-    def close(self) -> None:
-        self._writer.transport.abort()
+async def _streams(
+    accepted: socket.socket, context: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """`context`: of TLS; None: plain."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=HEAD_BYTES)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, accepted, ssl=context, ssl_shutdown_timeout=ANSWER_SECONDS if context else None
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 class HttpServer:
@@ -150,7 +134,7 @@ class HttpServer:
         self._per_second = per_second
         self._guard = guard
         self._socket: socket.socket | None = None
-        self._open: dict[asyncio.Task[None], Connection] = {}
+        self._open: dict[Connection, asyncio.Task[None]] = {}
         self.port: int | None = None  # the one that is listened on
 
     def listen(self) -> socket.socket:
@@ -175,7 +159,7 @@ class HttpServer:
                     )
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
-            open_, self._open = list(self._open), {}
+            open_, self._open = list(self._open.values()), {}
             for task in open_:
                 task.cancel()
             if self._socket is not None:
@@ -194,58 +178,50 @@ class HttpServer:
             accepted, address = await _next(listening)
             taken += 1
             connection = Connection(peer_of(address[0]), time.monotonic())
-            self._make_room(connection.peer)
-            task = asyncio.create_task(self._serve(accepted, connection))
-            self._open[task] = connection
-            task.add_done_callback(lambda done: self._open.pop(done, None))
+            if (leaving := makes_room(self._open, connection.peer)) is not None:
+                self._open.pop(leaving).cancel()
+            self._open[connection] = task = asyncio.create_task(self._serve(accepted, connection))
+            task.add_done_callback(partial(self._open.pop, connection))
             await asyncio.sleep(0)  # _next does not wait while there are connections
 
-    def _make_room(self, peer: str) -> None:
-        leaving = makes_room(self._open.values(), peer)
-        for task, connection in list(self._open.items()):
-            if connection is leaving:
-                del self._open[task]
-                task.cancel()
-
     async def _serve(self, accepted: socket.socket, connection: Connection) -> None:
-        # What fails here is the client's affair; a cancelled one made room, or the process ends.
-        with contextlib.ExitStack() as closing, contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
+        with contextlib.ExitStack() as closing, contextlib.suppress(*_OF_THE_CLIENT):
             closing.callback(accepted.close)
             async with asyncio.timeout(HEAD_SECONDS):
-                stream = await _Stream.over(accepted, self._guard.context() if self._guard is not None else None)
+                reader, writer = await _streams(accepted, self._guard.context() if self._guard is not None else None)
                 closing.pop_all()
-                closing.callback(stream.close)
-                head = await _read_head(stream)
-            if head is None:
-                return
+                closing.callback(writer.transport.abort)  # which never waits
+                head = await reader.readuntil(b"\r\n\r\n")
             connection.complete = True
-            answer, with_body = self._answer(head)
+            answer = self._answer(head)
             text = (
                 f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
                 f"{CHALLENGE if answer.status == 401 else ''}"
                 f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
             )
             async with asyncio.timeout(ANSWER_SECONDS):
-                await stream.send(text.encode("ascii") + (answer.body if with_body else b""))
+                writer.write(text.encode("ascii") + (b"" if head.startswith(b"HEAD ") else answer.body))
+                writer.close()
+                await writer.wait_closed()  # all of it is sent by then
 
-    def _answer(self, head: bytes) -> tuple[Response, bool]:
+    def _answer(self, head: bytes) -> Response:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/"):
-            return Response(400, b"not HTTP\n"), True
+            return Response(400, b"not HTTP\n")
         method, target, _ = parts
         if method not in ("GET", "HEAD"):
-            return Response(405, b"only GET\n"), True
+            return Response(405, b"only GET\n")
         path = target.partition("?")[0]
         handler = self._handlers.get(path)
         if handler is None:
-            return Response(404, f"there are {', '.join(sorted(self._handlers))}\n".encode()), method == "GET"
+            return Response(404, f"there are {', '.join(sorted(self._handlers))}\n".encode())
         if path == METRICS and self._guard is not None and not self._guard.allows(head):
-            return Response(401, b"Authorization: Bearer, with the token of the metrics, is needed\n"), method == "GET"
+            return Response(401, b"Authorization: Bearer, with the token of the metrics, is needed\n")
         try:
-            return handler(), method == "GET"
+            return handler()
         except Exception:
             log.exception("an answer failed", path=path)
-            return Response(500, b"failed; the log says more\n"), method == "GET"
+            return Response(500, b"failed; the log says more\n")
 
 
 def servers(
@@ -282,14 +258,3 @@ async def _next(listening: socket.socket) -> tuple[socket.socket, tuple[str, int
             await readable.wait()
         finally:
             loop.remove_reader(listening)
-
-
-async def _read_head(stream: _Stream) -> bytes | None:
-    """The request up to the empty line; None when it ends before that or is too long."""
-    head = bytearray()
-    while b"\r\n\r\n" not in head:
-        chunk = await stream.receive()
-        head += chunk
-        if not chunk or len(head) > HEAD_BYTES:
-            return None
-    return bytes(head)
