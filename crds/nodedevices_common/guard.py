@@ -57,8 +57,7 @@ class Guard:
         self._files = [self._certificate, self._key, *([token] if token is not None else [])]
         self._stamp: Stamp = []
         self._looked = 0.0
-        self._context: ssl.SSLContext | None = None
-        self._token = b""
+        self._context, self._token = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), b""  # without a certificate
 
     @classmethod
     def from_folder(
@@ -77,18 +76,17 @@ class Guard:
         self._stamp, self._looked = stamp(self._files), self._clock()
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(self._certificate, self._key)
-        token = self._read_token()
+        token = b"" if self._token_file is None else self._token_file.read_bytes().strip()
+        if self._token_file is not None and not token:
+            raise OSError(f"{self._token_file} is empty; write a token into it")
         self._context, self._token = context, token
 
     def context(self) -> ssl.SSLContext:
-        """Return what a connection is served by."""
+        """Return what a connection is served by, once the files were loaded."""
         if self._clock() - self._looked >= CHECK_SECONDS:
             self._looked = self._clock()
             if stamp(self._files) != self._stamp:
                 self._reload()
-        if self._context is None:
-            self.load()
-        assert self._context is not None  # noqa: S101  `load` has set it, or raised
         return self._context
 
     def allows(self, head: bytes) -> bool:
@@ -109,11 +107,3 @@ class Guard:
             log.warning("failed to reload certificate or token, keeping the previous ones", error=str(error))
         else:
             log.info("certificate and token reloaded")
-
-    def _read_token(self) -> bytes:
-        if self._token_file is None:
-            return b""
-        token = self._token_file.read_bytes().strip()
-        if not token:
-            raise OSError(f"{self._token_file} is empty; write a token into it")
-        return token

@@ -79,10 +79,8 @@ class Kind:
     def sort_field(self, given: str) -> str | None:
         """Return the field that `--sort-by` names, by a header or by the field's own name; None: there is none."""
         wanted = given.strip().strip("{}").lstrip(".").lower()
-        for column in self.columns:
-            if wanted in {column.header.lower(), column.field.lower()}:
-                return column.field
-        return None
+        fields = (it.field for it in self.columns if wanted in {it.header.lower(), it.field.lower()})
+        return next(fields, None)
 
     def sort_names(self) -> list[str]:
         return [column.header.lower() for column in self.columns]
@@ -102,10 +100,6 @@ def natural(value: Any) -> tuple[Any, ...]:
 def sort_rows(rows: Sequence[Row], field: str | None) -> list[Row]:
     """Return the rows in order of the field; None: as they came."""
     return list(rows) if field is None else sorted(rows, key=lambda row: natural(row.fields.get(field)))
-
-
-def painted(text: str, tone: Tone | None, *, colours: bool) -> str:
-    return f"{_COLOURS[tone]}{text}{_PLAIN}" if colours and tone is not None else text
 
 
 def bold(text: str, *, colours: bool) -> str:
@@ -141,6 +135,6 @@ class TableText:
         parts = [*map(str.ljust, cells[:-1], self._widths), *cells[-1:]]  # nothing pads the last one
         if self._colours and not plain:
             for at, (cell, column) in enumerate(zip(cells, self._columns, strict=True)):
-                if column.tone is not None:
-                    parts[at] = painted(cell, column.tone(cell), colours=True) + parts[at][len(cell) :]
+                if column.tone is not None and (tone := column.tone(cell)) is not None:
+                    parts[at] = f"{_COLOURS[tone]}{cell}{_PLAIN}{parts[at][len(cell) :]}"
         return GAP.join(parts)

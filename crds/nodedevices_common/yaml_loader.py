@@ -34,28 +34,7 @@ MAX_DEPTH = 32
 MAX_INT_BITS = 64
 
 
-class _CheckedScalars(SafeConstructor):
-    """A word that PyYAML's own tags do not take (`!!bool maybe`) raises whatever it happens to there, and an int of any
-    length is made, which no message can show."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            value = super().construct_object(node, deep)
-        except (yaml.YAMLError, InputError, RecursionError):
-            raise
-        except Exception as error:
-            kind = node.tag.rpartition(":")[2]
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{str(node.value)[:40]!r} is not a valid {kind}", node.start_mark
-            ) from error
-        if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"a number of more than {MAX_INT_BITS} bits", node.start_mark
-            )
-        return value
-
-
-class Loader(Composer, _Events, _CheckedScalars, Resolver):  # type: ignore[misc]  # _Events is one of two
+class Loader(Composer, _Events, SafeConstructor, Resolver):  # type: ignore[misc]  # _Events is one of two
     def __init__(self, raw: bytes | str, max_values: int, max_aliases: int | None) -> None:
         _Events.__init__(self, raw)
         Composer.__init__(self)
@@ -84,6 +63,24 @@ class Loader(Composer, _Events, _CheckedScalars, Resolver):  # type: ignore[misc
         finally:
             self._depth -= 1
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Refuse a word that PyYAML's own tags do not take (`!!bool maybe`), which raises whatever happens there,
+        and an int of any length, which no message can show."""
+        try:
+            value = super().construct_object(node, deep)
+        except (yaml.YAMLError, InputError, RecursionError):
+            raise
+        except Exception as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{str(node.value)[:40]!r} is not a valid {kind}", node.start_mark
+            ) from error
+        if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number of more than {MAX_INT_BITS} bits", node.start_mark
+            )
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
