@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 from msgspec import Struct
+from nodedevices_common.observing import OBSERVE
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_operator.desired.configuration import understood
 from nodedevices_operator.desired.policy_status import Note
@@ -87,7 +88,7 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
     wanted, misfit = _fitting(inventory, after)
     if wanted is None or misfit is not None:
         return IdEffect(refused=str(misfit))
-    observes = after.serving.mode == "Observe"
+    observes = after.serving.mode == OBSERVE
     holdings, ids = facts.holdings(status), facts.held(status)
     decision = decide_change(current, wanted, holdings, (), whole=observes)
     leaving = set(not_in(wanted, ids)) - set(not_in(current, ids))
@@ -96,7 +97,7 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
         resources=_changes(current, wanted),
         waits="" if decision.apply else decision.message,
         waits_for=_pods(decision.waits_for),
-        held_back=tuple(_named(kept, inventory)),
+        held_back=tuple(kept),
         pods=_pods(held_id.holder for held_id in leaving),
         unmatched=_notes((*unmatched(inventory, after), *staying(wanted, after.serving))),
         assumes=_assumes(current, wanted),
@@ -128,7 +129,7 @@ def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
         return "it does not have the result of the current policies yet"
     if not facts.complete(status):
         return "its object has no room for all partitions"
-    if _observes(now):
+    if mapping(now.get("serving")).get("mode") == OBSERVE:
         return "another plugin serves its kubelet now (serving.mode Observe)"
     own = _own_sources(status)
     ends = [name for name in DECIDE_IDS if name in now and name not in then]
@@ -159,10 +160,6 @@ def _assumes(current: Plan, wanted: Plan) -> str:
     if want and not have:
         return mps.NAME
     return DRA_COMPONENT if wanted.by(Api.DRA).resources and not current.by(Api.DRA).resources else ""
-
-
-def _observes(config: Mapping[str, Any]) -> bool:
-    return mapping(config.get("serving")).get("mode") == "Observe"
 
 
 def _settings(config: Mapping[str, Any]) -> PlanSettings:
@@ -227,13 +224,10 @@ def _how(resource: OfferedResource) -> str:
 
 
 def _held_back(current: Plan, wanted: Plan, ids: Sequence[HeldId], inventory: Inventory) -> list[str]:
-    """Return the devices that the change would withhold from new pods, by id."""
+    """Return the devices that the change would withhold from new pods, by name."""
     already = {held_id.device_id for held_id in held_otherwise(current, ids, inventory)}
     offered = {schedulable.device_id for resource in wanted.resources for schedulable in resource.ids}
-    return sorted({held_id.device_id for held_id in held_otherwise(wanted, ids, inventory)} & offered - already)
-
-
-def _named(devices: Sequence[str], inventory: Inventory) -> list[str]:
+    devices = sorted({held_id.device_id for held_id in held_otherwise(wanted, ids, inventory)} & offered - already)
     called = device_names(inventory)
     return [called.get(device, device) for device in devices]
 

@@ -40,12 +40,6 @@ class Policies(Struct, frozen=True):
     after: tuple[PolicyRecord, ...]
     changes: tuple[PolicyChange, ...]
 
-    @property
-    def concerned(self) -> tuple[PolicyRecord, ...]:
-        """Each policy that changes, as it is and as it would be."""
-        names = {change.name for change in self.changes}
-        return tuple(policy for policy in (*self.before, *self.after) if policy.name in names)
-
 
 def changed(existing: Iterable[Raw], given: Sequence[Raw], deleted: Sequence[str], now: datetime) -> Policies:
     """`given`: whole objects, as in files. InputError for a name that is given twice, or deleted and not there."""

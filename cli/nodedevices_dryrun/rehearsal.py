@@ -50,7 +50,6 @@ REFUSED, WAITS, HOLDS_BACK, ACTS, TAKES_NAMES, UNCERTAIN, CHANGES, NOTHING = (
     "Changes",
     "None",
 )
-HARMFUL = frozenset({REFUSED, WAITS, HOLDS_BACK, ACTS, TAKES_NAMES, UNCERTAIN})
 MOST_NAMED = 8  # devices or pods, in a sentence
 _CAPACITY = "capacity"
 _RULES = ("health", FAULTS)  # sections whose rules may be about some devices
@@ -83,36 +82,37 @@ class NodeEffect(Struct, frozen=True):
     @property
     def effect(self) -> str:
         found = self.ids
-        if self.refused or found.refused:
-            return REFUSED
-        if found.waits:
-            return WAITS
-        if found.held_back:
-            return HOLDS_BACK
-        if self.acts:
-            return ACTS
-        if self.without_names:
-            return TAKES_NAMES
-        if found.unknown and found.pods:
-            return UNCERTAIN
-        return CHANGES if self.sections else NOTHING
+        effects = {
+            REFUSED: self.refused or found.refused,
+            WAITS: found.waits,
+            HOLDS_BACK: found.held_back,
+            ACTS: self.acts,
+            TAKES_NAMES: self.without_names,
+            UNCERTAIN: found.unknown and found.pods,
+            CHANGES: self.sections,
+        }
+        return next((effect for effect, there in effects.items() if there), NOTHING)
 
     @property
     def message(self) -> str:
         found = self.ids
-        parts = [*self.refused, *([f"the agent would refuse it: {found.refused}"] if found.refused else [])]
-        parts += [found.waits] if found.waits else []
+        pods, keep = some(found.pods, MOST_NAMED), ""
         if found.held_back:
-            devices, pods = some(found.held_back, MOST_NAMED), some(found.pods, MOST_NAMED)
-            parts.append(f"{devices}: not for new pods until these have ended: {pods}")
+            keep = f"{some(found.held_back, MOST_NAMED)}: not for new pods until these have ended: {pods}"
         elif found.pods and not found.waits and not found.unknown:
-            parts.append(f"these pods keep what they hold until they end: {some(found.pods, MOST_NAMED)}")
-        if found.unknown:
-            parts.append(f"which ids change is not known: {found.unknown}")
-        if found.assumes:
-            parts.append(f"it is assumed that the node has the component {found.assumes}")
-        parts += [text for text in (self.without_names, self.actions) if text]
-        return "; ".join([*parts, *(note.text for note in found.unmatched)])
+            keep = f"these pods keep what they hold until they end: {pods}"
+        parts = (
+            *self.refused,
+            found.refused and f"the agent would refuse it: {found.refused}",
+            found.waits,
+            keep,
+            found.unknown and f"which ids change is not known: {found.unknown}",
+            found.assumes and f"it is assumed that the node has the component {found.assumes}",
+            self.without_names,
+            self.actions,
+            *(note.text for note in found.unmatched),
+        )
+        return "; ".join(filter(None, parts))
 
     def fields(self) -> dict[str, Any]:
         """Return plain values, by the names of `-o json`."""
@@ -155,7 +155,8 @@ class Rehearsal(Struct, frozen=True):
 
     @property
     def harmful(self) -> bool:
-        return any(change.refusal for change in self.changes) or any(node.effect in HARMFUL for node in self.nodes)
+        harms = {node.effect for node in self.nodes} - {CHANGES, NOTHING}
+        return bool(harms) or any(change.refusal for change in self.changes)
 
 
 class _Node(Struct):
@@ -171,7 +172,8 @@ class _Node(Struct):
 def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now: datetime) -> Rehearsal:
     policies = changed(cluster.policies, given, deleted, now)
     known = {text(mapping(raw.get("metadata")).get("name")): raw for raw in cluster.nodes or ()}
-    concerned = policies.concerned
+    changed_names = {change.name for change in policies.changes}
+    concerned = [policy for policy in (*policies.before, *policies.after) if policy.name in changed_names]
     records: dict[str, NodeDevicesRecord] = {}
     nodes: dict[str, NodeRecord] = {}
     found: list[_Node] = []
@@ -212,10 +214,7 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
     if observes:
         left_out = (Note(section, "", text) for section, text in without_effect(then.config) if section in sections)
         ids = replace(ids, unmatched=(*ids.unmatched, *left_out))
-    changed_rules = {
-        section: then.config[section] for section in _RULES if section in sections and section in then.config
-    }
-    if changed_rules:
+    if changed_rules := {name: then.config[name] for name in _RULES if name in sections and name in then.config}:
         ids = replace(ids, unmatched=(*ids.unmatched, *rules_without_effect(raw, changed_rules)))
     if "expect" in sections:
         few = lacking(understood(then.config).sections.expect, record.devices)

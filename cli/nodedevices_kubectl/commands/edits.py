@@ -17,7 +17,6 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.session import PROGRAM, Session
 from nodedevices_kubectl.views import edits, facts, find
-from nodedevices_kubectl.views.ages import moment
 
 ATTEMPTS = 5
 _CONFLICT = 409
@@ -47,7 +46,7 @@ def cordon(session: Session, *, devices: tuple[str, ...], reason: str | None, un
         raise click.UsageError(f"--reason: {len(why)} characters; give 1 to {edits.MAX_REASON}")
     now = session.now()
     try:
-        end = moment(until, now) if until else ""
+        end = edits.moment(until, now) if until else ""
     except ValueError as error:
         raise click.UsageError(f"--until: {error}") from error
     nodes = _by_node(devices)

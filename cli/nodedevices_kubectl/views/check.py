@@ -24,7 +24,6 @@ from nodedevices_common.text import some
 from nodedevices_common.times import zoned_time
 
 from nodedevices_kubectl.views import claims, facts
-from nodedevices_kubectl.views.ages import age, reported
 from nodedevices_kubectl.views.claims import SeenClaims
 from nodedevices_kubectl.views.findings import (
     BROKEN,
@@ -233,7 +232,7 @@ def _agent(item: Raw, name: str, now: datetime) -> Finding:
     if stale.get("status") == "True":
         return Finding("agent", BROKEN, about(stale), _agent_pods(name))
     beat = zoned_time(agent.get("heartbeatTime"))
-    shown = reported(agent, now)
+    shown = facts.reported(agent, now)
     if beat is None or now - beat > HEARTBEAT_OVERDUE:
         return Finding("agent", BROKEN, shown, _agent_pods(name))
     return Finding("agent", OK, shown)
@@ -414,4 +413,4 @@ def operator(lease: Raw | None, now: datetime) -> Finding:
     renewed, holder = zoned_time(spec.get("renewTime")), text(spec.get("holderIdentity"))
     if holder and renewed is not None and now - renewed <= LEASE_OVERDUE:
         return Finding("operator", OK, f"led by {holder}")
-    return Finding("operator", BROKEN, f"no replica leads since {age(spec.get('renewTime'), now)}", _OPERATORS)
+    return Finding("operator", BROKEN, f"no replica leads since {facts.age(spec.get('renewTime'), now)}", _OPERATORS)

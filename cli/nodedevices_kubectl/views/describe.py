@@ -13,7 +13,6 @@ from nodedevices_common.table import NONE, Column, Row, TableText, as_text, bold
 from nodedevices_common.text import printable
 
 from nodedevices_kubectl.views import facts, lists
-from nodedevices_kubectl.views.ages import age, reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +33,16 @@ def _plain(*names: str) -> tuple[Column, ...]:
     return tuple(Column(name.upper(), name) for name in names)
 
 
-_EVENTS = (*_plain("type", "reason"), Column("LAST", "last", age), *_plain("message"))
-_SINCE = Column("SINCE", "lastTransitionTime", age)
+_EVENTS = (*_plain("type", "reason"), Column("LAST", "last", facts.age), *_plain("message"))
+_SINCE = Column("SINCE", "lastTransitionTime", facts.age)
 _CONDITIONS = (*_plain("type", "status", "reason"), _SINCE, *_plain("message"))
 _ACTIONS = _plain("name", "reason", "message")
-_PROBES = (*_plain("name", "state", "devices"), Column("SINCE", "since", age), *_plain("message"))
+_PROBES = (*_plain("name", "state", "devices"), Column("SINCE", "since", facts.age), *_plain("message"))
 _DEVICES = (
     *_plain("device"),
     Column("HEALTH", "health", tone=facts.tone),
     *_plain("reason"),
-    Column("SINCE", "since", age),
+    Column("SINCE", "since", facts.age),
     Column("ACTION", "recoveryAction"),
     Column("HELD-BY", "heldBy", first_of(lists.MOST_HOLDERS)),
     *_plain("id"),
@@ -58,11 +57,16 @@ _RESOURCES = (
 _POLICIES = (Column("POLICY", "name"), *_plain("priority", "generation"), Column("SUPPLIES", "sections"))
 _HOLDERS = (
     *_plain("namespace", "pod", "container", "resource", "shares", "memory"),
-    Column("HELD-FOR", "since", age),
+    Column("HELD-FOR", "since", facts.age),
 )
-_IDLE = (*_plain("idle"), Column("IDLE-FOR", "idleSince", age))
-_NOTICES = (*_plain("code", "count"), Column("LAST", "time", age), *_plain("message"))
-_HISTORY = (*_plain("reason", "count"), Column("FIRST", "first", age), Column("LAST", "last", age), *_plain("fault"))
+_IDLE = (*_plain("idle"), Column("IDLE-FOR", "idleSince", facts.age))
+_NOTICES = (*_plain("code", "count"), Column("LAST", "time", facts.age), *_plain("message"))
+_HISTORY = (
+    *_plain("reason", "count"),
+    Column("FIRST", "first", facts.age),
+    Column("LAST", "last", facts.age),
+    *_plain("fault"),
+)
 _COUNTS = (
     ("healthy", "healthy"),
     ("degraded", "of them degraded"),
@@ -85,7 +89,7 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
         ("Model", fields["model"]),
         ("Devices", as_text(fields["devices"], now) + (f": {', '.join(spent)}" if spent else "")),
         ("Drivers", facts.drivers(item)),
-        ("Agent", reported(agent, now) if agent else ""),
+        ("Agent", facts.reported(agent, now) if agent else ""),
         ("Summary", fields["message"]),
     ]
     yield Section(pairs=[(name, value or NONE) for name, value in pairs])
@@ -122,7 +126,7 @@ def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
         ("NUMA node", fields["numaNode"]),
         ("Firmware", text(attributes.get("firmware"))),
         *((key, _attribute(value)) for key, value in sorted(extra.items())),
-        ("Health", f"{fields['health']} for {age(fields['since'], now)}"),
+        ("Health", f"{fields['health']} for {facts.age(fields['since'], now)}"),
         ("Reason", fields["reason"]),
         ("Message", fields["message"]),
         ("What helps", fields["recoveryAction"]),

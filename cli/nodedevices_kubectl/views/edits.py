@@ -7,9 +7,10 @@ second one reads again, and nobody's entry is lost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from nodedevices_common.confirming import (
@@ -27,7 +28,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.observing import observes
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.text import clip, some
-from nodedevices_common.times import rfc3339
+from nodedevices_common.times import rfc3339, zoned_time
 
 from nodedevices_kubectl.views import facts, find
 
@@ -277,3 +278,27 @@ def still_watched(item: Raw, before: Raw) -> str:
     """Return why roll-outs still wait for the change that the node had before; empty: they do not."""
     then, now = (mapping(mapping(each.get("spec")).get("change")) for each in (before, item))
     return f"{facts.name_of(item)} still has spec.change of {text(now.get('time'))}" if now and now == then else ""
+
+
+# --- times that people give ------------------------------------------------------------------------------------------
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(r"(\d{1,6})([smhdw])")
+RIGHT = "give a time with a zone, such as 2026-12-01T08:00:00Z, or a duration from now, such as 90m, 8h or 3d"
+
+
+def moment(given: str, now: datetime) -> str:
+    """Return the time as Kubernetes writes it. ValueError, with what would be right, for what is none or is past."""
+    found = _DURATION.fullmatch(given)
+    if found is not None:
+        try:
+            time = now + timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+        except OverflowError as error:
+            raise ValueError(f"{given!r} is too long; {RIGHT}") from error
+    else:
+        known = zoned_time(given)
+        if known is None:
+            raise ValueError(f"{given!r} is not a time; {RIGHT}")
+        time = known
+    if time <= now:
+        raise ValueError(f"{given!r} is past; {RIGHT}")
+    return rfc3339(time)

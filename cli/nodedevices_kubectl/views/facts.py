@@ -1,15 +1,19 @@
-"""What several views read of a raw NodeDevices: its conditions, its devices with their partitions, their holders."""
+"""What several views read of a raw NodeDevices: its conditions, its devices with their partitions, their holders; and
+times as people read them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from nodedevices_api.conditions import IN_SYNC
 from nodedevices_common.devices import grouped
 from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.table import Tone
+from nodedevices_common.table import NONE, Tone
+from nodedevices_common.times import zoned_time
 
 AGENTS = "app.kubernetes.io/name=nodedevices,app.kubernetes.io/component=agent"  # labels of their pods
 
@@ -127,3 +131,44 @@ def pod_of(holder: Raw) -> str:
 def pods_of(holders: Sequence[Raw]) -> list[str]:
     """Return the pods, each once, in their order."""
     return list(dict.fromkeys(map(pod_of, holders)))
+
+
+# --- ages, as kubectl writes them (apimachinery's duration.HumanDuration): 5d3h ---------------------------------------
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_YEAR = 365 * _DAY
+
+
+# Up to how many seconds an age is shown by which units: the larger, and the smaller where it matters.
+_FORMS: tuple[tuple[float, int, int, str], ...] = (
+    (2 * _MINUTE, 1, 1, "s"),
+    (10 * _MINUTE, _MINUTE, 1, "ms"),
+    (3 * _HOUR, _MINUTE, _MINUTE, "m"),
+    (8 * _HOUR, _HOUR, _MINUTE, "hm"),
+    (2 * _DAY, _HOUR, _HOUR, "h"),
+    (8 * _DAY, _DAY, _HOUR, "dh"),
+    (2 * _YEAR, _DAY, _DAY, "d"),
+    (8 * _YEAR, _YEAR, _DAY, "yd"),
+    (math.inf, _YEAR, _YEAR, "y"),
+)
+
+
+def duration(seconds: int) -> str:
+    """Return two units at most, the smaller one only where it matters."""
+    if seconds < 0:
+        return "0s" if seconds >= -2 else "<invalid>"
+    large, small, letters = next((large, small, letters) for end, large, small, letters in _FORMS if seconds < end)
+    rest = seconds % large // small
+    return f"{seconds // large}{letters[0]}" + (f"{rest}{letters[1]}" if rest else "")
+
+
+def age(since: Any, now: datetime) -> str:
+    """Return how long ago a time of an object was."""
+    if not since:
+        return NONE
+    time = zoned_time(since)
+    return "<unknown>" if time is None else duration(int((now - time).total_seconds()))
+
+
+def reported(agent: Raw, now: datetime) -> str:
+    """Return the agent's version, and when it was last heard of."""
+    return f"{text(agent.get('version'))}, last heartbeat {age(agent.get('heartbeatTime'), now)} ago"

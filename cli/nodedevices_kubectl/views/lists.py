@@ -15,7 +15,6 @@ from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.table import NONE, Column, Kind, Row, first_of
 
 from nodedevices_kubectl.views import facts
-from nodedevices_kubectl.views.ages import age
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
@@ -35,7 +34,7 @@ NODES = Kind(
         Column("HEALTHY", "healthy"),
         Column("HELD", "held"),
         Column("REASON", "reason"),
-        Column("AGE", "created", age),
+        Column("AGE", "created", facts.age),
         Column("OUT-OF-SERVICE", "outOfService", wide=True),
         Column("ACTION", "recoveryAction", wide=True),
         Column("CONFIG", "config", wide=True),
@@ -120,7 +119,7 @@ DEVICES = Kind(
         Column("MODEL", "model"),
         Column("HEALTH", "health", tone=facts.tone),
         Column("REASON", "reason"),
-        Column("SINCE", "since", age),
+        Column("SINCE", "since", facts.age),
         Column("ACTION", "recoveryAction"),
         Column("HELD-BY", "heldBy", first_of(MOST_HOLDERS)),
         Column("INDEX", "index", wide=True),
@@ -191,7 +190,7 @@ PODS = Kind(
         Column("HEALTH", "health", tone=facts.tone),
         Column("REASON", "reason"),
         Column("ACTION", "recoveryAction"),
-        Column("HELD-FOR", "since", age),
+        Column("HELD-FOR", "since", facts.age),
         Column("RESOURCES", "resources", wide=True),
         Column("CONTAINERS", "containers", wide=True),
         Column("SHARES", "shares", wide=True),
@@ -313,8 +312,8 @@ IDLE = Kind(
         Column("DEVICE", "device"),
         Column("MODEL", "model"),
         Column("IDLE", "idle"),
-        Column("FOR", "since", age),
-        Column("HELD-FOR", "heldSince", age, wide=True),
+        Column("FOR", "since", facts.age),
+        Column("HELD-FOR", "heldSince", facts.age, wide=True),
         Column("CONTAINER", "container", wide=True),
         Column("ID", "id", wide=True),
     ),
