@@ -112,23 +112,19 @@ Word = Annotated[str, Bounds(pattern=WORD)]
 PlainWord = Annotated[str, Bounds(pattern=WORD_PATTERN)]
 Name = Annotated[str, Bounds(pattern=DEVICE_NAME_PATTERN, max_length=MAX_DEVICE_NAME)]
 AttributeName = Annotated[str, Bounds(pattern=ATTRIBUTE_NAME_PATTERN, max_length=MAX_ATTRIBUTE_NAME)]
-Version = Annotated[str, Bounds(pattern=SEMANTIC_VERSION_PATTERN, max_length=MAX_TEXT)]
 Quantity = Annotated[str, Bounds(pattern=QUANTITY_PATTERN, max_length=32)]
-Details = Annotated[dict[PlainWord, Text], Bounds(max_length=MAX_DETAILS)]
 Capacity = Annotated[dict[AttributeName, Quantity], Bounds(max_length=MAX_CAPACITIES)]
 NodePath = Annotated[str, Bounds(pattern=DEVICE_NODE, max_length=MAX_DEVICE_NODE)]
 Count = Annotated[int, Bounds(ge=0, le=MAX_INTEGER)]
 MAX_SMALL = 65535
 Small = Annotated[int, Bounds(ge=0, le=MAX_SMALL)]
 Xid = Annotated[int, Bounds(ge=0, le=INT32_MAX)]
-Counters = Annotated[dict[PlainWord, Count], Bounds(max_length=MAX_COUNTERS)]
 Time = Annotated[datetime, InUtc]
 Celsius = Annotated[int, Bounds(ge=-300, le=1000)]
 
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 
 T = TypeVar("T")
-UpTo4 = Annotated[tuple[T, ...], Bounds(max_length=4)]
 UpTo16 = Annotated[tuple[T, ...], Bounds(max_length=16)]
 UpTo64 = Annotated[tuple[T, ...], Bounds(max_length=64)]
 
@@ -236,7 +232,7 @@ class Attribute(_Wire):
     string: Text | None = None
     integer: Annotated[int, Bounds(ge=-MAX_INTEGER, le=MAX_INTEGER)] | None = None
     boolean: bool | None = None
-    version: Version | None = None  # a semantic version: 9.0.0
+    version: Annotated[str, Bounds(pattern=SEMANTIC_VERSION_PATTERN, max_length=MAX_TEXT)] | None = None  # 9.0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +248,8 @@ class Partition(_Wire):
     start: Small | None = None  # placement: first memory slice
     size: Small | None = None
     capacity: Capacity = field(default_factory=dict)  # memory: 9856Mi, multiprocessors: "16"
-    device_nodes: UpTo4[NodePath] = ()  # /dev/nvidia-caps/nvidia-cap<N> of the GPU instance and the compute instance
+    # /dev/nvidia-caps/nvidia-cap<N> of the GPU instance and the compute instance
+    device_nodes: Annotated[tuple[NodePath, ...], Bounds(max_length=4)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +307,7 @@ class Readings(_Wire):
     memory_allocated_bytes: Count | None = None  # by programs: without what driver and firmware keep for themselves
     conditions: UpTo16[PlainWord] = ()  # what else holds now, by the vendor's names: linkDown
     # Totals of errors, by the vendor's names: symbolError. One may begin again at 0; one that cannot be read is absent.
-    counters: Counters = field(default_factory=dict)
+    counters: Annotated[dict[PlainWord, Count], Bounds(max_length=MAX_COUNTERS)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +357,8 @@ class ProbeEvent(_AtAddress, _Wire):
     gi: Small | None = None  # None: the whole GPU
     ci: Small | None = None
     count: Annotated[int, Bounds(ge=1, le=MAX_INTEGER)] = 1
-    details: Details = field(default_factory=dict)  # link: "14", register3: "0x10000"
+    # link: "14", register3: "0x10000"
+    details: Annotated[dict[PlainWord, Text], Bounds(max_length=MAX_DETAILS)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from nodedevices_api.generate import write
 from pydantic import TypeAdapter
 
 from nodedevices_probe.protocol import PROTOCOL, Snapshot, camel
@@ -54,14 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("crds"), help="where the file is (default: crds)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is not up to date")
     options = parser.parse_args(arguments)
-    path: Path = options.folder / FILE_NAME
-    if not options.check:
-        path.write_text(rendered(), encoding="utf-8")
-        return 0
-    if path.exists() and path.read_text(encoding="utf-8") == rendered():
-        return 0
-    sys.stderr.write(f"{path} differs from its source; run: make gen\n")
-    return 1
+    return write({options.folder / FILE_NAME: rendered()}, check=options.check)
 
 
 if __name__ == "__main__":

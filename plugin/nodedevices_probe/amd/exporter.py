@@ -9,7 +9,8 @@ holds, until its socket is gone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from nodedevices_probe.node.roots import Roots
@@ -24,25 +25,23 @@ UNHEALTHY = "unhealthy"
 
 @dataclass(slots=True, kw_only=True)
 class Exporter:
-    roots: Roots
     _calls: BoundedReads[frozenset[str]] = field(default_factory=lambda: BoundedReads(seconds=2 * CALL_SECONDS))
     _last: frozenset[str] = frozenset()
 
-    def unhealthy(self) -> frozenset[str]:
+    def unhealthy(self, roots: Roots) -> frozenset[str]:
         """The PCI addresses of GPUs that it calls unhealthy; none where it does not run."""
-        if not self.roots.exists(SOCKET):
+        if not roots.exists(SOCKET):
             self._last = frozenset()
-            return self._last
-        said = self._calls.read({SOCKET: self._list})[SOCKET]
-        self._last = self._last if said is None else said
+        elif (said := self._calls.read({SOCKET: partial(self._list, roots.place(SOCKET))})[SOCKET]) is not None:
+            self._last = said
         return self._last
 
-    def _list(self) -> frozenset[str]:
+    def _list(self, socket: Path) -> frozenset[str]:
         import grpc  # noqa: PLC0415 - some 20 MiB, for nodes that have the exporter
 
         options = [("grpc.max_receive_message_length", MAX_BYTES), ("grpc.enable_http_proxy", 0)]
         try:
-            with grpc.insecure_channel(f"unix:{self.roots.place(SOCKET)}", options=options) as channel:
+            with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
                 call = channel.unary_unary(METHOD, request_serializer=bytes, response_deserializer=bytes)
                 raw = call(b"", timeout=CALL_SECONDS)
             response = _response().FromString(raw)
@@ -51,26 +50,28 @@ class Exporter:
         return frozenset(gpu.Device.lower() for gpu in response.GPUState if gpu.Health.lower() == UNHEALTHY)
 
 
+# The fields that are read here.
+_MESSAGES = """
+name: "nodedevices/metricssvc.proto" package: "metricssvc" syntax: "proto3"
+message_type {
+  name: "GPUState"
+  field { name: "Health" number: 3 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "Device" number: 5 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "GPUStateResponse"
+  field {
+    name: "GPUState" number: 1 type: TYPE_MESSAGE type_name: ".metricssvc.GPUState" label: LABEL_REPEATED
+  }
+}
+"""
+
+
 @cache
 def _response() -> Any:
-    """The message GPUStateResponse, with the fields that are read here."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415 - as above
+    """The message GPUStateResponse."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format  # noqa: PLC0415 - as above
 
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="nodedevices/metricssvc.proto", package="metricssvc", syntax="proto3"
-    )
-    state = file.message_type.add(name="GPUState")
-    for number, name in ((3, "Health"), (5, "Device")):
-        state.field.add(name=name, number=number, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    response = file.message_type.add(name="GPUStateResponse")
-    response.field.add(
-        name="GPUState",
-        number=1,
-        type=field.TYPE_MESSAGE,
-        type_name=".metricssvc.GPUState",
-        label=field.LABEL_REPEATED,
-    )
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.Add(text_format.Parse(_MESSAGES, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("metricssvc.GPUStateResponse"))

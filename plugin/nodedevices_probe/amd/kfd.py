@@ -8,23 +8,16 @@ AMD's device plugin has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
-from nodedevices_probe.node.roots import Roots, number
+from nodedevices_probe.node.roots import Roots
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
 PROCESSES = "sys/class/kfd/kfd/proc"  # a folder for each process, of any container (kfd_procfs_init, Linux 5.8)
 MAX_PROCESSES = 1024
 MAX_LINKS = 64  # of one node
-
-
-class KfdLinkType(IntEnum):
-    """kfd_crat.h CRAT_IOLINK_TYPE."""
-
-    PCIE = 2
-    XGMI = 11
+XGMI = 11  # kfd_crat.h CRAT_IOLINK_TYPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +41,9 @@ def gpu_nodes(roots: Roots) -> tuple[KfdNode, ...]:
     some four thousand on one machine, so that they are read of the first alone."""
     found = (_node(roots, int(name)) for name in roots.names(NODES) if name.isdecimal() and len(name) < 6)
     slots, nodes = set[str](), list[KfdNode]()
-    for node in found:
-        if node is not None:
-            is_first = node.slot not in slots
-            nodes.append(replace(node, xgmi=_xgmi(roots, node.number)) if is_first else node)
-            slots.add(node.slot)
+    for node in filter(None, found):
+        nodes.append(node if node.slot in slots else replace(node, xgmi=_xgmi(roots, node.number)))
+        slots.add(node.slot)
     return tuple(nodes)
 
 
@@ -74,34 +65,28 @@ def _node(roots: Roots, number: int) -> KfdNode | None:
     )
 
 
-def memory_of_processes(roots: Roots) -> dict[int, list[int]] | None:
-    """Return by KFD's id of a GPU or partition how much of its memory each process has, without those that have none:
-    KFD shows a process on every GPU that it may open. None: this kernel does not say."""
+def memory_of_processes(roots: Roots, gpus: Mapping[str, Sequence[KfdNode]]) -> dict[str, list[int]] | None:
+    """Return for each of these GPUs how much of its memory each process has, without those that have none: KFD shows a
+    process on every GPU that it may open. None: this kernel does not say."""
     if not roots.exists(PROCESSES):
         return None
-    found: dict[int, list[int]] = {}
+    numbers = {bus_id: [roots.number(f"{NODES}/{node.number}/gpu_id") for node in gpus[bus_id]] for bus_id in gpus}
+    owners = {f"vram_{number}": bus_id for bus_id, own in numbers.items() for number in own}
+    found: dict[str, list[int]] = {bus_id: [] for bus_id in gpus}
     for process in roots.names(PROCESSES)[:MAX_PROCESSES]:
         for name in roots.names(f"{PROCESSES}/{process}"):
-            gpu = number(name.removeprefix("vram_")) if name.startswith("vram_") else None
-            if gpu is not None and (held := roots.number(f"{PROCESSES}/{process}/{name}") or 0) > 0:
-                found.setdefault(gpu, []).append(held)
+            if name in owners and (held := roots.number(f"{PROCESSES}/{process}/{name}") or 0) > 0:
+                found[owners[name]].append(held)
     return found
-
-
-def gpu_id(roots: Roots, node: KfdNode) -> int:
-    """Return KFD's id of it; 0: not known."""
-    return roots.number(f"{NODES}/{node.number}/gpu_id") or 0
 
 
 def by_gpu(nodes: Iterable[KfdNode], bus_ids: Iterable[str]) -> dict[str, list[KfdNode]]:
     """The nodes of each of these GPUs, by PCI address. Where several functions of one slot are GPUs, a node belongs to
     the one that it names."""
-    slots: dict[str, list[str]] = {}
-    for schedulable in bus_ids:
-        slots.setdefault(schedulable.rpartition(".")[0], []).append(schedulable)
+    every = list(bus_ids)
     found: dict[str, list[KfdNode]] = {}
     for node in nodes:
-        if gpus := slots.get(node.slot):
+        if gpus := [bus_id for bus_id in every if bus_id.startswith(f"{node.slot}.")]:
             named = f"{node.slot}.{node.function}"
             found.setdefault(named if named in gpus else gpus[0], []).append(node)
     return found
@@ -136,6 +121,6 @@ def _xgmi(roots: Roots, number: int) -> frozenset[int]:
         path = f"{NODES}/{number}/{folder}"
         for link in roots.names(path)[:MAX_LINKS]:
             said = roots.properties(f"{path}/{link}/properties")
-            if said.get("type") == KfdLinkType.XGMI and said.get("node_from") == number:
+            if said.get("type") == XGMI and said.get("node_from") == number:
                 linked.add(said.get("node_to", number))
     return frozenset(linked - {number})

@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
 
 from nodedevices_probe.amd import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
 from nodedevices_probe.amd.exporter import Exporter
-from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_id, gpu_nodes, memory_of_processes, partition_numbers
+from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_nodes, memory_of_processes, partition_numbers
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import Drm, System, drm, hwmon, node_conditions, sensors
@@ -49,8 +49,7 @@ def read(roots: Roots, at: str, device_nodes: Sequence[str]) -> Readings:
 
 def _uncorrectable(roots: Roots, ras: str) -> int | None:
     """Return how many errors all blocks had. None: none says so, or those that do have none and another does not."""
-    files = [name for name in roots.names(ras) if name.endswith("_err_count")]
-    counts = [_ERRORS.findall(roots.read(f"{ras}/{name}")) for name in files]
+    counts = [_ERRORS.findall(roots.read(f"{ras}/{name}")) for name in roots.names(ras) if name.endswith("_err_count")]
     total = sum(int(number) for count in counts for number in count)
     return min(total, MAX_INTEGER) if total or (counts and all(counts)) else None
 
@@ -109,7 +108,7 @@ class _Topology:
     owners: Mapping[int, str]  # KFD's number -> PCI address
     unhealthy: Set[str]  # PCI addresses of GPUs that AMD's exporter calls so
     partition_nodes: Mapping[int | None, Drm]  # of partitions beyond the first of each GPU, by their render node
-    in_use: Mapping[int, Sequence[int]] | None  # memory of each process, by KFD's id; None: not read, or not said
+    in_use: Mapping[str, Sequence[int]] | None  # memory of each process, by PCI address; None: not read, or not said
 
     def links(self, bus_id: str) -> tuple[Link, ...]:
         linked = {self.owners[to] for node in self.nodes.get(bus_id, ()) for to in node.xgmi if to in self.owners}
@@ -120,7 +119,7 @@ class _Topology:
 class AmdSource(SysfsSource):
     name: str = "amd"
     telemetry: bool = False
-    exporter: Exporter | None = None  # AMD's, whose socket is looked for below the same root
+    exporter: Exporter = field(default_factory=Exporter)  # AMD's, whose socket is looked for below the same root
 
     def poll(self) -> SourceFacts:
         return self.gpus((MODULE,), PCI_VENDOR, (BOUND,), self._devices)
@@ -128,14 +127,14 @@ class AmdSource(SysfsSource):
     def _devices(self) -> list[DeviceFact]:
         bus_ids = self.system.bus_ids(BOUND)
         nodes = by_gpu(gpu_nodes(self.roots), bus_ids)
-        machine = _Topology(
+        topology = _Topology(
             nodes=nodes,
             owners={node.number: bus_id for bus_id, some in nodes.items() for node in some},
             partition_nodes=self._partition_nodes(),
-            unhealthy=self._unhealthy(),
-            in_use=memory_of_processes(self.roots) if self.use else None,
+            unhealthy=self.exporter.unhealthy(self.roots),
+            in_use=memory_of_processes(self.roots, nodes) if self.use else None,
         )
-        return [self._device(id_, machine) for id_ in bus_ids]
+        return [self._device(id_, topology) for id_ in bus_ids]
 
     def _device(self, bus_id: str, topology: _Topology) -> DeviceFact:
         at, nodes = f"{BOUND}/{bus_id}", topology.nodes.get(bus_id, [])
@@ -170,19 +169,10 @@ class AmdSource(SysfsSource):
         if self.telemetry:
             found = with_telemetry(found, self.roots, at)
         if self.use:
-            ids = [gpu_id(self.roots, node) for node in topology.nodes.get(bus_id, ())]
-            held = (
-                None if topology.in_use is None else [memory for id_ in ids for memory in topology.in_use.get(id_, ())]
-            )
+            held = None if topology.in_use is None else topology.in_use.get(bus_id, ())
             found = with_use(found, self.roots, at, held)
-        if bus_id not in topology.unhealthy:
-            return found
-        return replace(found, conditions=(*found.conditions, EXPORTER_UNHEALTHY))
-
-    def _unhealthy(self) -> Set[str]:
-        if self.exporter is None:
-            self.exporter = Exporter(roots=self.roots)
-        return self.exporter.unhealthy()
+        unhealthy = (EXPORTER_UNHEALTHY,) if bus_id in topology.unhealthy else ()
+        return replace(found, conditions=(*found.conditions, *unhealthy))
 
     def _profile(self, at: str) -> str:
         """`cpx_nps4`, as AMD's resources are called; "" where the GPU cannot be partitioned."""
@@ -192,10 +182,9 @@ class AmdSource(SysfsSource):
         return both if re.fullmatch(r"[a-z0-9]{1,16}(_[a-z0-9]{1,16})?", both) else ""
 
     def _extra(self, at: str, profile: str) -> dict[str, Attribute]:
-        device_id = self.roots.word(f"{at}/device").removeprefix("0x")
         return attributes(
             {
-                "deviceID": device_id,
+                "deviceID": self.roots.word(f"{at}/device").removeprefix("0x"),
                 PROFILE: profile,
                 "partitionable": self.roots.exists(f"{at}/available_compute_partition"),
                 "memoryPartitionable": self.roots.exists(f"{at}/available_memory_partition"),
@@ -212,7 +201,8 @@ def _partitions(
     bus_id: str, nodes: Sequence[KfdNode], profile: str, nodes_of: Mapping[int | None, Drm]
 ) -> tuple[Partition, ...]:
     """By number; none where the GPU is whole. A partition has the DRM nodes of its render node, else that one alone."""
-    if len(nodes) < 2 and not _is_cut(profile):
+    # KFD has room for 64 nodes, so of a GPU that is cut it may list one.
+    if len(nodes) < 2 and (not profile or profile.startswith(WHOLE)):
         return ()
     numbered = sorted(zip(partition_numbers(bus_id, nodes), nodes, strict=True), key=lambda pair: pair[0])
     return tuple(
@@ -227,11 +217,6 @@ def _partitions(
     )
 
 
-def _is_cut(profile: str) -> bool:
-    """True when a GPU of this profile has several partitions. KFD has room for 64 nodes, so it may list one of them."""
-    return bool(profile) and not profile.startswith(WHOLE)
-
-
 def _render_node(node: KfdNode) -> Drm:
     return Drm(render=node.render_minor if node.render_minor >= FIRST_RENDER_MINOR else None)
 
@@ -243,13 +228,12 @@ def _with_kfd(own: Drm) -> tuple[str, ...]:
 
 def _capacity(memory_bytes: int, nodes: Sequence[KfdNode]) -> dict[str, str]:
     """Return the capacity in the words of AMD's DRA driver."""
-    amounts = {
-        "memory": memory_bytes >> 20,
-        "computeUnits": sum(node.compute_units for node in nodes),
-        "simds": sum(node.simds for node in nodes),
-    }
-    units = {"memory": "Mi"}
-    return {name: f"{amount}{units.get(name, '')}" for name, amount in amounts.items() if 0 < amount <= INT32_MAX}
+    amounts = (
+        ("memory", "Mi", memory_bytes >> 20),
+        ("computeUnits", "", sum(node.compute_units for node in nodes)),
+        ("simds", "", sum(node.simds for node in nodes)),
+    )
+    return {name: f"{amount}{unit}" for name, unit, amount in amounts if 0 < amount <= INT32_MAX}
 
 
 def source(options: argparse.Namespace) -> AmdSource:

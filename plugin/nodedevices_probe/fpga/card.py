@@ -14,6 +14,7 @@ folders are gone, or empty.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -60,22 +61,22 @@ class OnBus:
 
 def on_bus(roots: Roots, last_users: Mapping[str, str]) -> OnBus:
     """`last_users`: of each slot (domain, bus and device), the user function that it last had."""
-    slots: dict[str, list[str]] = {}
+    slots = defaultdict[str, list[str]](list)
     media: list[str] = []
     accelerators: set[str] = set()
     for bus_id in roots.names(PCI_DEVICES):
         if not PCI_DEVICE.fullmatch(bus_id) or (maker := _word(roots, bus_id, "vendor")) not in MAKERS:
             continue
-        if _word(roots, bus_id, "class")[:6] == ACCELERATOR_CLASS:
+        is_media = maker == XILINX and _word(roots, bus_id, "device") in MEDIA_IDS
+        if is_media or _word(roots, bus_id, "class")[:6] == ACCELERATOR_CLASS:
             accelerators.add(slot(bus_id))
-        if maker == XILINX and _word(roots, bus_id, "device") in MEDIA_IDS:
+        if is_media:
             media.append(bus_id)
-            accelerators.add(slot(bus_id))
         else:
-            slots.setdefault(slot(bus_id), []).append(bus_id)
+            slots[slot(bus_id)].append(bus_id)
     found = (_functions(roots, bus_ids, last_users.get(name, "")) for name, bus_ids in sorted(slots.items()))
     return OnBus(
-        fpgas=tuple(fpga for fpga in found if fpga is not None),
+        fpgas=tuple(filter(None, found)),
         media=tuple(sorted(media)),
         accelerators=len(accelerators),
     )
@@ -112,12 +113,9 @@ def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> FpgaFunction
         device=_word(roots, here, "device"),
         present=bool(on_bus_now),
         bound=bool(user),
-        golden=not on_bus_now and _golden(roots, management),
+        golden=not on_bus_now
+        and (_word(roots, management, "device") in GOLDEN_IDS or _word(roots, management, "mfg") == "1"),
     )
-
-
-def _golden(roots: Roots, management: str) -> bool:
-    return _word(roots, management, "device") in GOLDEN_IDS or _word(roots, management, "mfg") == "1"
 
 
 def _has(roots: Roots, bus_id: str, file: str) -> bool:
@@ -154,30 +152,31 @@ class Fpga:
     readings: Readings = field(default_factory=Readings)
 
 
-def hanging(functions: FpgaFunctions) -> Fpga:
-    return Fpga(functions=functions, readings=Readings(error=HANGS))
+def unread(functions: FpgaFunctions, why: str) -> Fpga:
+    return Fpga(functions=functions, readings=Readings(error=why))
 
 
 def read(roots: Roots, functions: FpgaFunctions) -> Fpga:
     if functions.golden:
         return Fpga(functions=functions, readings=Readings(conditions=(NO_SHELL,)))
     if not functions.present or not functions.bound:
-        return Fpga(functions=functions, readings=Readings(error=NO_DRIVER if functions.present else NO_USER))
+        return unread(functions, NO_DRIVER if functions.present else NO_USER)
     at = f"{PCI_DEVICES}/{functions.user}"
     rom = _folder(roots, at, "rom.")
     shell, timestamp = roots.word(f"{rom}/VBNV"), roots.word(f"{rom}/timestamp")
     if not rom or not shell or not timestamp or roots.number(f"{at}/dev_offline") == 1:
-        return Fpga(functions=functions, readings=Readings(error=RESETTING))
+        return unread(functions, RESETTING)
     controller = _folder(roots, at, "hwmon_sdm.") or _folder(roots, at, "xmc.")
     render = drm(roots, at).render
     qdma = (f"{QDMA_NODE}{instance(functions.user)}.0",) if _folder(roots, at, "dma.qdma.u") else ()
+    serial = roots.word(f"{controller}/serial_num") if controller else ""
     nodes = (f"/dev/dri/renderD{render}", *qdma) if render is not None else ()
     return Fpga(
         functions=functions,
         shell=shell,
         timestamp=timestamp,
         uuid=text(roots.read(f"{at}/logic_uuids").rpartition("\n")[2]),
-        serial=_serial(roots.word(f"{controller}/serial_num")) if controller else "",
+        serial=serial if _SERIAL.fullmatch(serial) else "",
         board=roots.word(f"{controller}/bd_name") if controller else "",
         nodes=nodes,
         management_node=_management_node(roots, functions.management),
@@ -213,7 +212,3 @@ def _management_node(roots: Roots, management: str) -> str:
 def _folder(roots: Roots, at: str, prefix: str) -> str:
     """Return the folder of one of a function's sub-devices: `rom.u.12582912`; "" where it has none."""
     return next((f"{at}/{name}" for name in roots.names(at) if name.startswith(prefix)), "")
-
-
-def _serial(value: str) -> str:
-    return value if _SERIAL.fullmatch(value) else ""

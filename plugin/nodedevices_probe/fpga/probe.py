@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -87,9 +87,8 @@ class FpgaSource(SysfsSource):
     def _cards(self, roots: Roots, found: OnBus) -> tuple[list[DeviceFact], list[Problem]]:
         functions = {fpga.user: fpga for fpga in found.fpgas}
         self._users = {slot(user): user for user in functions}
-        jobs = {user: partial(card.read, roots, fpga) for user, fpga in functions.items()}
-        read = self.fpga_reads.read(jobs)
-        fpgas = [read[user] or card.hanging(fpga) for user, fpga in functions.items()]
+        read = self.fpga_reads.read({user: partial(card.read, roots, fpga) for user, fpga in functions.items()})
+        fpgas = [read[user] or card.unread(fpga, card.HANGS) for user, fpga in functions.items()]
         serials = {fpga.functions.user: fpga.serial for fpga in fpgas if fpga.serial}
         self._serials = {user: serial for user, serial in self._serials.items() if user in functions} | serials
         cards, unread, u30s = list[DeviceFact](), dict[str, str](), dict[str, list[Fpga]]()
@@ -150,9 +149,8 @@ def _card(fpga: Fpga) -> DeviceFact:
 
 
 def _u30(serial: str, fpgas: Sequence[Fpga], lacking: Sequence[str]) -> DeviceFact:
-    first = fpgas[0]
     return replace(
-        _card(first),
+        _card(fpgas[0]),
         id=f"{U30}-{serial}",
         extra=_extra(fpgas, serial),
         partitions=tuple(
@@ -167,8 +165,7 @@ def _u30(serial: str, fpgas: Sequence[Fpga], lacking: Sequence[str]) -> DeviceFa
 def _together(fpgas: Sequence[Fpga], lacking: Sequence[str]) -> Readings:
     """Return the readings of a card with several FPGAs."""
     errors = [f"{fpga.functions.user}: {fpga.readings.error}" for fpga in fpgas if fpga.readings.error]
-    errors += lacking
-    if errors:
+    if errors := [*errors, *lacking]:
         return Readings(error=text("; ".join(errors), MAX_MESSAGE))
     readings = [fpga.readings for fpga in fpgas]
     hot = [reading.thermal_slowdown for reading in readings if reading.thermal_slowdown is not None]
@@ -184,7 +181,7 @@ def _together(fpgas: Sequence[Fpga], lacking: Sequence[str]) -> Readings:
 
 def _extra(fpgas: Sequence[Fpga], serial: str) -> dict[str, Attribute]:
     first, nodes = fpgas[0], ",".join(fpga.management_node for fpga in fpgas)
-    return _texts(
+    return attributes(
         {
             PCI_VENDOR: first.functions.maker.removeprefix("0x"),
             DEVICE_ID: first.functions.device.removeprefix("0x"),
@@ -215,7 +212,7 @@ def _transcoder(roots: Roots, name: str) -> DeviceFact | None:
     return replace(
         device,
         product_name=said.get("product name", ""),
-        extra=device.extra | _texts({SERIAL: said.get("product serial number", "")}),
+        extra=device.extra | attributes({SERIAL: said.get("product serial number", "")}),
         device_nodes=(f"/dev/{name}",),
     )
 
@@ -228,13 +225,9 @@ def _chip(roots: Roots, bus_id: str, readings: Readings) -> DeviceFact:
         vendor=VENDOR,
         brand="AMD",
         pci_bus_id=bus_id,
-        extra=_texts({DEVICE_ID: roots.word(f"{PCI_DEVICES}/{bus_id}/device").removeprefix("0x")}),
+        extra=attributes({DEVICE_ID: roots.word(f"{PCI_DEVICES}/{bus_id}/device").removeprefix("0x")}),
         readings=readings,
     )
-
-
-def _texts(values: Mapping[str, str]) -> dict[str, Attribute]:
-    return attributes({name: text(value) for name, value in values.items()})
 
 
 def source(options: argparse.Namespace) -> FpgaSource:

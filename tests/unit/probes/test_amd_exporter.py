@@ -71,23 +71,23 @@ def test_what_it_calls_unhealthy_is_a_condition_of_that_gpu_alone_and_ends_with_
 
 
 def test_where_it_does_not_run_nothing_is_said(root: Path) -> None:
-    assert Exporter(roots=Roots(root)).unhealthy() == frozenset()
+    assert Exporter().unhealthy(Roots(root)) == frozenset()
 
 
 def test_what_it_said_last_holds_while_it_does_not_answer_and_ends_with_its_socket(root: Path) -> None:
-    of = Exporter(roots=Roots(root))
+    of = Exporter()
     with exporter(root, state("0000:19:00.0", "unhealthy")):
-        assert of.unhealthy() == {"0000:19:00.0"}
+        assert of.unhealthy(Roots(root)) == {"0000:19:00.0"}
     (root / SOCKET).touch()
-    assert of.unhealthy() == {"0000:19:00.0"}
+    assert of.unhealthy(Roots(root)) == {"0000:19:00.0"}
     (root / SOCKET).unlink()
-    assert of.unhealthy() == frozenset()
+    assert of.unhealthy(Roots(root)) == frozenset()
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xff", field(1, b"\xff"), b"x" * 4096])
 def test_an_answer_that_is_none_changes_nothing(root: Path, answer: bytes) -> None:
     with exporter(root, answer):
-        assert Exporter(roots=Roots(root)).unhealthy() == frozenset()
+        assert Exporter().unhealthy(Roots(root)) == frozenset()
 
 
 def test_one_that_hangs_keeps_the_probe_no_longer_than_its_limit(root: Path) -> None:
@@ -98,5 +98,5 @@ def test_one_that_hangs_keeps_the_probe_no_longer_than_its_limit(root: Path) -> 
         return b""
 
     with exporter(root, hang):
-        assert Exporter(roots=Roots(root)).unhealthy() == frozenset()
+        assert Exporter().unhealthy(Roots(root)) == frozenset()
         going_on.set()
