@@ -55,17 +55,13 @@ def match_text(path: str, pattern: str) -> str:
 
 
 def _expression(pattern: str) -> str:
-    pieces = re.findall(r"\[[!^]?[^\[\]]+\]|.", pattern)
-    return "".join(_piece(piece) for piece in pieces)
+    return "".join(map(_piece, re.findall(r"\[[!^]?[^\[\]]+\]|.", pattern)))
 
 
 def _piece(piece: str) -> str:
-    if piece == "*":
-        return "(.*?)"
-    if piece == "?":
-        return "(.)"
-    if piece.startswith("[") and len(piece) > 2:
-        negated = piece[1] in "!^"
-        inner = piece[2:-1] if negated else piece[1:-1]
-        return f"([{'^' if negated else ''}{re.escape(inner).replace(chr(92) + '-', '-')}])"
-    return re.escape(piece)
+    """`piece`: a character, a wildcard or a whole [...]."""
+    if len(piece) == 1:
+        return {"*": "(.*?)", "?": "(.)"}.get(piece, re.escape(piece))
+    negated = piece[1] in "!^"
+    inner = re.escape(piece[2:-1] if negated else piece[1:-1]).replace(chr(92) + "-", "-")
+    return f"([{'^' if negated else ''}{inner}])"

@@ -31,8 +31,7 @@ from nodedevices_probe.generic.config import BY_MATCH, ConfigEntry, DeviceGroup,
 from nodedevices_probe.generic.glob import is_pattern
 from nodedevices_probe.generic.search import MAX_NODES, Found, Search, UsbDevice
 from nodedevices_probe.loop import NO_DRIVER, SourceFacts
-from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import NODE_MISSING, PciePlace, System
+from nodedevices_probe.node.sysfs import PciePlace, System, node_conditions
 from nodedevices_probe.protocol import (
     DEVICE_NODE,
     MAX_DEVICE_NODE,
@@ -102,41 +101,32 @@ def _by_match(group: DeviceGroup, found: Sequence[Sequence[Found]]) -> list[list
 
 
 @dataclass(slots=True, kw_only=True)
-class _Devices:
+class _Devices(Search):
     """The devices of one pass over the machine, and which nodes they have."""
 
-    search: Search
     owners: dict[str, str] = field(default_factory=dict)  # device node -> id of the device that has it alone
     shared: dict[str, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)  # ids
     problems: list[Problem] = field(default_factory=list)
 
-    @property
-    def roots(self) -> Roots:
-        return self.search.roots
-
     def found_by(self, config: GenericConfig) -> Iterator[DeviceFact]:
         for entry in config.devices:
             for group in entry.groups:
-                found = [self.search.of_path(part) for part in group.paths]
-                found += [self.search.of_usb(part) for part in group.usb]
+                found = [*map(self.of_path, group.paths), *map(self.of_usb, group.usb)]
                 made = sets(group, found)
                 if not made and entry.required:
-                    made = [[(number, self.search.literal(group.paths[number])) for number in needed(group)]]
-                for members in made:
-                    if (device := self._device(entry, group, members)) is not None:
-                        yield device
+                    made = [[(number, self.literal(group.paths[number])) for number in needed(group)]]
+                yield from filter(None, (self._device(entry, group, members) for members in made))
 
     def _device(self, entry: ConfigEntry, group: DeviceGroup, members: list[Member]) -> DeviceFact | None:
         alone = [member for member in members if _is_alone(group, member[0])]
-        lasting = [member for member in members if member[0] in needed(group)]
-        if not lasting:  # where all are optional the same one whichever of them are there
-            lasting = [member for member in members if _is_wild(group, member[0])] or members
+        wild = [number for number, part in enumerate(group.paths) if is_pattern(part.path)]
+        # Where all are optional the same one whichever of them are there.
+        lasting = [member for member in members if member[0] in (needed(group) or wild)] or members
         first = next((member for member in lasting if member in alone), lasting[0])[1]
-        found_by = first.id
-        if group.paths and not needed(group) and not any(is_pattern(part.path) for part in group.paths):
-            found_by = group.paths[0].path
-        id_ = _group_id(entry, group) if group.together else _id(found_by)
+        id_ = _id(group.paths[0].path if group.paths and not needed(group) and not wild else first.id)
+        if group.together:
+            id_ = _id(f"all:{entry.name}" if len(entry.groups) == 1 else f"all:{entry.name}:{shape(entry, group)}")
         own = [node for _, member in alone for node in member.nodes]
         common = [node for number, member in members if not _is_alone(group, number) for node in member.nodes]
         if not self._may_have(entry, id_, own, common):
@@ -146,15 +136,15 @@ class _Devices:
         part_of = {node: number for number, member in reversed(members) for node in member.nodes}
         plugged = next((member.usb for _, member in members if member.usb), None)
         place = self._place(plugged, ok)
+        mounted = {number: member.path for number, member in members if member.path}
+        paths = {number: path for number, path in mounted.items() if number in wild}
         error = None
         if len(ok) > MAX_NODES:
             error = f"{len(ok)} device nodes; a device can have at most {MAX_NODES}"
-        elif len(ok) < len(nodes):
-            error = text(f"{_first(nodes, ok)}: a device node of this name cannot be given to a container", MAX_MESSAGE)
-        mounted = {number: member.path for number, member in members if member.path}
-        paths = {number: path for number, path in mounted.items() if is_pattern(group.paths[number].path)}
-        if too_long := [path for path in paths.values() if len(path) > MAX_TEXT]:
-            error = error or f"{too_long[0]}: only paths of at most {MAX_TEXT} characters can be mounted by a wildcard"
+        elif odd := [node for node in nodes if node not in ok]:
+            error = text(f"{odd[0]}: a device node of this name cannot be given to a container", MAX_MESSAGE)
+        elif too_long := [path for path in paths.values() if len(path) > MAX_TEXT]:
+            error = f"{too_long[0]}: only paths of at most {MAX_TEXT} characters can be mounted by a wildcard"
         ok = ok[:MAX_NODES]
         extra: dict[str, str | int | bool | None] = {
             names.ENTRY: entry.name,
@@ -167,7 +157,6 @@ class _Devices:
             **{names.mount_of(number): path for number, path in paths.items() if len(path) <= MAX_TEXT},
             names.EXCLUSIVE: len([node for node in ok if node in own]),
         }
-        missing = not all(self.roots.has_node(node) for node in ok)
         return DeviceFact(
             id=id_,
             name=_name(entry, first),
@@ -179,7 +168,7 @@ class _Devices:
             pcie_root=place.root,
             extra=attributes(extra),
             device_nodes=tuple(ok),
-            readings=Readings(error=error, conditions=(NODE_MISSING,) if missing else ()),
+            readings=Readings(error=error, conditions=node_conditions(self.roots, ok)),
         )
 
     def _may_have(self, entry: ConfigEntry, id_: str, own: Iterable[str], common: Iterable[str]) -> bool:
@@ -208,18 +197,18 @@ class _Devices:
     def _place(self, plugged: UsbDevice | None, nodes: Iterable[str]) -> PciePlace:
         """Return the place of its USB controller, or of the first node whose hardware is on PCIe."""
         if plugged is not None and plugged.pci_bus_id:
-            return self.search.system.place(plugged.pci_bus_id)
+            return self.system.place(plugged.pci_bus_id)
         for node in nodes:
             number = self.roots.number_of(node)
-            if number and (bus_id := self.search.system.pci_device_of(f"sys/dev/{number}")):
-                return self.search.system.place(bus_id)
+            if number and (bus_id := self.system.pci_device_of(f"sys/dev/{number}")):
+                return self.system.place(bus_id)
         return PciePlace(path=())
 
 
 def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ...], tuple[Problem, ...]]:
     """Return the devices of the configuration that are here, in the file's order, and what is wrong with it on this
     machine."""
-    made = _Devices(search=Search(system=system))
+    made = _Devices(system=system, roots=system.roots)
     found = tuple(islice(made.found_by(config), MAX_DEVICES + 1))
     if len(found) > MAX_DEVICES:
         message = f"more than {MAX_DEVICES} devices match; only the first {MAX_DEVICES} are reported"
@@ -233,10 +222,6 @@ def _is_alone(group: DeviceGroup, part: int) -> bool:
     return group.count == 1 and (not group.paths or group.paths[part].limit == 1)
 
 
-def _is_wild(group: DeviceGroup, part: int) -> bool:
-    return bool(group.paths) and is_pattern(group.paths[part].path)
-
-
 def _id(found_by: str) -> str:
     """`/dev/net/tun` -> dev-net-tun; with a hash where that says less than it should."""
     plain = found_by.removeprefix("/").replace("/", "-")
@@ -248,20 +233,12 @@ def _id(found_by: str) -> str:
     return f"{clean[: MAX_DEVICE_ID - 11]}-{digest}"
 
 
-def _group_id(entry: ConfigEntry, group: DeviceGroup) -> str:
-    return _id(f"all:{entry.name}" if len(entry.groups) == 1 else f"all:{entry.name}:{shape(entry, group)}")
-
-
 def _name(entry: ConfigEntry, first: Found) -> str | None:
     """For people, in a ResourceSlice: serial-ttyusb0, or fuse where the file is called like the entry."""
     short = entry.name.rpartition("/")[2]
     last = f"{first.usb.vendor}-{first.usb.product}" if first.usb else first.id.rpartition("/")[2]
     whole = short if last == short else f"{short}-{last}"
     return re.sub("[^a-z0-9]+", "-", whole.lower()).strip("-")[:MAX_DEVICE_NAME].strip("-") or None
-
-
-def _first(nodes: Sequence[str], ok: Sequence[str]) -> str:
-    return next(node for node in nodes if node not in ok)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from nodedevices_probe.generic.config import PathPart, UsbPart
 from nodedevices_probe.generic.glob import is_pattern, match_text, matches
 from nodedevices_probe.node.roots import MAX_ENTRIES, Roots
 from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.protocol import text
+from nodedevices_probe.protocol import text, within
 
 MAX_NODES = 16  # of a device, in a line
 _VISIBLE = ("/dev/", "/sys/", "/proc/")  # of the host, from a container
@@ -38,20 +38,12 @@ class UsbDevice:
     nodes: tuple[tuple[str, str], ...]
 
 
-def usb_devices(system: System) -> list[UsbDevice]:
-    """In the order of ports. What does not say its ids, bus and number is left out."""
-    roots = system.roots
-    found = (_usb_device(system, roots, port) for port in roots.names(USB_DEVICES) if _PORT.fullmatch(port))
-    return [device for device in found if device is not None]
-
-
-def _usb_device(system: System, roots: Roots, port: str) -> UsbDevice | None:
+def usb_device(system: System, roots: Roots, port: str) -> UsbDevice | None:
+    """None: it does not say its ids, bus and number."""
     at = f"{USB_DEVICES}/{port}"
     vendor, product = roots.word(f"{at}/idVendor").lower(), roots.word(f"{at}/idProduct").lower()
     bus, number = roots.number(f"{at}/busnum"), roots.number(f"{at}/devnum")
-    if not (_ID.fullmatch(vendor) and _ID.fullmatch(product)):
-        return None
-    if bus is None or number is None or not (0 < bus < 1000 and 0 < number < 1000):
+    if not (_ID.fullmatch(vendor) and _ID.fullmatch(product)) or not within(bus, 1, 999) or not within(number, 1, 999):
         return None
     said = (roots.word(f"{at}/manufacturer"), roots.word(f"{at}/product"))
     return UsbDevice(
@@ -94,28 +86,19 @@ class Found:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """One pass over the machine."""
+    """One pass over the machine; USB devices are looked for at the first question."""
 
     system: System
-    roots: Roots = field(init=False)
-    _usb: list[UsbDevice] | None = None
-
-    def __post_init__(self) -> None:
-        self.roots = self.system.roots
+    roots: Roots
+    _usb: list[UsbDevice] | None = None  # in the order of ports
 
     def of_path(self, part: PathPart) -> list[Found]:
         if not is_pattern(part.path):
             return [self.literal(part)] if self._is_there(part) else []
-        found = (path for path in self._expanded(part.path) if part.mount or self._is_node(path))
-        return [
-            Found(
-                id=path,
-                key=match_text(path, part.path),
-                nodes=() if part.mount else (path,),
-                path=path if part.mount else "",
-            )
-            for path in found
-        ]
+        found = [(path, match_text(path, part.path)) for path in self._expanded(part.path)]
+        if part.mount:
+            return [Found(id=path, key=key, path=path) for path, key in found]
+        return [Found(id=path, key=key, nodes=(path,)) for path, key in found if self._is_node(path)]
 
     def literal(self, part: PathPart) -> Found:
         """What a path without wildcards means, whether it is there or not."""
@@ -126,9 +109,9 @@ class Search:
     def _is_there(self, part: PathPart) -> bool:
         """Folders of the host that are not mounted here are taken for granted, unless they are optional."""
         if part.mount and not part.path.startswith(_VISIBLE):
-            return not part.optional or _exists(self._outside(part.path))
+            return not part.optional or self.roots.exists(self._outside(part.path))
         there = self.roots.place(part.path)
-        return bool(self._below(part.path)) if not part.mount and _is_folder(there) else _exists(there)
+        return bool(self._below(part.path)) if not part.mount and _is_folder(there) else self.roots.exists(there)
 
     def _below(self, folder: str) -> tuple[str, ...]:
         """The device nodes of a folder of /dev and of those in it, such as /dev/snd: what container runtimes make of
@@ -159,15 +142,12 @@ class Search:
         found = [""]
         for part in pattern[1:].split("/"):
             if is_pattern(part):
-                found = [f"{folder}/{name}" for folder in found for name in self._names(folder) if matches(name, part)][
-                    :MAX_ENTRIES
-                ]
+                below = ((folder, self.roots.names(self._seen_at(folder))) for folder in found if folder)
+                found = [f"{folder}/{name}" for folder, names in below for name in names if matches(name, part)]
+                found = found[:MAX_ENTRIES]
             else:
                 found = [f"{folder}/{part}" for folder in found]
-        return [path for path in found if _exists(self._seen_at(path))]
-
-    def _names(self, folder: str) -> tuple[str, ...]:
-        return self.roots.names(self._seen_at(folder)) if folder else ()
+        return [path for path in found if self.roots.exists(self._seen_at(path))]
 
     def _seen_at(self, path: str) -> Path:
         if path == "/dev" and self.roots.devices is not None:
@@ -176,7 +156,8 @@ class Search:
 
     def of_usb(self, part: UsbPart) -> list[Found]:
         if self._usb is None:
-            self._usb = usb_devices(self.system)
+            ports = filter(_PORT.fullmatch, self.roots.names(USB_DEVICES))
+            self._usb = list(filter(None, (usb_device(self.system, self.roots, port) for port in ports)))
         mine = [
             device
             for device in self._usb
@@ -195,18 +176,9 @@ class Search:
 
 
 def _usb_id(device: UsbDevice, others: Iterable[UsbDevice]) -> str:
-    ids = f"usb:{device.vendor}:{device.product}"
-    alike = [other for other in others if (other.vendor, other.product) == (device.vendor, device.product)]
-    if device.serial and [other.serial for other in alike].count(device.serial) == 1:
-        return f"{ids}:{device.serial}"
-    return f"{ids}:at-{device.port}"
-
-
-def _exists(place: Path) -> bool:
-    try:
-        return place.exists()
-    except (OSError, ValueError):  # a loop of links
-        return False
+    alike = [other.serial for other in others if (other.vendor, other.product) == (device.vendor, device.product)]
+    is_alone = device.serial and alike.count(device.serial) == 1
+    return f"usb:{device.vendor}:{device.product}:{device.serial if is_alone else f'at-{device.port}'}"
 
 
 def _is_folder(place: Path) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.protocol import normal_bus_id, text
@@ -53,12 +54,6 @@ def _row(word: bytes, kind: str, pattern: bytes, lines: int = 1) -> Row:
     return Row(word, kind, re.compile(pattern.replace(b"%PCI", _PCI)), lines)
 
 
-_NVIDIA_GPU, _NVIDIA_INIT, _NVIDIA_PROBE = (
-    b"NVRM: The NVIDIA GPU ",
-    b"RmInitAdapter failed",
-    b"nvidia failed with error",
-)
-_NVIDIA_PROBE_EARLIER = b"nvidia: probe of "  # of earlier kernels
 _XID, _MLX5, _AMDGPU, _PCIE = b"Xid (PCI:", b"mlx5_core ", b"amdgpu ", b"PCIe Bus Error: severity=Uncorrect"
 _SXID_LINE = rb"nvidia-nvswitch\d+: SXid \(PCI:%PCI\): (?P<code>\d{1,9}), "
 _LINK = rb"(?:Link (?P<link>\d{1,3}) )?(?P<text>.+)"
@@ -81,24 +76,24 @@ ROWS = (
     ),
     # One sentence of the driver, whose line ends vary between its versions.
     _row(
-        _NVIDIA_GPU,
+        b"NVRM: The NVIDIA GPU ",
         kinds.NVIDIA_OFF_BUS,
         rb"NVRM: The NVIDIA GPU %PCI\b[^\n]*(?:\n<[0-7]>" + _STAMP + rb"NVRM: (?!The )[^\n]*){0,2}"
         rb"(?P<text>fallen off the bus and is not responding)",
         lines=3,
     ),
     _row(
-        _NVIDIA_INIT,
+        b"RmInitAdapter failed",
         kinds.NVIDIA_INIT_FAILED,
         rb"NVRM: GPU %PCI: (?P<text>RmInitAdapter failed!? ?\([0-9a-fx:]{1,32}\))",
     ),
     _row(
-        _NVIDIA_PROBE,
+        b"nvidia failed with error",
         kinds.NVIDIA_PROBE_FAILED,
         rb"nvidia %PCI: probe with driver nvidia failed with (?P<text>error -\d{1,9})",
     ),
     _row(
-        _NVIDIA_PROBE_EARLIER,
+        b"nvidia: probe of ",  # of earlier kernels
         kinds.NVIDIA_PROBE_FAILED,
         rb"nvidia: probe of %PCI failed with (?P<text>error -\d{1,9})",
     ),
@@ -135,27 +130,15 @@ ROWS = (
 _BY_WORD = {word: tuple(row for row in ROWS if row.word == word) for word in dict.fromkeys(row.word for row in ROWS)}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """`unread`: more lines had one of the words than are read at a time."""
-
-    said: tuple[Said, ...]
-    unread: bool
-
-
-def read(lines: bytes, *, most: int | None = MAX_LINES) -> Found:
-    """Return the events among these lines, those with one word after those with another. `most`: so many lines with one
-    word; None: all."""
-    said = list[Said]()
-    unread = False
+def read(lines: bytes, *, most: int | None = MAX_LINES) -> tuple[list[Said], bool]:
+    """Return the events among these lines, those with one word after those with another; and whether more lines had one
+    of the words than are read at a time. `most`: so many lines with one word; None: all."""
+    events, unread = list[Said | None](), False
     for word, rows in _BY_WORD.items():
-        for number, line in enumerate(_with(word, lines, max(row.lines for row in rows))):
-            if most is not None and number >= most:
-                unread = True
-                break
-            if (event := _event(line, rows)) is not None:
-                said.append(event)
-    return Found(tuple(said), unread)
+        found = _with(word, lines, max(row.lines for row in rows))
+        events += [_event(line, rows) for line in islice(found, most)]
+        unread = next(found, None) is not None or unread
+    return [event for event in events if event is not None], unread
 
 
 def _with(word: bytes, lines: bytes, count: int) -> Iterator[bytes]:
@@ -176,16 +159,14 @@ def _event(line: bytes, rows: tuple[Row, ...]) -> Said | None:
         return None
     said = line[prefix.end() : prefix.end() + MAX_LINE_BYTES]
     for row in rows:
-        found = row.pattern.match(said)
-        if found is not None:
+        if found := row.pattern.match(said):
             groups = {name: value.decode("utf-8", "replace") for name, value in found.groupdict().items() if value}
             return _said(row.kind, groups, at=seconds(line))
     return None
 
 
 def _said(kind: str, groups: dict[str, str], *, at: float | None) -> Said:
-    address, code = groups.pop("address"), groups.pop("code", "")
-    registers = groups.pop("registers", "")
+    address, code, registers = groups.pop("address"), groups.pop("code", ""), groups.pop("registers", "")
     details = {name: cleaned for name, value in groups.items() if (cleaned := text(value))}
     for place, register in enumerate(filter(None, registers.split(",")), start=1):
         if int(register, 16):

@@ -68,14 +68,6 @@ def file_tail(path: Path) -> Tail:
     return tail
 
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """`lines`: whole lines, oldest first. `lost`: there may have been others before them, which nobody can read now."""
-
-    lines: bytes
-    lost: bool = False
-
-
 @dataclass(slots=True)
 class Follower:
     """Returns what is new at each look; at the first one all that the log still has."""
@@ -84,8 +76,9 @@ class Follower:
     _last: bytes | None = None  # the newest lines that were seen; None: there was no look yet
     _size: int = field(default=len(SIZES) - 1)  # the first look reads all
 
-    def news(self) -> News:
-        """Raises OSError."""
+    def news(self) -> tuple[bytes, bool]:
+        """Return whole lines, oldest first, and whether there may have been others before them, which nobody can read
+        now. Raises OSError."""
         before, chunk, at = self._last, b"", -1
         for number in range(self._size, len(SIZES)):
             self._size, chunk = number, self.tail(SIZES[number])
@@ -94,18 +87,13 @@ class Follower:
                 break
         if chunk or before is None:
             self._last = _last_lines(chunk, REMEMBERED_LINES)
-        news = self._news(chunk, before, at)
-        if self._size and len(news.lines) < SIZES[self._size] // SMALL:
+        lines, lost = chunk[max(at, 0) :], False
+        if at < 0 and before and chunk:
+            lines = _later_than(chunk, seconds(_last_lines(before, 1)))
+            lost = bool(lines)
+        if self._size and len(lines) < SIZES[self._size] // SMALL:
             self._size -= 1
-        return news
-
-    def _news(self, chunk: bytes, before: bytes | None, at: int) -> News:
-        if at >= 0:
-            return News(chunk[at:])
-        if not before or not chunk:
-            return News(chunk)
-        newer = _later_than(chunk, seconds(_last_lines(before, 1)))
-        return News(newer, lost=bool(newer))
+        return lines, lost
 
 
 def _last_lines(chunk: bytes, count: int) -> bytes:
@@ -171,17 +159,17 @@ class KernelLogSource(SysfsSource):
     def _read(self) -> None:
         first = self._follower is None
         follower = self._follower or Follower(self.tail)
-        news = follower.news()
+        news, lost = follower.news()
         self._follower = follower
-        found = lines.read(news.lines, most=None if first else lines.MAX_LINES)
+        events, unread = lines.read(news, most=None if first else lines.MAX_LINES)
         since_boot, now = self.monotonic(), self.wall()
-        for said in found.said:
+        for said in events:
             # Of a line that is new the log's own clock says less than ours: it is not corrected, and drifts.
             age = _age(said, since_boot) if first else 0.0
             if age is not None:
                 key = EventKey(kind=said.kind, pci_bus_id=said.pci_bus_id, xid=said.code)
                 self.events.record(key, when=now - timedelta(seconds=age), details=said.details)
-        if news.lost or found.unread:
+        if lost or unread:
             self._lost_at = since_boot
 
 

@@ -25,9 +25,7 @@ from nodedevices_probe.protocol import (
     PciePath,
     Problem,
     Readings,
-    normal_bus_id,
     problem,
-    text,
     within,
 )
 
@@ -139,16 +137,6 @@ def mig_device_nodes(minors: dict[tuple[int, int, int | None], int], gpu: int, g
     return tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in wanted if minor is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvidiaCard:
-    """One directory of /proc/driver/nvidia/gpus: what the kernel module knows even of a GPU that NVML cannot reach."""
-
-    id: str  # its UUID, or PCI-<address> where that was never read
-    bus_id: str
-    model: str
-    minor: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class System:
     """The kernel's files below `root` (in a container: where the host's /sys and /proc are)."""
@@ -233,23 +221,6 @@ class System:
         """compute | graphics, by PCI class, as NVIDIA's feature discovery distinguishes them; "" for others."""
         pci_class = self.roots.word(f"{PCI_DEVICES}/{bus_id}/class")[:6]
         return {"0x0302": "compute", "0x0300": "graphics"}.get(pci_class, "")
-
-    def nvidia_cards(self) -> list[NvidiaCard]:
-        """Every GPU of the NVIDIA kernel module, by PCI address."""
-        folder, cards = "proc/driver/nvidia/gpus", []
-        for bus_id in sorted(filter(None, map(normal_bus_id, self.roots.names(folder)))):
-            lines = self.roots.read(f"{folder}/{bus_id}/information").splitlines()
-            said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-            identity, minor = said.get("GPU UUID", ""), said.get("Device Minor", "")
-            cards.append(
-                NvidiaCard(
-                    id=identity if re.fullmatch(r"GPU-[0-9a-f-]{36}", identity) else f"PCI-{bus_id}",
-                    bus_id=bus_id,
-                    model=text(said.get("Model", "")),
-                    minor=int(minor) if minor.isdecimal() and len(minor) < 6 else None,
-                )
-            )
-        return cards
 
 
 def _folder(path: Path | None) -> Path | None:

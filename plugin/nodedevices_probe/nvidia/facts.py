@@ -7,6 +7,7 @@ names in pynvml.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,7 @@ from nodedevices_probe.protocol import (
 )
 
 MAX_NVLINKS = 64
+KERNEL_GPUS = "proc/driver/nvidia/gpus"
 ARCHITECTURES = {  # NVML_DEVICE_ARCH_*, named as NVIDIA's DRA driver does
     2: "Kepler",
     3: "Maxwell",
@@ -111,10 +113,40 @@ def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: Sy
             numa_node=place.numa_node,
             extra=nvidia.attributes(compute_capability=f"{capability[0]}.{capability[1]}" if capability else ""),
             capacity=memory_capacity(memory.total if memory is not None else 0),
-            device_nodes=(f"/dev/nvidia{minor}",) if minor is not None else (),
+            device_nodes=_device_nodes(minor),
         ),
         whole=None not in (pci, minor, memory, capability, name),
     )
+
+
+def kernel_gpus(system: System) -> list[DeviceFact]:
+    """Return every GPU of the NVIDIA kernel module, by PCI address, as NVML counts them: what the kernel knows even of
+    one that NVML cannot reach. Its id is its UUID, or PCI-<address> where that was never read."""
+    gpus = list[DeviceFact]()
+    for bus_id in sorted(filter(None, map(normal_bus_id, system.roots.names(KERNEL_GPUS)))):
+        lines = system.roots.read(f"{KERNEL_GPUS}/{bus_id}/information").splitlines()
+        said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        identity, number, place = said.get("GPU UUID", ""), said.get("Device Minor", ""), system.place(bus_id)
+        minor = int(number) if number.isdecimal() and len(number) < 6 else None
+        gpus.append(
+            DeviceFact(
+                id=identity if re.fullmatch(r"GPU-[0-9a-f-]{36}", identity) else f"PCI-{bus_id}",
+                index=len(gpus),
+                minor=minor,
+                type="gpu",
+                vendor=nvidia.VENDOR,
+                product_name=text(said.get("Model", "")),
+                pci_bus_id=bus_id,
+                pcie_root=place.root,
+                numa_node=place.numa_node,
+                device_nodes=_device_nodes(minor),
+            )
+        )
+    return gpus
+
+
+def _device_nodes(minor: int | None) -> tuple[str, ...]:
+    return (f"/dev/nvidia{minor}",) if minor is not None else ()
 
 
 def small(value: int | None) -> int | None:

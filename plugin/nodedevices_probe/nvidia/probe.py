@@ -25,7 +25,7 @@ from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.sysfs import System, nearest, unbound
 from nodedevices_probe.nvidia.calls import DriverGoneError, Library, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
-from nodedevices_probe.nvidia.facts import PCIE_PATHS, GpuIdentity, identify, links_of, read_links
+from nodedevices_probe.nvidia.facts import PCIE_PATHS, GpuIdentity, identify, kernel_gpus, links_of, read_links
 from nodedevices_probe.nvidia.mig import MigDevices
 from nodedevices_probe.nvidia.readings import (
     COMPLETED,
@@ -289,21 +289,11 @@ class NvmlSource(SysfsSource):
         last = self._last.get(index)
         if last is not None and last.id not in answering:
             return replace(last, readings=readings)
-        unknown = DeviceFact(id=f"nvml-index-{index}", index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
-        cards = self.system.nvidia_cards()  # NVML counts GPUs by PCI address
-        if len(cards) != count or cards[index].id in answering:
-            return unknown
-        card, place = cards[index], self.system.place(cards[index].bus_id)
-        return replace(
-            unknown,
-            id=card.id,
-            minor=card.minor,
-            product_name=card.model,
-            pci_bus_id=card.bus_id,
-            pcie_root=place.root,
-            numa_node=place.numa_node,
-            device_nodes=(f"/dev/nvidia{card.minor}",) if card.minor is not None else (),
-        )
+        gpus = kernel_gpus(self.system)
+        if len(gpus) == count and gpus[index].id not in answering:
+            return replace(gpus[index], readings=readings)
+        name = f"nvml-index-{index}"
+        return DeviceFact(id=name, index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
 
     def _joined(self, gpus: list[_Gpu]) -> tuple[DeviceFact, ...]:
         """The devices with what connects them: NVLinks and PCIe paths, read once per pair."""

@@ -144,7 +144,7 @@ def test_a_log_that_was_cleared_shows_no_line_twice_and_no_text_stands_for_a_lin
     follower.news()
     last = log.lines.decode().rstrip("\n")
     log.write(STALLED, 2.0).write(f"forged {last}", 3.0, priority=11)
-    assert STALLED.encode() in follower.news().lines
+    assert STALLED.encode() in follower.news()[0]
 
 
 def test_a_log_that_may_not_be_read_is_a_problem_that_says_what_to_do_and_ends_by_itself() -> None:
@@ -167,9 +167,9 @@ def test_more_than_one_look_reads_at_a_time_is_found_in_a_greater_one() -> None:
     log.write(STALLED, 2.0)
     for number in range(20_000):
         log.write(f"flood {number}", 3 + number / 1e6)
-    news = follower.news()
-    assert news.lines.startswith(b"<3>[    2.000000] mlx5_core")
-    assert (news.lines.count(b"\n"), news.lost) == (20_001, False)
+    news, lost = follower.news()
+    assert news.startswith(b"<3>[    2.000000] mlx5_core")
+    assert (news.count(b"\n"), lost) == (20_001, False)
 
 
 @pytest.mark.parametrize("half", [b"", b"<3>[   12.000000] mlx5_co"])
