@@ -24,8 +24,8 @@ from nodedevices_api.sections import SECTION_NAMES, Sections
 from nodedevices_operator.records.pods import REASON
 from nodedevices_plugin.model import DRA_DRIVER
 from nodedevices_plugin.settings import file
+from nodedevices_plugin.vendors import xilinx as card_names
 from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
-from nodedevices_plugin.vendors.xilinx import names as card_names
 from nodedevices_probe.generic import config as generic_config
 from nodedevices_probe.remote import config as remote_config
 from nodedevices_probe.simulated import file as simulated_file

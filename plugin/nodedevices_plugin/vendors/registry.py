@@ -22,7 +22,7 @@ from nodedevices_plugin.vendors.nic.vendor import Nic
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.remote import Remote
 from nodedevices_plugin.vendors.settings import DeviceFile, VendorFlags
-from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
+from nodedevices_plugin.vendors.xilinx import Xilinx
 
 
 class _Unknown(Vendor):

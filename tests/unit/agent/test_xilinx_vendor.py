@@ -14,7 +14,7 @@ from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.settings import DeviceFileOutcome
-from nodedevices_plugin.vendors.xilinx.names import parse as parse_names
+from nodedevices_plugin.vendors.xilinx import parse as parse_names
 from nodedevices_probe.fpga import NAMES_FILE
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.node.sysfs import System

@@ -7,7 +7,11 @@ since a program is built for one shell. A U30 is offered whole, or by FPGA with 
 Management nodes (/dev/xclmgmt<N>), with which a card can be programmed, go to containers only where a flag says so.
 
 A DaemonSet written for that plugin says the same things here: flags and variables are that plugin's. What a policy can
-say, too, becomes a section.
+say, too, becomes a section. So is its file NameCustomize.json: `{"u250-*-1623351600": "'u250-'+timestamp"}`. A key is a
+device type, a shell and a timestamp, or the last six characters of the shell's UUID, with dashes between; `*` is any. A
+value is made of texts in single quotes and fields, with `+` between. Of several keys that match, the one with the
+fewest `*` applies, then the first (there: any). It is read strictly: what that plugin would make nothing of is refused,
+with its key.
 """
 
 from __future__ import annotations
@@ -17,8 +21,13 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from msgspec import Struct
+from msgspec.structs import astuple
+from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.options import Values, option
-from nodedevices_probe.fpga import FIREWALL, FPGA, MANAGEMENT_NODES, MEDIA, NAMES_FILE, NO_SHELL, VENDOR
+from nodedevices_common.text import nearest, show
+from nodedevices_probe import fpga as attributes
+from nodedevices_probe.fpga import MEDIA, NAMES_FILE, NO_SHELL, VENDOR
 from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
@@ -33,9 +42,140 @@ from nodedevices_plugin.vendors.base import (
     whole_or_partitions,
 )
 from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
+from nodedevices_plugin.vendors.plugin_files import load
 from nodedevices_plugin.vendors.settings import DeviceFile, FlagRule, VendorFlags, content_of
-from nodedevices_plugin.vendors.xilinx.names import Aliases, Card, own_name, parse
 
+# --- what cards are called --------------------------------------------------------------------------------------------
+MA35 = "MA35"
+U30_SHELL, U30_COMMON = "xilinx_u30", "ama_u30"
+ANY = "*"
+MAX_ALIAS = 60  # a longer name is not used, and the usual one is; as there
+MAX_ALIASES = 256
+MAX_ALIAS_TEXT = 256  # of a key, and of what a name is made of
+UUID_END = 6
+NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+FIELDS = ("deviceType", "shellVer", "timestamp", "uuid", "deviceID", "SN")
+_UNFIT = {
+    "DBDF": "a PCI address has colons, which no resource name may have",
+    "index": "it changes when a card is plugged in or out",
+    "Healthy": "a name must not follow health",
+}
+_TEXT = re.compile(r"'[-A-Za-z0-9_.]*'")
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """`version`: a timestamp, or the end of a UUID. `parts`: texts in their quotes, and fields."""
+
+    device_type: str
+    shell: str
+    version: str
+    parts: tuple[str, ...]
+
+    def matches(self, card: Card) -> bool:
+        version = self.version.lower()
+        return (
+            self.device_type.lower() in {ANY, card.device_type.lower()}
+            and self.shell.lower() in {ANY, card.shell.lower()}
+            and (version in {ANY, card.timestamp.lower()} or (len(version) == UUID_END and version == card.uuid))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Aliases:
+    """The content of the file, the most exact first."""
+
+    aliases: tuple[Alias, ...] = ()
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """A card by that plugin's names, in the order of FIELDS. `uuid`: its end, in small letters."""
+
+    device_type: str
+    shell: str
+    timestamp: str
+    uuid: str
+    device_id: str
+    serial: str
+
+    @classmethod
+    def from_fact(cls, fact: DeviceFact) -> Card | None:
+        """None: its shell is not known."""
+        media = fact.type == MEDIA
+        shell = MA35 if media else text(fact, attributes.SHELL)
+        timestamp = "0" if media else text(fact, attributes.TIMESTAMP)
+        if not shell or not timestamp:
+            return None
+        return cls(
+            device_type=MA35 if media else text(fact, attributes.DEVICE_TYPE),
+            shell=shell,
+            timestamp=timestamp,
+            uuid=(MA35 if media else text(fact, attributes.SHELL_UUID)[-UUID_END:]).lower(),
+            device_id=f"0x{text(fact, attributes.DEVICE_ID)}",
+            serial=text(fact, attributes.SERIAL),
+        )
+
+
+def own_name(card: Card, *, exact_u30_names: bool, aliases: Aliases | None) -> str | None:
+    """After the domain; None: nothing that a resource can be called."""
+    if U30_SHELL in card.shell and not exact_u30_names:
+        return U30_COMMON
+    fields = dict(zip(FIELDS, astuple(card), strict=True))
+    usual = MA35 if card.shell == MA35 else f"{card.shell}-{card.timestamp}"
+    alias = next((known for known in aliases.aliases if known.matches(card)), None) if aliases is not None else None
+    made = "".join(fields.get(part, part[1:-1]) for part in alias.parts) if alias is not None else ""
+    wanted = (made if len(made) <= MAX_ALIAS else "", usual)
+    return next((name for name in wanted if NAME.fullmatch(name)), None)
+
+
+def parse(raw: bytes) -> Aliases:
+    """The file. Raises InputError with everything that is wrong."""
+    problems, found = list[InputProblem](), list[Alias]()
+    entries = load(raw, problems)
+    if not isinstance(entries, dict):
+        raise InputError(['give an object of keys and names, such as {"u250-*-*": "\'u250\'"}'])
+    if len(entries) > MAX_ALIASES:
+        raise InputError([f"{len(entries)} entries; give {MAX_ALIASES} at most"])
+    for key, value in entries.items():
+        found += _alias(key, value, problems)
+    if problems:
+        raise InputError(problems)
+    return Aliases(tuple(sorted(found, key=lambda alias: (alias.device_type, alias.shell, alias.version).count(ANY))))
+
+
+def _alias(key: str, value: object, problems: list[InputProblem]) -> list[Alias]:
+    device_type, first, rest = key.partition("-")
+    shell, second, version = rest.rpartition("-")
+    before = len(problems)
+    if not (first and second and device_type and shell and version) or len(key) > MAX_ALIAS_TEXT:
+        right = "give <device type>-<shell>-<timestamp, or the last 6 characters of the UUID>, each of them or *"
+        problems.append(InputProblem.at(show(key), right))
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_ALIAS_TEXT:
+        problems.append(InputProblem.at(show(key), f"{show(value)} is not a name; give one such as 'u250-'+timestamp"))
+        return []
+    parts = tuple(part.strip() for part in value.split("+"))
+    problems += _wrong(key, parts)
+    return [Alias(device_type, shell, version, parts)] if len(problems) == before else []
+
+
+def _wrong(key: str, parts: Sequence[str]) -> list[InputProblem]:
+    found = []
+    for part in parts:
+        if part in FIELDS or _TEXT.fullmatch(part):
+            continue
+        if part in _UNFIT:
+            right = _UNFIT[part]
+        elif "'" in part:
+            right = "a text is letters, digits, and - _ . between single quotes"
+        else:
+            right = (
+                f"no such field{nearest(part, FIELDS)}; fields are {', '.join(FIELDS)}, and texts have single quotes"
+            )
+        found.append(InputProblem.at(show(key), f"{show(part)}: {right}"))
+    return found
+
+
+# --- the vendor -------------------------------------------------------------------------------------------------------
 GROUP = "FPGA"
 MOUNTED_NAMES = "/opt/xilinx/device-plugin-configmap"  # where Xilinx' plugin has them
 NEW_PREFIX, OLD_PREFIX = "amd.com/", "xilinx.com/fpga-"
@@ -166,7 +306,7 @@ _MANAGEMENT = re.compile(r"/dev/xclmgmt[0-9]{1,10}")
 
 class Xilinx(Vendor):
     name = VENDOR
-    types = frozenset({FPGA, MEDIA})
+    types = frozenset({attributes.FPGA, MEDIA})
     flags = FLAGS
     files = (DeviceFile(name=NAMES_FILE, type=Aliases, parse=parse),)
 
@@ -204,7 +344,7 @@ class Xilinx(Vendor):
                 reason="FirewallTripped",
                 state=HealthState.UNHEALTHY,
                 message="the card's AXI firewall has cut the FPGA off after an access that failed",
-                evident=FIREWALL in readings.conditions,
+                evident=attributes.FIREWALL in readings.conditions,
                 action="ResetDevice",
                 ends_by_itself=True,
             ),
@@ -224,7 +364,7 @@ class Xilinx(Vendor):
 def _management_nodes(fact: DeviceFact) -> dict[str, tuple[str, ...]]:
     """Return the management nodes of a card and of its partitions, by id; only texts that look like a path to one,
     since the attribute is a text."""
-    said = text(fact, MANAGEMENT_NODES).split(",")
+    said = text(fact, attributes.MANAGEMENT_NODES).split(",")
     by_partition = {part.id: said[part.index : part.index + 1] for part in fact.partitions}
     return {
         id_: tuple(node for node in nodes if _MANAGEMENT.fullmatch(node))

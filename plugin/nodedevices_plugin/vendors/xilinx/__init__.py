@@ -1,1 +1,0 @@
-"""Xilinx (AMD): FPGA cards, and MA35D media accelerators."""
