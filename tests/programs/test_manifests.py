@@ -30,7 +30,7 @@ from nodedevices_operator.records.names import LEASE_NAME
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import together
-from nodedevices_plugin.vendors.nic.containers import FOLDER
+from nodedevices_plugin.vendors.nic.vendor import FOLDER
 from nodedevices_plugin.vendors.nvidia.injection import DRIVER
 from nodedevices_probe.amd.exporter import SOCKET
 from nodedevices_probe.registry import KINDS

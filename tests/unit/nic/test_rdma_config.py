@@ -100,7 +100,7 @@ def test_nics_with_rdma_are_selected_by_the_first_entry_that_names_them_one_by_o
     (b"[" * 100_000, "not JSON that can be read"),
     (b'{"configList": [' + b"9" * 5000 + b"]}", "not JSON that can be read"),
     (b" " * (300 << 10), "bytes; 262144 are the most"),
-    (b"[]", "[] is not an object with periodicUpdateInterval, configList"),
+    (b"[]", "[] is not an object with configList, periodicUpdateInterval"),
     ({}, "configList: missing or empty"),
     ({"configLst": []}, "configLst: unknown key; did you mean configList?"),
     ({"configList": {}}, "configList: {} is not allowed; give a list"),

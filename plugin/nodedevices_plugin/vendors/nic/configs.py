@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 from nodedevices_common.options import Values, option
@@ -25,6 +25,14 @@ from nodedevices_plugin.vendors.settings import DeviceFile, VendorFlags, content
 
 # Without a file; validators are made for nodes that have one.
 NO_SRIOV, NO_RDMA = SriovConfig.model_construct(), RdmaConfig.model_construct()
+
+
+class NamedEntry(NamedTuple):
+    """What a file says of a resource, and where: the file, and the place in it."""
+
+    entry: SriovResource | RdmaResource | OnloadConfig
+    file: str
+    place: str
 
 
 class Configs(Struct, frozen=True, kw_only=True):
@@ -53,22 +61,19 @@ class Configs(Struct, frozen=True, kw_only=True):
             return hca.full_name()
         return onload.name(self.onload, fact) if self.onload is not None else None
 
-    def names(self) -> dict[str, tuple[str, str]]:
-        """Every resource that the files name, with the file and the entry's place in it."""
-        found = {
-            resource.full_name(self.sriov_prefix): (SRIOV_FILE, f"resourceList[{number}]")
-            for number, resource in enumerate(self.sriov.resources)
+    def entries(self) -> Mapping[str, NamedEntry]:
+        """Every resource that the files name; of two files that name it the first counts."""
+        return {
+            **({self.onload.resource: NamedEntry(self.onload, ONLOAD_FILE, "resourceName")} if self.onload else {}),
+            **{
+                resource.full_name(): NamedEntry(resource, RDMA_FILE, f"{self.rdma.key}[{number}]")
+                for number, resource in enumerate(self.rdma.resources)
+            },
+            **{
+                resource.full_name(self.sriov_prefix): NamedEntry(resource, SRIOV_FILE, f"{self.sriov.key}[{number}]")
+                for number, resource in enumerate(self.sriov.resources)
+            },
         }
-        for number, resource in enumerate(self.rdma.resources):
-            found.setdefault(resource.full_name(), (RDMA_FILE, f"configList[{number}]"))
-        if self.onload is not None:
-            found.setdefault(self.onload.resource, (ONLOAD_FILE, "resourceName"))
-        return found
-
-    def named(self, resource: str) -> SriovResource | RdmaResource | OnloadConfig | None:
-        """The entry of a resource; None: it is not of these files."""
-        of_onload = self.onload if self.onload is not None and self.onload.resource == resource else None
-        return self.sriov.named(resource, self.sriov_prefix) or self.rdma.named(resource) or of_onload
 
 
 GROUP = "NIC"

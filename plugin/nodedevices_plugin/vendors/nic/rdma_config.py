@@ -22,14 +22,14 @@ from nodedevices_plugin.vendors.base import text
 from nodedevices_plugin.vendors.nic.selecting import (
     MAX_RESOURCES,
     ListedResource,
+    ListFile,
     PciId,
     Selector,
     interface_names,
     is_hca,
     listed,
-    refuse_repeated,
 )
-from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, ignored, number, read, refuse
+from nodedevices_plugin.vendors.plugin_files import Entries, Text, ignored, number, read, refuse
 
 LIST = "configList"
 MAX_SHARES = 100_000
@@ -97,23 +97,17 @@ class RdmaResource(ListedResource):
         return self
 
 
-class RdmaConfig(PluginFile):
+class RdmaConfig(ListFile):
+    key = LIST
+
     period: Annotated[Annotated[int, number(0, DAY_SECONDS)] | None, ignored] = Field(
         default=None, alias="periodicUpdateInterval"
     )
     resources: Annotated[tuple[RdmaResource, ...], Field(max_length=MAX_RESOURCES)] = Field(default=(), alias=LIST)
 
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        refuse_repeated(LIST, self.resources)
-        return self
-
     def resource_for(self, fact: DeviceFact) -> RdmaResource | None:
         """The entry that has the device; None: no entry."""
         return next((resource for resource in self.resources if resource.fit(fact)), None) if is_hca(fact) else None
-
-    def named(self, name: str) -> RdmaResource | None:
-        return next((resource for resource in self.resources if resource.full_name() == name), None)
 
 
 def parse(raw: bytes) -> RdmaConfig:

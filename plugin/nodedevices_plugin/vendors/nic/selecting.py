@@ -5,7 +5,7 @@ and the RDMA plugin have in common: a list of resources, each with a name of its
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal, Self
 
 from nodedevices_common.text import show
@@ -133,13 +133,21 @@ class ListedResource(PluginFile):
         return self
 
 
-def refuse_repeated(key: str, resources: Sequence[ListedResource]) -> None:
-    """In a file's validator: each resource has another name."""
-    names = [resource.full_name() for resource in resources]
-    refuse(
-        {
-            (key, at, "resourceName"): f"{key}[{first}] has the name {name}, too; choose another"
-            for at, name in enumerate(names)
-            if (first := names.index(name)) != at
-        }
-    )
+class ListFile(PluginFile):
+    """A file with a list of resources, each with a name of its own."""
+
+    key: ClassVar[str]  # of the list
+
+    resources: tuple[ListedResource, ...]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        names = [resource.full_name() for resource in self.resources]
+        refuse(
+            {
+                (self.key, at, "resourceName"): f"{self.key}[{first}] has the name {name}, too; choose another"
+                for at, name in enumerate(names)
+                if (first := names.index(name)) != at
+            }
+        )
+        return self

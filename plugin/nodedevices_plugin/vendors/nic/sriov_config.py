@@ -44,6 +44,7 @@ from nodedevices_plugin.vendors.nic.selecting import (
     MAX_RESOURCES,
     PCI_ADDRESS,
     ListedResource,
+    ListFile,
     PciAddress,
     PciId,
     Selector,
@@ -56,9 +57,8 @@ from nodedevices_plugin.vendors.nic.selecting import (
     pci_driver,
     physical_address,
     physical_name,
-    refuse_repeated,
 )
-from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, matching, read, refuse
+from nodedevices_plugin.vendors.plugin_files import Entries, Text, matching, read, refuse
 
 DEFAULT_PREFIX = "intel.com"
 NET, ACCELERATOR, AUXILIARY = DEVICE_TYPES = ("netDevice", "accelerator", "auxNetDevice")
@@ -215,22 +215,15 @@ class SriovResource(ListedResource):
         return {**self.information.get(ALL_DEVICES, {}), **self.information.get(address, {})}
 
 
-class SriovConfig(PluginFile):
+class SriovConfig(ListFile):
+    key = LIST
     null_is_empty = LIST  # as the operator writes it for a node without policies
 
     resources: Annotated[tuple[SriovResource, ...], Field(max_length=MAX_RESOURCES)] = Field(default=(), alias=LIST)
 
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        refuse_repeated(LIST, self.resources)
-        return self
-
     def resource_for(self, fact: DeviceFact) -> SriovResource | None:
         """The entry that has the device; None: no entry."""
         return next((resource for resource in self.resources if resource.selector(fact) is not None), None)
-
-    def named(self, name: str, prefix: str = DEFAULT_PREFIX) -> SriovResource | None:
-        return next((resource for resource in self.resources if resource.full_name(prefix) == name), None)
 
 
 def parse(raw: bytes) -> SriovConfig:
