@@ -5,7 +5,7 @@ to the client's standard input. Every call has a time limit, because a driver ma
 which has the command and its output.
 
 The sockets are in a folder that the clients' containers can write: any of them may answer, so an answer is bounded and
-only compared. A daemon's process is known from the kernel (processes).
+only compared. A daemon's process is known from the kernel (system).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from nodedevices_common.errors import OperationError
 
 from nodedevices_plugin.model import cuda_mps
-from nodedevices_plugin.mps import files, processes
-from nodedevices_plugin.mps.processes import Process
+from nodedevices_plugin.mps import system
+from nodedevices_plugin.mps.system import Process
 from nodedevices_plugin.sharing import mps
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -79,14 +79,14 @@ class Control:
 
     def start(self, resource: str) -> None:
         """A new daemon in the background. One of ours that is still there, because it hangs, is killed first."""
-        processes.kill(self._found(resource))
+        system.kill(self._found(resource))
         for folder in (mps.pipe_folder("", resource), mps.log_folder("", resource)):
             try:
-                with files.folder(Path(self._root), *folder.strip("/").split("/")) as descriptor:
+                with system.folder(Path(self._root), *folder.strip("/").split("/")) as descriptor:
                     for_containers(descriptor)
                     if folder == mps.pipe_folder("", resource):
                         # What the last daemon left, and links that a client left for this one to write through.
-                        files.clear(descriptor)
+                        system.clear(descriptor)
             except OSError as error:
                 raise ControlError(f"{self._root}{folder}: {error.strerror or error}") from error
         _run([CONTROL, "-d"], self._environment(resource), seconds=START_SECONDS)
@@ -96,7 +96,7 @@ class Control:
         return next(iter(self._found(resource)), None)
 
     def alive(self, process: Process) -> bool:
-        return processes.alive(process)
+        return system.alive(process)
 
     def quit(self, resource: str) -> None:
         """One of ours ends in any case: the command may not reach it, or reach a client that listens in its place."""
@@ -104,7 +104,7 @@ class Control:
         try:
             self.send(resource, "quit", seconds=QUIT_SECONDS)
         finally:
-            processes.kill(found, after_seconds=ENDING_SECONDS)
+            system.kill(found, after_seconds=ENDING_SECONDS)
 
     def set_mode(self, gpu: str, mode: str) -> None:
         """Set the compute mode of one GPU: EXCLUSIVE admits the daemon's server alone."""
@@ -118,7 +118,7 @@ class Control:
         }
 
     def _found(self, resource: str) -> tuple[Process, ...]:
-        return processes.find(CONTROL, cuda_mps.PIPE_DIRECTORY, mps.pipe_folder(self._root, resource))
+        return system.find(CONTROL, cuda_mps.PIPE_DIRECTORY, mps.pipe_folder(self._root, resource))
 
 
 def for_containers(folder: str | int) -> None:

@@ -21,7 +21,7 @@ import structlog
 from nodedevices_common import __version__, logs
 from nodedevices_common.errors import OperationError
 
-from nodedevices_plugin.mps import files
+from nodedevices_plugin.mps import system
 from nodedevices_plugin.mps.control import Control, for_containers
 from nodedevices_plugin.mps.runner import Runner
 from nodedevices_plugin.sharing import mps
@@ -41,7 +41,7 @@ def mount(root: Path) -> bool:
     """Mount it, unless it is mounted; True when it had to be. Raises ShmError."""
     folder = root / mps.SHARED_MEMORY
     try:
-        with files.folder(root, mps.SHARED_MEMORY):
+        with system.folder(root, mps.SHARED_MEMORY):
             if folder.is_mount():
                 return False
     except OSError as error:

@@ -12,7 +12,7 @@ answers: its clients can write where its sockets are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from datetime import datetime
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from msgspec import Struct, field
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.files import replace
 
-from nodedevices_plugin.mps import files, records
+from nodedevices_plugin.mps import records, system
 from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, Control, ControlError
-from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.records import File, Running
+from nodedevices_plugin.mps.system import Process
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
@@ -57,23 +57,22 @@ class Runner:
         self._wanted_file = root / records.WANTED_FILE
         self._done_file = root / records.RUNNING_FILE
         self._daemons = daemons
-        self._runs: dict[str, _Run] = {}
         self._wanted: tuple[MpsDaemon, ...] | None = None  # None: nothing was wanted yet
         self._last_problem = ""
         self._written = ""
-        for daemon in self._remembered():
-            gpus = {gpu.id: gpu for gpu in daemon.gpus}
-            self._runs[daemon.resource] = _Run(gpus=gpus, instance=daemon.instance, started=daemon.started)
+        self._runs = {
+            daemon.resource: _Run(
+                gpus={gpu.id: gpu for gpu in daemon.gpus}, instance=daemon.instance, started=daemon.started
+            )
+            for daemon in self._remembered()
+        }
 
     def step(self, now: float) -> None:
         """One pass over the file and every daemon."""
         self._read()
         if self._wanted is None:
             return
-        names = {daemon.resource for daemon in self._wanted}
-        for resource in [name for name in self._runs if name not in names]:
-            self._end(resource)
-        self._remember()
+        self._end_all_but({daemon.resource for daemon in self._wanted})
         for daemon in self._wanted:
             run = self._runs.setdefault(daemon.resource, _Run())
             if now < run.not_before:
@@ -88,9 +87,7 @@ class Runner:
 
     def stop(self) -> None:
         """End every daemon of ours, and set the GPUs back to the default compute mode."""
-        for resource in list(self._runs):
-            self._end(resource)
-        self._remember()
+        self._end_all_but(frozenset())
 
     # --- one daemon ---------------------------------------------------------------------------------------------------
     def _keep(self, daemon: MpsDaemon, run: _Run, now: float) -> None:
@@ -178,10 +175,9 @@ class Runner:
     def _set_process(self, process: Process | None, run: _Run) -> None:
         """Record the daemon's process in the file. A daemon that is taken over keeps its recorded start."""
         run.process = process
-        if process is None:
-            run.instance, run.started = "", None
-        elif process.instance != run.instance:
-            run.instance, run.started = process.instance, process.started
+        instance = process.instance if process is not None else ""
+        if instance != run.instance:
+            run.instance, run.started = instance, process.started if process is not None else None
         self._remember()
 
     def _take_gpus(self, daemon: MpsDaemon, run: _Run) -> None:
@@ -199,14 +195,16 @@ class Runner:
             raise failed[0]
         self._release(gone, run)
 
-    def _end(self, resource: str) -> None:
-        run = self._runs.pop(resource)
-        try:
-            self._daemons.quit(resource)
-            log.info("MPS control daemon ended", resource=resource)
-        except ControlError as error:
-            log.info("MPS control daemon was not running", resource=resource, error=str(error))
-        self._release(run.gpus, run)
+    def _end_all_but(self, wanted: Set[str]) -> None:
+        for resource in sorted(self._runs.keys() - wanted):
+            run = self._runs.pop(resource)
+            try:
+                self._daemons.quit(resource)
+                log.info("MPS control daemon ended", resource=resource)
+            except ControlError as error:
+                log.info("MPS control daemon was not running", resource=resource, error=str(error))
+            self._release(run.gpus, run)
+        self._remember()
 
     def _release(self, gpus: Iterable[str], run: _Run) -> None:
         for gpu in list(gpus):
@@ -219,7 +217,7 @@ class Runner:
     # --- files --------------------------------------------------------------------------------------------------------
     def _read(self) -> None:
         try:
-            found = records.read(files.read(self._wanted_file, records.MAX_BYTES + 1), File[MpsDaemon])
+            found = records.read(system.read(self._wanted_file, records.MAX_BYTES + 1), File[MpsDaemon])
         except FileNotFoundError:
             return
         except (OSError, records.RecordError) as error:
@@ -232,7 +230,7 @@ class Runner:
 
     def _remembered(self) -> tuple[Running, ...]:
         try:
-            return records.read(files.read(self._done_file, records.MAX_BYTES + 1), File[Running])
+            return records.read(system.read(self._done_file, records.MAX_BYTES + 1), File[Running])
         except FileNotFoundError:
             return ()
         except (OSError, records.RecordError) as error:

@@ -1,24 +1,84 @@
-"""Finds the control daemons' processes in /proc: which process serves a pipe folder, and whether it still runs.
+"""What a program with privileges does beside others that write below the MPS root: opening files and folders there, and
+finding the control daemons' processes.
 
-Nothing in the pipe folder is trusted, because its clients can write there (even the daemon's own pid file). A daemon of
-ours runs in this container: it has our mount namespace, which no other container's process can have, and its
-environment names the pipe folder. A process is identified by its pid and its start time, so that another process with
-the same pid is never taken for it; signals go through a pidfd, which never refers to another process.
+Files: the agent writes into the root, and client containers into the pipe folders below it. So no link is followed,
+nothing that could block (a FIFO) is waited for, and no file is read beyond a bound. Everything raises OSError. Files
+are written by nodedevices_common.files, which keeps to the same.
+
+Processes: which one serves a pipe folder, and whether it still runs, is read from /proc. Nothing in the pipe folder is
+trusted, even the daemon's own pid file. A daemon of ours runs in this container: it has our mount namespace, which no
+other container's process can have, and its environment names the pipe folder. A process is identified by its pid and
+its start time, so that another process with the same pid is never taken for it; signals go through a pidfd, which never
+refers to another process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
 import select
 import signal
+import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec import Struct
 
+ASIDE = ".aside-"  # a folder that was in the way, and is not empty
+
+
+def read(path: Path, limit: int) -> bytes:
+    """At most `limit` bytes of a regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(limit)
+
+
+@contextlib.contextmanager
+def folder(root: Path, *names: str) -> Iterator[int]:
+    """A descriptor of the folder `root/names[0]/...`, made where it is missing."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    root.mkdir(parents=True, exist_ok=True, mode=0o755)
+    descriptor = os.open(root, flags)
+    try:
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=descriptor)
+            outer, descriptor = descriptor, os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(outer)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def clear(descriptor: int) -> None:
+    """Leaves nothing in a folder under its name. Another folder in it is removed where it is empty, and else put aside:
+    what is in it may be any number of folders deep."""
+    for name in os.listdir(descriptor):
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                os.unlink(name, dir_fd=descriptor)
+            except (IsADirectoryError, PermissionError):  # the latter: another system's answer for a folder
+                _put_aside(descriptor, name)
+
+
+def _put_aside(descriptor: int, name: str) -> None:
+    try:
+        os.rmdir(name, dir_fd=descriptor)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        if not name.startswith(ASIDE):
+            os.rename(name, ASIDE + secrets.token_hex(8), src_dir_fd=descriptor, dst_dir_fd=descriptor)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
 PROC = Path("/proc")
 ENDED_SECONDS = 2.0  # how long a killed process is waited for
 _READ_BYTES = 1 << 18  # of a process's environment and arguments
