@@ -25,7 +25,6 @@ from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections, Serving
 from nodedevices_common.errors import InputError
-from nodedevices_common.options import Values
 from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.model.plan import WHOLE, Api
@@ -67,21 +66,6 @@ class NodeSettings:
 def _shapes(value: object) -> bool:
     """True when the value of a vendor's flags decides ids (VendorFlags.settings_type)."""
     return getattr(value, "decides_ids", False) is True
-
-
-def node_settings(
-    values: Values, files: Mapping[str, object] | None = None, withheld: Iterable[str] = (), vendors: Vendors = VENDORS
-) -> NodeSettings:
-    """Return the settings from the options by name (flags, variables, file). `files`: the device files' contents.
-    `withheld`: vendors without a good one."""
-    return NodeSettings(
-        driver_root_here=values.text("driver-root-ctr-path"),
-        mps_root=values.text("mps-root"),
-        packed=values.text("shared-devices-allocation-policy") == "packed",
-        vendors={name: flags.settings(values) for name, flags in vendors.own_flags().items()},
-        files=files or {},
-        withheld=tuple(sorted(withheld)),
-    )
 
 
 _OWN = tuple(member.name for member in dataclasses.fields(NodeSettings) if member.name not in {"vendors", "files"})
@@ -233,7 +217,14 @@ def resolve(
             own = {**device_file.sections(content), **own}
     theirs = to_dict(sections_of(spec_config, local.modes)) if spec_config is not None else {}
     merged = parse(Sections, own | theirs, strategies=local.modes.names)
-    node = node_settings(values, device_files, withheld, local.vendors)
+    node = NodeSettings(
+        driver_root_here=values.text("driver-root-ctr-path"),
+        mps_root=values.text("mps-root"),
+        packed=values.text("shared-devices-allocation-policy") == "packed",
+        vendors={name: flags.settings(values) for name, flags in local.vendors.own_flags().items()},
+        files=device_files or {},
+        withheld=tuple(sorted(withheld)),
+    )
     return Effective(
         sections=with_defaults(merged),
         resource_prefix=local.resource_prefix,

@@ -76,12 +76,13 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     # The options that are part of the configuration, and not of Local alone.
     configurable = {option.name for option in options(vendors) if option.key is not None}
     configurable |= {DEVICES_DIR, *(option.name for flag in vendors_flags(vendors) for option in flag.options)}
+    sources = {"flags": _configures(flags, vendors), "environment": bool(alone) or _configures(in_environment, vendors)}
     return Local(
         **fixed,
         probe_options=probes.passed_on(values),
         vendors=vendors,
         given={name: value for name, value in given.items() if name in configurable} | alone,
-        sources=_sources(flags, in_environment, vendors, by_variables_alone=bool(alone)),
+        sources=tuple(name for name, says in sources.items() if says),
     )
 
 
@@ -150,14 +151,9 @@ def _between(
     return problems
 
 
-def _sources(
-    flags: Iterable[str], variables: Iterable[str], vendors: Vendors, *, by_variables_alone: bool
-) -> tuple[str, ...]:
-    def configure(names: Iterable[str]) -> bool:
-        return any(by_name(vendors)[name].key is not None or name in CONFIGURING for name in names)
-
-    found = {"flags": configure(flags), "environment": configure(variables) or by_variables_alone}
-    return tuple(name for name, says in found.items() if says)
+def _configures(names: Iterable[str], vendors: Vendors) -> bool:
+    """True when one of these options says something of what a configuration can say."""
+    return any(by_name(vendors)[name].key is not None or name in CONFIGURING for name in names)
 
 
 def _list(value: Value) -> tuple[str, ...]:

@@ -136,17 +136,12 @@ def together(
             by_name[name] = text
         elif text != name:
             problems.append(f"{ADD}: {name} is {show(before)} and {show(text)}; give each probe its own name")
-    texts = (*by_name.values(), *_brought(by_name, files))
+    # Files bring probes, too; `auto` stands for them already. The simulated probe stands for the node's hardware:
+    # beside it run those alone that have no other devices than a file's.
+    found = configured(files) if AUTO not in by_name else frozenset()
+    brought = [name for name in AUTOMATIC if name in found and name not in by_name]
+    texts = (*by_name.values(), *(name for name in brought if SIMULATED not in by_name or KINDS[name].requires))
     return texts, problems or read(texts, ADD)[1]
-
-
-def _brought(names: Collection[str], files: Collection[str]) -> list[str]:
-    """Those that files bring beside these; `auto` stands for them already. The simulated probe stands for the node's
-    hardware: beside it run those alone that have no other devices than a file's."""
-    if AUTO in names:
-        return []
-    found = [name for name in AUTOMATIC if name in configured(files) and name not in names]
-    return [name for name in found if SIMULATED not in names or KINDS[name].requires]
 
 
 def configured(files: Collection[str]) -> frozenset[str]:

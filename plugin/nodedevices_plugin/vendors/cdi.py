@@ -75,6 +75,10 @@ class CdiEnvironment(Struct, frozen=True, kw_only=True):
     made_problem: str = ""
     kept: bool = False
 
+    @property
+    def problem(self) -> str:
+        return "; ".join(problem for problem in (self.toolkit_problem, self.made_problem) if problem)
+
 
 class CdiSource(Struct, frozen=True, kw_only=True):
     """The names of a vendor's specifications.
@@ -222,17 +226,10 @@ def merged(ours: CdiSpec, theirs: Document) -> CdiSpec:
     devices and common edits stay as they are, and our devices are added.
     """
     listed = {str(device.get("name")): device for device in theirs.get("devices") or () if isinstance(device, dict)}
-    if whole(theirs) and not whole(ours.document):
-        return replace(ours, document=_beside(completed(ours, theirs).document, listed))
-    return replace(ours, document=_beside(ours.document, listed))
-
-
-def _beside(document: Document, more: Mapping[str, Document]) -> dict[str, Any]:
+    document = completed(ours, theirs).document if whole(theirs) and not whole(ours.document) else ours.document
     names = {device["name"] for device in document["devices"]}
-    return {
-        **document,
-        "devices": [*document["devices"], *(device for name, device in more.items() if name not in names)],
-    }
+    more = [device for name, device in listed.items() if name not in names]
+    return replace(ours, document={**document, "devices": [*document["devices"], *more]})
 
 
 def choose(
@@ -259,25 +256,29 @@ def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bo
 
     active: containers get their devices by CDI already, so that the last good specification counts.
     """
-    needy = next((spec for spec in specs if spec.libraries is not None), None)
-    if needy is None or needy.libraries is None or environment.toolkit_libraries or (active and environment.kept):
+    libraries = _not_made(specs, environment)
+    if libraries is None or environment.toolkit_libraries or (active and environment.kept):
         return ""
-    if {str(device["name"]) for device in needy.document["devices"]} <= environment.made:
-        return ""
-    found = "; ".join(problem for problem in (environment.toolkit_problem, environment.made_problem) if problem)
-    why = f"no CDI specification with the driver's libraries is there{f' ({found})' if found else ''}"
-    return f"{why}; {needy.libraries.remedy}"
+    found = f" ({environment.problem})" if environment.problem else ""
+    return f"no CDI specification with the driver's libraries is there{found}; {libraries.remedy}"
 
 
 def stale(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> str:
     """Return what is wrong with the source of the libraries while the last good one is used; empty: nothing."""
-    needy = next((spec for spec in specs if spec.libraries is not None), None)
-    if needy is None or {str(device["name"]) for device in needy.document["devices"]} <= environment.made:
-        return ""
-    problem = "; ".join(problem for problem in (environment.toolkit_problem, environment.made_problem) if problem)
+    problem = environment.problem if _not_made(specs, environment) is not None else ""
     if environment.toolkit_libraries and problem and not environment.toolkit_problem:
         problem = "the container toolkit's own specification lacks some of these devices"
     return f"CDI: {problem}; the last good one is used" if problem else ""
+
+
+def _not_made(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> Libraries | None:
+    """Return the libraries of the first specification that needs some; None where the vendor's program made it for
+    these devices, or none needs any."""
+    for spec in specs:
+        if spec.libraries is not None:
+            made = {str(device["name"]) for device in spec.document["devices"]} <= environment.made
+            return None if made else spec.libraries
+    return None
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -15,11 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from pydantic.alias_generators import to_camel
 
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"  # of a device
-_CLASS = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
-_DOMAIN = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_WORD = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 
 Name = Annotated[StrictStr, StringConstraints(pattern=f"^{_NAME}$")]
-Kind = Annotated[StrictStr, StringConstraints(pattern=f"^{_DOMAIN}/{_CLASS}$")]
+Kind = Annotated[StrictStr, StringConstraints(pattern=f"^{_WORD}/{_WORD}$")]
 Absolute = Annotated[StrictStr, StringConstraints(pattern=r"^/")]
 Variable = Annotated[StrictStr, StringConstraints(pattern=r"^[^=]+=")]
 Number = Annotated[StrictInt, Field(ge=0, le=(1 << 32) - 1)]

@@ -32,9 +32,11 @@ class Generic(Vendor):
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Not a device with a node that was a missing one's alone: a pod may have that one. So it is where matches are
         paired by their order, and the first one left."""
-        gone = {node for device in devices if not device.present for node in _lasting_nodes(device.fact)}
+        gone = {node for device in devices if not device.present for node in self._lasting_nodes(device.fact)}
         return [
-            Unit(device) for device in devices if not device.present or gone.isdisjoint(_lasting_nodes(device.fact))
+            Unit(device)
+            for device in devices
+            if not device.present or gone.isdisjoint(self._lasting_nodes(device.fact))
         ]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
@@ -55,7 +57,12 @@ class Generic(Vendor):
         return attributes.FILE not in files or _found(_config(files), fact) is not None
 
     def own_nodes(self, fact: DeviceFact) -> Collection[str]:
-        return _own_nodes(fact)
+        own = fact.extra.get(attributes.EXCLUSIVE)
+        return fact.device_nodes[: own.integer] if own is not None and own.integer is not None else ()
+
+    def _lasting_nodes(self, fact: DeviceFact) -> Collection[str]:
+        """Return the nodes that it has alone; not a USB device's: the kernel gives its numbers out again."""
+        return () if attributes.PORT in fact.extra else self.own_nodes(fact)
 
     def containers(self, node: NodeView) -> GenericContainers:
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
@@ -92,17 +99,18 @@ class GenericContainers(Struct, frozen=True, kw_only=True):
                 "count": str(len(grant.ids)),
             }
             own_devices, own_mounts = _nodes(fact, group, values), _mounts(fact, group, values)
-            paths = [
-                *(device.container_path for device in own_devices),
-                *(mount.container_path for mount in own_mounts),
-            ]
+            paths = [node.container_path for node in own_devices] + [mount.container_path for mount in own_mounts]
             values["path"] = next(iter(paths), "")
             devices += own_devices
             mounts += own_mounts
             if found is not None:
                 entry = found[0]
                 mounts += [
-                    _entry_mount(mount.host_path, mount.container_path, mount.read_only, values)
+                    Mount(
+                        host_path=rendered_path(mount.host_path, values),
+                        container_path=rendered_path(mount.container_path, values),
+                        read_only=mount.read_only,
+                    )
                     for mount in entry.mounts
                 ]
                 names += [rendered_path(device, values) for device in entry.cdi_devices]
@@ -123,17 +131,6 @@ def _config(files: Mapping[str, object]) -> GenericConfig:
 
 def _found(config: GenericConfig, fact: DeviceFact) -> tuple[ConfigEntry, DeviceGroup] | None:
     return find(config, text(fact, attributes.ENTRY), text(fact, attributes.SHAPE))
-
-
-def _own_nodes(fact: DeviceFact) -> frozenset[str]:
-    """Those that it has alone."""
-    own = fact.extra.get(attributes.EXCLUSIVE)
-    return frozenset(fact.device_nodes[: own.integer]) if own is not None and own.integer is not None else frozenset()
-
-
-def _lasting_nodes(fact: DeviceFact) -> frozenset[str]:
-    """Return the nodes that it has alone; not a USB device's: the kernel gives its numbers out again."""
-    return frozenset() if attributes.PORT in fact.extra else _own_nodes(fact)
 
 
 def _nodes(fact: DeviceFact, group: DeviceGroup, values: Mapping[str, str]) -> list[DeviceNode]:
@@ -176,14 +173,6 @@ def _mounts(fact: DeviceFact, group: DeviceGroup, values: Mapping[str, str]) -> 
         for part, path in paths
         if not is_pattern(path)
     ]
-
-
-def _entry_mount(host_path: str, container_path: str, read_only: bool, values: Mapping[str, str]) -> Mount:
-    return Mount(
-        host_path=rendered_path(host_path, values),
-        container_path=rendered_path(container_path, values),
-        read_only=read_only,
-    )
 
 
 def _check(grant: Grant, devices: Collection[DeviceNode], mounts: Collection[Mount]) -> None:

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import InventoryDevice, Unit
@@ -38,21 +36,14 @@ class _Unknown(Vendor):
 UNKNOWN = _Unknown()
 
 
-@dataclass(frozen=True, slots=True)
 class Vendors:
     """`every`: all vendors; where several know a type of device of every maker, the first counts."""
 
-    every: tuple[Vendor, ...]
-    _by_name: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)
-    _of_every_maker: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)  # by type of device
-
-    def __post_init__(self) -> None:
-        of_every_maker: dict[str, Vendor] = {}
-        for vendor in self.every:
-            for type_ in vendor.types if vendor.every_maker else ():
-                of_every_maker.setdefault(type_, vendor)
-        object.__setattr__(self, "_by_name", {vendor.name: vendor for vendor in self.every})
-        object.__setattr__(self, "_of_every_maker", of_every_maker)
+    def __init__(self, every: tuple[Vendor, ...]) -> None:
+        self.every = every
+        self._by_name = {vendor.name: vendor for vendor in every}
+        of_every_maker = [vendor for vendor in reversed(every) if vendor.every_maker]
+        self._of_every_maker = {type_: vendor for vendor in of_every_maker for type_ in vendor.types}
 
     def with_(self, vendor: Vendor) -> Vendors:
         """Return these and one more; it replaces one of the same name."""
@@ -108,8 +99,8 @@ class VendorValues(Struct, frozen=True, kw_only=True):
     """
 
     known: Vendors = VENDORS
-    local: Mapping[str, object] = msgspec.field(default_factory=dict)
-    files: Mapping[str, object] = msgspec.field(default_factory=dict)
+    local: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, object] = field(default_factory=dict)
     withheld: Set[str] = frozenset()
 
 

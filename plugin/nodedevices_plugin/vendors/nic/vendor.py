@@ -87,8 +87,12 @@ class Nic(Vendor):
         return (*HOST_PATHS, *(onload.host_paths(wanted) if wanted is not None else ()))
 
     def containers(self, node: NodeView) -> NicContainers:
-        configs = Configs.for_node(node.local, node.files)
-        return NicContainers.for_devices(node.inventory.devices, node.existing, configs)
+        facts: dict[str, DeviceFact] = {}
+        for device in node.inventory.devices:
+            facts[device.fact.id] = fact = device.fact
+            facts |= {part.id: replace(fact, id=part.id, device_nodes=part.device_nodes) for part in fact.partitions}
+        entries = Configs.for_node(node.local, node.files).entries()
+        return NicContainers(facts=facts, existing=node.existing, entries=entries)
 
     def node_files(self, resources: Sequence[OfferedResource], node: NodeView) -> FolderFiles:
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
@@ -121,17 +125,6 @@ class NicContainers(Struct, frozen=True, kw_only=True):
     facts: Mapping[str, DeviceFact] = field(default_factory=dict)
     existing: Set[str] = frozenset()
     entries: Mapping[str, NamedEntry] = field(default_factory=dict)
-
-    @classmethod
-    def for_devices(cls, devices: Iterable[InventoryDevice], existing: Set[str], configs: Configs) -> NicContainers:
-        facts: dict[str, DeviceFact] = {}
-        for device in devices:
-            facts[device.fact.id] = fact = device.fact
-            facts |= {
-                partition.id: replace(fact, id=partition.id, device_nodes=partition.device_nodes)
-                for partition in fact.partitions
-            }
-        return cls(facts=facts, existing=existing, entries=configs.entries())
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Raises AllocationError for what has left the node."""

@@ -79,7 +79,7 @@ def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dic
     """
     by_name = {device.name: device for device in devices}
     found = {}
-    for unit in present_units(inventory):
+    for unit in present_units(inventory) if devices else ():
         own = nodes.nodes_of(unit)
         for name in (unit.id, unit.index):
             candidate = by_name.get(name)
@@ -91,12 +91,13 @@ def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dic
 
 def present_units(inventory: Inventory) -> tuple[Unit, ...]:
     """Return the units that can have a name: GPUs that are here, and instead of one in MIG mode its MIG devices."""
-    units: list[Unit] = []
-    for device in computing_gpus(inventory.devices):
-        if device.present:
-            here = [unit for unit in device.partitions if unit.id not in device.departed_partitions]
-            units += here if mig_enabled(device.fact) else [Unit(device)]
-    return tuple(units)
+    return tuple(
+        unit
+        for device in computing_gpus(inventory.devices)
+        if device.present
+        for unit in (device.partitions if mig_enabled(device.fact) else (Unit(device),))
+        if unit.partition is None or unit.id not in device.departed_partitions
+    )
 
 
 def specs(
@@ -111,10 +112,10 @@ def specs(
     if all(unit.id in elsewhere for unit in units):
         units = ()
     gpus = {unit.index if id_strategy == "index" else unit.id: nodes.nodes_of(unit) for unit in units}
-    found = [_spec("gpu", gpus, host, common={"env": [_NO_LEGACY]}, control=nodes.control_nodes(host.existing))]
-    found.append(
-        _spec("imex-channel", {str(channel): (nodes.imex_node(channel),) for channel in host.imex_channels}, host)
-    )
+    control = nodes.control_nodes(host.existing)
+    common = {"env": [_NO_LEGACY], **(_edits(control, host) if control else {})}
+    channels = {str(channel): (nodes.imex_node(channel),) for channel in host.imex_channels}
+    found = [_spec("gpu", gpus, host, common=common), _spec("imex-channel", channels, host)]
     for feature in host.features_present():
         files = [path for path in nodes.FEATURE_FILES.get(feature, ()) if path in host.existing]
         found.append(_spec(feature, {ALL: nodes.feature_nodes(feature, host.existing)}, host, files=files))
@@ -127,16 +128,14 @@ def _spec(
     host: Host,
     *,
     common: Mapping[str, Any] | None = None,
-    control: Sequence[str] = (),
     files: Sequence[str] = (),
 ) -> CdiSpec | None:
     entries = [{"name": name, "containerEdits": _edits(paths, host, files)} for name, paths in devices.items() if paths]
     if not entries:
         return None
     document: dict[str, Any] = {"cdiVersion": VERSION, "kind": f"{VENDOR}/{device_class}", "devices": entries}
-    edits = {**(common or {}), **(_edits(control, host) if control else {})}
-    if edits:
-        document["containerEdits"] = edits
+    if common:
+        document["containerEdits"] = common
     libraries = LIBRARIES if document["kind"] == GPU_KIND else None
     file_name = f"{VENDOR}-{device_class}.json"
     return CdiSpec(kind=document["kind"], file_name=file_name, document=document, libraries=libraries)

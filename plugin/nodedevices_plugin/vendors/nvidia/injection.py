@@ -32,9 +32,9 @@ from nodedevices_plugin.model import (
     Unit,
     cuda_mps,
 )
-from nodedevices_plugin.vendors.base import NodeView, gone
+from nodedevices_plugin.vendors.base import gone
 from nodedevices_plugin.vendors.cdi import STRATEGIES, qualified
-from nodedevices_plugin.vendors.nvidia import cdi, flags, nodes
+from nodedevices_plugin.vendors.nvidia import cdi, nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, CDI_PREFIX, DRIVER_DIRECTORY
 
@@ -62,18 +62,6 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     cdi_annotation_prefix: str = CDI_PREFIX
     cdi_names: Mapping[str, str] = field(default_factory=dict)
     driver_directory: str = DRIVER_DIRECTORY
-
-    @classmethod
-    def from_node(cls, node: NodeView) -> InjectionContext:
-        own = flags.settings_of(node.local)
-        return cls(
-            injection=node.injection,
-            host=own.host(node.existing),
-            units=nodes.units_by_id(node.inventory),
-            cdi_annotation_prefix=own.cdi_annotation_prefix,
-            cdi_names=cdi.toolkit_names(node.inventory, node.cdi.toolkit) if node.cdi.toolkit else {},
-            driver_directory=own.driver_directory,
-        )
 
     @property
     def strategies(self) -> frozenset[str]:

@@ -63,7 +63,15 @@ class Nvidia(Vendor):
         return f"{domain}/mig-{resource_names.plain_profile(part.profile)}" if fills_instance(part) else None
 
     def containers(self, node: NodeView) -> InjectionContext:
-        return InjectionContext.from_node(node)
+        own = own_flags.settings_of(node.local)
+        return InjectionContext(
+            injection=node.injection,
+            host=own.host(node.existing),
+            units=nodes.units_by_id(node.inventory),
+            cdi_annotation_prefix=own.cdi_annotation_prefix,
+            cdi_names=cdi.toolkit_names(node.inventory, node.cdi.toolkit),
+            driver_directory=own.driver_directory,
+        )
 
     def check(self, node: NodeView) -> None:
         """Raises PlanError where an IMEX channel that is required is not there, or without which GPUs are of no use."""
