@@ -61,18 +61,23 @@ class GateFacts(Struct, frozen=True, kw_only=True):
     no_specification: Sequence[NoSpecification] = ()
     pods: NodePods = field(default_factory=NodePods)
 
-    def in_use(self) -> set[tuple[str | None, str]]:
-        """Return resource and id of everything that is held, or may be."""
-        return {(held_id.resource, held_id.id) for held_id in self.held}
+    def unless_held(self, blocked: Blocked, concerns: Callable[[OfferedResource, SchedulableId], bool]) -> Check:
+        """Block what the gate concerns, but for what is held, or may be."""
+        in_use = {(held_id.resource, held_id.id) for held_id in self.held}
+
+        def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+            stays = (resource.name, schedulable.id) in in_use or not concerns(resource, schedulable)
+            return None if stays else blocked
+
+        return check
 
 
-def by_device(reason: str, why: Mapping[str, str], *, parts: bool = False) -> Check | None:
-    """Block all ids of some devices; with `parts`, of devices that are offered whole and of partitions. `why`: the
-    message, by device, or by device and partition."""
+def by_device(reason: str, why: Mapping[str, str]) -> Check | None:
+    """Block all ids of some devices and partitions. `why`: the message, by their ids."""
     blocked = {id_: Blocked(reason=reason, message=message) for id_, message in why.items()}
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        return blocked.get(schedulable.part_id if parts else schedulable.device_id)
+        return blocked.get(schedulable.device_id) or blocked.get(schedulable.part_id)
 
     return check if blocked else None
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
+from msgspec.structs import replace
 from nodedevices_api.withheld import (
     CHANGE_WAITS,
     CORDONED,
@@ -114,14 +115,7 @@ def _blocked(message: str) -> Blocked:
 
 
 def cordon(shape: Plan, facts: GateFacts) -> Check | None:
-    if not facts.cordons:
-        return None
-    by_id = {cordon.id: Blocked(reason=CORDONED, message=_cordoned(cordon)) for cordon in reversed(facts.cordons)}
-
-    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        return by_id.get(schedulable.device_id) or by_id.get(schedulable.partition_id or "")
-
-    return check
+    return by_device(CORDONED, {cordon.id: _cordoned(cordon) for cordon in reversed(facts.cordons)})
 
 
 def _cordoned(cordon: Cordon) -> str:
@@ -136,7 +130,9 @@ def removed_probe(shape: Plan, facts: GateFacts) -> Check | None:
 
 
 def place(shape: Plan, facts: GateFacts) -> Check | None:
-    return by_device(SAME_PLACE, facts.places, parts=True)
+    """A whole device that is at another's place says nothing of its partitions."""
+    blocked = {id_: Blocked(reason=SAME_PLACE, message=message) for id_, message in facts.places.items()}
+    return (lambda resource, schedulable: blocked.get(schedulable.part_id)) if blocked else None
 
 
 # --- what containers hold already ------------------------------------------------------------------------------------
@@ -161,7 +157,7 @@ def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
         return Blocked(reason=HELD_IN_ANOTHER_SHAPE, message=why, waits_for=tuple(pods)) if here else None
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        part = schedulable.partition_id or schedulable.device_id
+        part = schedulable.part_id
         if part not in found:
             found[part] = blocked(schedulable.device_id, schedulable.partition_id)
         return found[part]
@@ -177,17 +173,11 @@ def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
         return None
     kept = {(name, *id_) for name, ids in held_as(facts.change.shape).items() for id_ in ids}
     bound = {resource.name: bound_to(resource) for resource in shape.resources}
-    in_use = facts.in_use()
     blocked = Blocked(reason=CHANGE_WAITS, message=CHANGE, waits_for=facts.change.waits_for)
-
-    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        stays = (resource.name, schedulable.id, resource.api, bound[resource.name]) in kept or (
-            resource.name,
-            schedulable.id,
-        ) in in_use
-        return None if stays else blocked
-
-    return check
+    return facts.unless_held(
+        blocked,
+        lambda resource, schedulable: (resource.name, schedulable.id, resource.api, bound[resource.name]) not in kept,
+    )
 
 
 def counts_containers(plan: Plan) -> bool:
@@ -257,11 +247,7 @@ def daemon_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
         for resource in shape.resources
         if (why := not_ready(resource, facts.statuses))
     }
-
-    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        return blocked.get(resource.name)
-
-    return check if blocked else None
+    return (lambda resource, schedulable: blocked.get(resource.name)) if blocked else None
 
 
 def daemon_in_use(shape: Plan, facts: GateFacts) -> Check | None:
@@ -270,13 +256,11 @@ def daemon_in_use(shape: Plan, facts: GateFacts) -> Check | None:
     devices = reserved(facts.staying)
     if not devices:
         return None
-    in_use = facts.in_use()
-    pods = tuple(
-        dict.fromkeys(held_id.holder for held_id in facts.held if held_id.device_id in devices and held_id.holder)
-    )
-    message = described(facts.staying)
-    theirs = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods)
-    kept = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods, listed_as=ListedAs.KEPT_FOR_HOLDER)
+    here = [held_id for held_id in facts.held if held_id.device_id in devices]
+    pods = tuple(dict.fromkeys(held_id.holder for held_id in here if held_id.holder))
+    theirs = Blocked(reason=HELPER_IN_USE, message=described(facts.staying), waits_for=pods)
+    kept = replace(theirs, listed_as=ListedAs.KEPT_FOR_HOLDER)
+    in_use = {(held_id.resource, held_id.id) for held_id in facts.held}
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
         if schedulable.device_id not in devices:
@@ -292,15 +276,10 @@ def daemon_taken(shape: Plan, facts: GateFacts) -> Check | None:
     if not facts.taken:
         return None
     otherwise = {resource.name for resource in shape.resources if not has_daemon(resource)}
-    in_use = facts.in_use()
-    blocked = Blocked(reason=HELPER_IN_USE, message=TAKEN)
-
-    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        if schedulable.device_id not in facts.taken or resource.name not in otherwise:
-            return None
-        return None if (resource.name, schedulable.id) in in_use else blocked
-
-    return check
+    return facts.unless_held(
+        Blocked(reason=HELPER_IN_USE, message=TAKEN),
+        lambda resource, schedulable: schedulable.device_id in facts.taken and resource.name in otherwise,
+    )
 
 
 def no_specification(shape: Plan, facts: GateFacts) -> Check | None:
@@ -331,10 +310,5 @@ def _why(schedulable: SchedulableId, facts: GateFacts) -> str | None:
 def pods_unknown(shape: Plan, facts: GateFacts) -> Check | None:
     if facts.pods.pods is not None or not any(resource.sharing.cores for resource in shape.resources):
         return None
-    in_use = facts.in_use()
     blocked = Blocked(reason=PODS_UNKNOWN, message=f"this node's pods are not known: {facts.pods.problem}")
-
-    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        return blocked if resource.sharing.cores and (resource.name, schedulable.id) not in in_use else None
-
-    return check
+    return facts.unless_held(blocked, lambda resource, schedulable: resource.sharing.cores)
