@@ -67,22 +67,15 @@ GONE = "no longer listed by its driver"
 def health(shape: Plan, facts: GateFacts) -> Check | None:
     devices = {device.fact.id: device for device in facts.inventory.devices}
     found: dict[str, Blocked | None] = {}  # by device or partition
-    for device in facts.inventory.devices:
-        for part in (None, *(partition.id for partition in device.fact.partitions)):
-            found[part or device.fact.id] = unfit(device, part, facts.verdicts)
-    if not any(found.values()) and all(
-        schedulable.part_id in found for resource in shape.resources for schedulable in resource.ids
-    ):
-        return None
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        if schedulable.part_id not in found:
-            found[schedulable.part_id] = unfit(
-                devices.get(schedulable.device_id), schedulable.partition_id, facts.verdicts
-            )
-        return found[schedulable.part_id]
+        part = schedulable.part_id
+        if part not in found:
+            found[part] = unfit(devices.get(schedulable.device_id), schedulable.partition_id, facts.verdicts)
+        return found[part]
 
-    return check
+    offered = ((resource, schedulable) for resource in shape.resources for schedulable in resource.ids)
+    return check if any(check(*pair) for pair in offered) else None
 
 
 def unfit(device: InventoryDevice | None, partition_id: str | None, verdicts: Mapping[str, Verdict]) -> Blocked | None:

@@ -133,19 +133,18 @@ def held_twice(
     *,
     by_nature: Set[str] = frozenset(),
     departed: Set[str] = frozenset(),
-    administrators: Set[tuple[str, str]] = frozenset(),
 ) -> tuple[DoubleAllocation, ...]:
     """Return what more than one pod holds, sorted: one id, or a whole device or partition and a part of it.
 
     A claim counts once, however many pods share it, and only one of our driver: whether another's claims share a device
     no List shows. `by_nature`: resources that several containers use without a sharing mode: only the same id is the
-    same thing. `departed`: partitions that no longer exist, and whose place another one may have. `administrators`:
-    claims with a part of which they have admin access.
+    same thing. `departed`: partitions that no longer exist, and whose place another one may have. What administrators
+    have (HeldId.any_shape) others may have beside them.
     """
     by_device: dict[str, list[HeldId]] = {}
     for held_id in held:
         counts = held_id.resource is not None or held_id.driver == DRA_DRIVER
-        if held_id.holder and counts and (held_id.claim, held_id.part_id) not in administrators:
+        if held_id.holder and counts and not held_id.any_shape:
             by_device.setdefault(held_id.device_id, []).append(held_id)
     found: dict[tuple[str, str], set[str]] = {}
     for device_id, ids in by_device.items():

@@ -65,7 +65,6 @@ class Configured(Struct, frozen=True, kw_only=True):
     plan: Plan | None
     status: ConfigStatus
     refused: str  # file | spec | plan | cdi | mps: what was refused; empty: nothing
-    saving: bool  # `to_save` is only waited for: nothing to report yet
     # Needed for what is in effect, or waited for by what is wanted; None: not known yet, and what runs stays.
     daemons: tuple[MpsDaemon, ...] | None
 
@@ -157,13 +156,14 @@ def configure(assessed: Assessment) -> Configured:
     status = _with_others(_with_pods(status, plan, assessed.inputs.pods), requested)
     refused = "" if problem is None or problem.waits else problem.source
     to_save = problem.to_save if problem is not None else None
+    if to_save is not None and not assessed.inputs.unsaved_because:  # it is only waited for: nothing to report yet
+        status = replace(assessed.world.config, generation=status.generation)
     return Configured(
         active=after,
         to_save=to_save or (after.effective if after.applied_once else None),
         plan=plan,
         status=status,
         refused=refused or ("cdi" if libraries else "file" if requested.others else ""),
-        saving=to_save is not None and not assessed.inputs.unsaved_because,
         daemons=daemons,
     )
 

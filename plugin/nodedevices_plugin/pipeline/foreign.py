@@ -27,6 +27,7 @@ from nodedevices_common.text import some
 from nodedevices_plugin.claims.records import DraFacts
 from nodedevices_plugin.model import (
     DRA_DRIVER,
+    NOT_SHARED,
     Api,
     Blocked,
     Given,
@@ -67,16 +68,15 @@ _NOT_OFFERED = Blocked(reason=SERVED_BY_ANOTHER, message="the plugin that serves
 
 def named(holdings: Holdings, index: DeviceIndex, given: Mapping[str, Given] = NOTHING_GIVEN) -> Holdings:
     """The same holders with our own ids in place of the names that others use; unknown ones are left as they are."""
-    holders = tuple(_named(holder, index, given) for holder in holdings.holders)
-    return holdings if holders == holdings.holders else replace(holdings, holders=holders)
 
+    def own(resource: str | None, id_: str) -> str:
+        parts = _parts(resource, id_, index, given)
+        return _own_id(resource, id_, parts[0]) if parts else id_
 
-def _named(holder: Holder, index: DeviceIndex, given: Mapping[str, Given]) -> Holder:
-    own = []
-    for id_ in holder.ids:
-        parts = _parts(holder.resource, id_, index, given)
-        own.append(_own_id(holder.resource, id_, parts[0]) if parts else id_)
-    return replace(holder, ids=tuple(own)) if tuple(own) != holder.ids else holder
+    holders = (
+        replace(holder, ids=tuple(own(holder.resource, id_) for id_ in holder.ids)) for holder in holdings.holders
+    )
+    return replace(holdings, holders=tuple(holders))
 
 
 def held(
@@ -116,12 +116,11 @@ def held(
     for holder in holdings.holders:
         for id_ in holder.ids:
             add(holder.resource, id_, f"{holder.namespace}/{holder.pod}", holder.claim or "")
-    for recent in unconfirmed:
-        for id_ in recent.ids:
-            add(recent.resource, id_, "")
-    for offer in holdings.possible or ():
-        for id_ in offer.ids if not offer.claim else ():  # its record has them
-            add(offer.resource, id_, "")
+    unnamed: list[RecentAllocate | Offer] = [*unconfirmed]
+    unnamed += (offer for offer in holdings.possible or () if not offer.claim)  # a claim's record has them
+    for entry in unnamed:
+        for id_ in entry.ids:
+            add(entry.resource, id_, "")
     by_claims = [
         HeldId(
             resource=entry.resource if entry.shares else None,
@@ -327,16 +326,9 @@ def _order(id_: str) -> tuple[str, int]:
 def _resource(name: str, ids: list[SchedulableId], mode: SharingMode | None) -> OfferedResource:
     """Its shares: as many as the most shared device has."""
     shared = [schedulable.part_id for schedulable in ids if schedulable.replica is not None]
-    if not shared:
-        return OfferedResource(name=name, ids=tuple(ids))
-    return OfferedResource(
-        name=name,
-        ids=tuple(ids),
-        sharing=SharingFacts(
-            mode=mode or TimeSlicing(),
-            replicas=max(shared.count(part) for part in set(shared)),
-        ),
-    )
+    most = max((shared.count(part) for part in set(shared)), default=None)
+    sharing = SharingFacts(mode=mode or TimeSlicing(), replicas=most) if shared else NOT_SHARED
+    return OfferedResource(name=name, ids=tuple(ids), sharing=sharing)
 
 
 # --- the devices by every name that others give them: ids, indices, names of a DRA driver ----------------------------

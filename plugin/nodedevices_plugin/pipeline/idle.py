@@ -181,11 +181,10 @@ def _worded(use: DeviceUse, readings: Readings, after_seconds: int, now: datetim
         return replace(use, word="", since=None)
     if use.unused:
         return use
-    since = now - timedelta(seconds=quiet_for)
     if use.tenure.whole and not use.tenure.used:
         return replace(use, word=NEVER_USED, since=use.tenure.began)
     memory_alone = not readings.processes and has_context(readings)
-    return replace(use, word=MEMORY_ONLY if memory_alone else IDLE, since=since)
+    return replace(use, word=MEMORY_ONLY if memory_alone else IDLE, since=now - timedelta(seconds=quiet_for))
 
 
 def _seconds(

@@ -10,7 +10,7 @@ matters: state file, then kubelet, then API server.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -121,7 +121,9 @@ def decide(assessed: Assessment) -> Step:
         state=state,
         confirm_problems=assessed.confirm.problems,
         departed={part: world.departed.get(part, now) for part in sorted(inventory.departed_partitions)},
-        lost=_lost(assessed),
+        lost=lost_devices(
+            known.owned, hardware=inputs.hardware or frozenset(), given_up=assessed.given_up, left=world.left
+        ),
         expected=_expected(active, assessed, state.most_seen or (), judged_from),
         allocations=allocations,
         uses=uses,
@@ -142,31 +144,16 @@ def decide(assessed: Assessment) -> Step:
         addressed=tuple(event for event in assessed.reported if event.pci_bus_id),
         confirmed=assessed.confirm.understood,
         refused=configured.refused,
-        deadline=_next(deadlines, monotonic),
+        deadline=min((when for when in deadlines if when is not None and when > monotonic), default=None),
         silent=frozenset(name for name, since in silent_from.items() if monotonic >= since),
     )
-
-
-def _lost(assessed: Assessment) -> dict[str, str]:
-    hardware = assessed.inputs.hardware or frozenset()
-    return lost_devices(assessed.known.owned, hardware=hardware, given_up=assessed.given_up, left=assessed.world.left)
-
-
-def _next(deadlines: Iterable[float | None], now: float) -> float | None:
-    return min((deadline for deadline in deadlines if deadline is not None and deadline > now), default=None)
 
 
 def _configured(assessed: Assessment) -> Configured:
     """Return what is in effect from now on; before the first line of a probe that is what was."""
     world, known, requested = assessed.world, assessed.known, assessed.known.requested
     if known.inventory.line_monotonic is not None:
-        configured = configure(assessed)
-        generation = configured.status.generation
-        return (
-            replace(configured, status=replace(world.config, generation=generation))
-            if configured.saving
-            else configured
-        )
+        return configure(assessed)
     status = world.config
     if requested.error is not None:
         status = replace(
@@ -183,7 +170,6 @@ def _configured(assessed: Assessment) -> Configured:
         plan=world.plan,
         status=status,
         refused=requested.source if requested.error is not None else "",
-        saving=False,
         daemons=world.daemons,
     )
 
@@ -263,10 +249,9 @@ def _compared(assessed: Assessment, index: DeviceIndex, plan: Plan | None) -> Co
         return before
     every = replace(holdings, holders=(*holdings.holders, *holdings.forgotten), possible=None)
     latest = held_twice(
-        held(every, (), index),
+        held(every, (), index, dra=assessed.inputs.dra),
         by_nature={resource.name for resource in (plan or Plan()).resources if resource.sharing.name == SHARED},
         departed=world.known.inventory.departed_partitions,
-        administrators={pair for record in assessed.inputs.dra.records.values() for pair in record.administered},
     )
     return before.after(latest, holdings.taken)
 

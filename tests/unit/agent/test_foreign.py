@@ -95,9 +95,9 @@ def test_shares_and_mig_devices_are_their_devices() -> None:
 def test_indices_are_devices_only_where_they_are_configured(id_: str, unit: str) -> None:
     held = replace(BOTH, holders=(holder(id_),))
     assert named(held, names(SPLIT, indices=True)).holders[0].ids == (unit,)
-    assert named(held, names(SPLIT)) is held
+    assert named(held, names(SPLIT)) == held
     elsewhere = replace(BOTH, holders=(holder(id_, resource="smarter-devices/fuse"),))
-    assert named(elsewhere, names(SPLIT, indices=True)) is elsewhere
+    assert named(elsewhere, names(SPLIT, indices=True)) == elsewhere
 
 
 @cases(
