@@ -180,7 +180,7 @@ def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
     now = datetime.now(UTC)
     devices = inventory.update(Inventory(), parse_line(lines[0]), now=now, monotonic=time.monotonic())
     plan = make_shape(devices, PlanSettings.from_sections(case.sections))
-    answers = Answers()
+    answers = Answers(recent=RecentAllocations())
     answers.use(plan, devices, node_containers(devices, case.sections.injection or Injection()))
     [resource] = plan.resources
     return resource, answers

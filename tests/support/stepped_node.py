@@ -12,6 +12,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_plugin.granting.answers import Answers
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings, Plan, Refused
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
@@ -174,7 +175,7 @@ class Node(Steps):
     def __init__(self, *devices: DeviceFact, **node: Any) -> None:
         super().__init__(**node)
         self.devices = devices
-        self.answers = Answers()
+        self.answers = Answers(recent=RecentAllocations())
         # An agent that starts anew connects to the process of the probe that runs.
         self._events = max((0, *(each.sequence for each in self.world.state.cursors.values())))
 

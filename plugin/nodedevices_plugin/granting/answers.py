@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -24,10 +24,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from nodedevices_api.sections import Injection
 
-from nodedevices_plugin.cores import ids as core_container
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.cores.book import CoreBook
-from nodedevices_plugin.cores.ids import is_counted
 from nodedevices_plugin.granting import packing
 from nodedevices_plugin.granting.preferred import Topology, build, prefer
 from nodedevices_plugin.model import (
@@ -89,7 +87,7 @@ def node_containers(
 
 def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
     """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
-    if is_counted(grant.ids):  # the device comes with the shares of memory that the container has, too
+    if core_ids.is_counted(grant.ids):  # the device comes with the shares of memory that the container has, too
         return ContainerEdits()
     parts = []
     grant = _all_of_it(grant)
@@ -186,23 +184,14 @@ class Granted(Protocol):
         ...
 
 
-class _NothingGranted:
-    """For who asks in one thread."""
-
-    granting = nullcontext()
-
-    def since(self, known: Sequence[RecentAllocate]) -> Sequence[RecentAllocate]:
-        return ()
-
-
 class Answers:
     """The KubeletOffer of this node. `use` replaces everything at once; `cores`: bookings of computing power; `recent`
     has what was granted."""
 
-    def __init__(self, cores: CoreBook | None = None, *, recent: Granted | None = None, allocations: str = "") -> None:
+    def __init__(self, cores: CoreBook | None = None, *, recent: Granted, allocations: str = "") -> None:
         """`allocations`: the folder of host.cores."""
         self._cores = cores or CoreBook()
-        self._recent = recent or _NothingGranted()
+        self._recent = recent
         self._allocations = allocations
         self._offered = _Offered()
         self._leaving: Mapping[str, frozenset[str]] = {}  # ids by resource, until the next `use`
@@ -243,7 +232,7 @@ class Answers:
         if not grant.resource.sharing.cores:
             return made
         ids = [schedulable.id for schedulable in grant.ids]
-        return merged((made, core_container.edits(self._allocations, ids, grant.cores)))
+        return merged((made, core_ids.edits(self._allocations, ids, grant.cores)))
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         now = self._offered

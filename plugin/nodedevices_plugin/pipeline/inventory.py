@@ -76,9 +76,11 @@ def update(
             devices.append(device)
             continue
         kept = dataclasses.replace(device, present=False, last_seen=now) if device.present else device
-        overdue = driver_loaded and kept.fact.id not in held_devices and _overdue(kept, now, forget_missing_seconds)
-        if not overdue and kept.fact.id not in removed:
-            devices.append(_with_partitions(kept, gone))
+        forget = forget_missing_seconds if driver_loaded and kept.fact.id not in held_devices else None
+        if not is_released(kept, now, removed, forget):
+            parts = frozenset(part.id for part in kept.fact.partitions)  # listed only while a pod holds them
+            kept = dataclasses.replace(kept, departed_partitions=parts)
+            devices.append(without_partitions(kept, parts - gone))
     newest_before = previous.newest_event if previous.instance == snapshot.instance else -1
     kept_devices, too_many = _ordered(devices)
     return Inventory(
@@ -181,7 +183,7 @@ def release(
 ) -> Inventory:
     """The inventory without what nothing keeps any more, between two lines: a pod ended, a person confirmed."""
     kept = (
-        _without_released_partitions(device, held_partitions)
+        without_partitions(device, device.departed_partitions - held_partitions)
         for device in inventory.devices
         if device.present or device.fact.id not in removed
     )
@@ -212,7 +214,7 @@ def _seen(
     """
     if before is None:
         return InventoryDevice(fact=fact, present=True, last_seen=now)
-    if fact.readings.lost or fact.readings.error is not None:
+    if _is_silent(fact):
         parts = tuple(part for part in before.fact.partitions if live.get(part.id, fact.id) == fact.id)
         known = dataclasses.replace(before.fact, index=fact.index, readings=fact.readings, partitions=parts)
         return dataclasses.replace(before, fact=known, present=True, last_seen=now)
@@ -226,31 +228,19 @@ def _seen(
     return InventoryDevice(fact=fact, present=True, last_seen=now, departed_partitions=departed)
 
 
-def _with_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
-    """A missing device: its partitions are listed only while a pod holds them, as on a device that is here."""
-    kept = tuple(part for part in device.fact.partitions if part.id in held_partitions)
-    fact = dataclasses.replace(device.fact, partitions=kept)
-    return dataclasses.replace(device, fact=fact, departed_partitions=frozenset(part.id for part in kept))
-
-
-def _without_released_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
-    released = device.departed_partitions - held_partitions
-    if not released:
+def without_partitions(device: InventoryDevice, ids: Set[str]) -> InventoryDevice:
+    """Return the device without these of its partitions."""
+    if ids.isdisjoint(part.id for part in device.fact.partitions):
         return device
-    partitions = tuple(part for part in device.fact.partitions if part.id not in released)
-    fact = dataclasses.replace(device.fact, partitions=partitions)
-    return dataclasses.replace(device, fact=fact, departed_partitions=device.departed_partitions - released)
+    left = tuple(part for part in device.fact.partitions if part.id not in ids)
+    fact, departed = dataclasses.replace(device.fact, partitions=left), device.departed_partitions - ids
+    return dataclasses.replace(device, fact=fact, departed_partitions=departed)
 
 
 def is_released(device: InventoryDevice, now: datetime, removed: Set[str], forget_seconds: int | None) -> bool:
     """True when a missing device is no longer kept."""
-    if device.fact.id in removed:
-        return True
-    return _overdue(device, now, forget_seconds)
-
-
-def _overdue(device: InventoryDevice, now: datetime, forget_seconds: int | None) -> bool:
-    return forget_seconds is not None and (now - device.last_seen).total_seconds() >= forget_seconds
+    overdue = forget_seconds is not None and (now - device.last_seen).total_seconds() >= forget_seconds
+    return overdue or device.fact.id in removed
 
 
 def _ordered(devices: Iterable[InventoryDevice]) -> tuple[tuple[InventoryDevice, ...], tuple[Problem, ...]]:
@@ -268,7 +258,7 @@ def _ordered(devices: Iterable[InventoryDevice]) -> tuple[tuple[InventoryDevice,
         (device for device in every if not device.present), key=lambda device: device.last_seen, reverse=True
     )
     first = {device.fact.id for device in missing[:MISSING_KEPT]}
-    first |= {device.fact.id for device in every if device.present and _fails(device.fact)}
+    first |= {device.fact.id for device in every if device.present and _is_silent(device.fact)}
     ranked = sorted(every, key=lambda device: (device.fact.id not in first, not device.present))  # each in its order
     left = [device.fact.id + ("" if device.present else " (missing)") for device in ranked[MAX_DEVICES:]]
     why = f"{len(every)} devices, of which {MAX_DEVICES} are kept, faulty ones first; without "
@@ -277,7 +267,7 @@ def _ordered(devices: Iterable[InventoryDevice]) -> tuple[tuple[InventoryDevice,
     return kept, (Problem(code=TOO_MANY_DEVICES, message=said),)
 
 
-def _fails(fact: DeviceFact) -> bool:
+def _is_silent(fact: DeviceFact) -> bool:
     return fact.readings.lost or fact.readings.error is not None
 
 

@@ -196,7 +196,9 @@ def kept(
         for retired in probe_set.retired
         if (
             devices := tuple(
-                _without(device, listed) for device in retired.inventory.devices if stays(device, retired.since)
+                stage_inventory.without_partitions(device, listed)
+                for device in retired.inventory.devices
+                if stays(device, retired.since)
             )
         )
     )
@@ -252,16 +254,6 @@ def _left_by(name: str, part: Inventory) -> Inventory:
     """Return a probe's last report, without the parts that only a running probe can report."""
     devices = tuple(dataclasses.replace(device, probe=name) for device in part.devices)
     return replace(part, devices=devices, problems=(), accelerators_on_bus=0)
-
-
-def _without(device: InventoryDevice, partitions: Set[str]) -> InventoryDevice:
-    """Return the device without those partitions: another device has them now."""
-    left = tuple(part for part in device.fact.partitions if part.id not in partitions)
-    return (
-        device
-        if left == device.fact.partitions
-        else dataclasses.replace(device, fact=dataclasses.replace(device.fact, partitions=left))
-    )
 
 
 def _may_be_one(one: DeviceFact, other: DeviceFact) -> bool:

@@ -18,6 +18,7 @@ from nodedevices_plugin.cores.ids import key
 from nodedevices_plugin.cores.ledger import Owner, Recorded
 from nodedevices_plugin.granting.answers import Answers, node_containers
 from nodedevices_plugin.host.cores import KEPT_SECONDS, AllocationFiles, AllocationFilesError, CoreGate, recorded
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.model import (
     AllocationError,
     Grant,
@@ -51,7 +52,7 @@ class Gated:
 
     def starts(self) -> None:
         self.book = CoreBook(clock=lambda: self.clock)
-        self.answers = Answers(self.book, allocations=str(self.folder))
+        self.answers = Answers(self.book, recent=RecentAllocations(), allocations=str(self.folder))
         gpus = inventory_of(gpu(0, memory_bytes=8 * GIB), gpu(1, memory_bytes=8 * GIB))
         self.answers.use(Plan(resources=(offered(8, 8),)), gpus, node_containers(gpus, Injection()))
         self.files = AllocationFiles(

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.granting.answers import Answers, NodeContainers, edits, grant
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.model import (
     AllocationError,
     Blocked,
@@ -119,7 +120,7 @@ def test_a_plan_that_takes_nothing_away_waits_for_nothing_and_a_gone_resource_is
     assert granted(some, "GPU-0") == ["GPU-0"]
     with pytest.raises(AllocationError, match=r"example\.com/other: this node no longer offers it; delete the pod"):
         answers().grant("example.com/other", ["x"])
-    alone = Answers()
+    alone = Answers(recent=RecentAllocations())
     alone.use(plan("GPU-0", "GPU-1"), inventory_of(gpu(0)), NodeContainers())
     assert alone.withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=())
 
@@ -134,7 +135,7 @@ def in_shares(*devices: str) -> OfferedResource:
 
 @cases(("packed", "preferred"), ({}, "GPU-1::0"), ({"packed": False}, "GPU-1::0"), ({"packed": True}, "GPU-0::1"))
 def test_shares_come_from_the_least_shared_device_unless_packed(packed: dict[str, bool], preferred: str) -> None:
-    some = Answers()
+    some = Answers(recent=RecentAllocations())
     offered = in_shares("GPU-0", "GPU-1", "GPU-2")
     some.use(Plan(resources=(offered,)), inventory_of(gpu(0)), NodeContainers(), **packed)
     assert some.prefer(GPU, ["GPU-0::1", "GPU-1::0", "GPU-1::1"], [], 1) == (preferred,)
@@ -171,6 +172,6 @@ def test_a_container_that_gets_none_of_a_resource_of_two_makers_is_told_so_by_bo
 
 def test_gpus_are_preferred_by_how_they_are_connected() -> None:
     gpus = gpu(0, numa_node=0), gpu(1, numa_node=1), gpu(2, numa_node=1)
-    some, all_ = Answers(), tuple(each.id for each in gpus)
+    some, all_ = Answers(recent=RecentAllocations()), tuple(each.id for each in gpus)
     some.use(Plan(resources=(resource(GPU, *all_),)), inventory_of(*gpus), NodeContainers())
     assert some.prefer(GPU, all_, [], 2) == all_[1:]

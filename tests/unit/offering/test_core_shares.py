@@ -17,6 +17,7 @@ from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key as folder_name
 from nodedevices_plugin.cores.ledger import Recorded, claims
 from nodedevices_plugin.granting.answers import Answers, NodeContainers
+from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.model import (
     AllocationError,
     Holder,
@@ -59,7 +60,7 @@ class Node:
 
     def agent_starts(self) -> None:
         self.book = CoreBook(clock=lambda: self.clock)
-        self.answers = Answers(self.book)
+        self.answers = Answers(self.book, recent=RecentAllocations())
         self.book.remember(dict(self.written))
         self.answers.use(Plan(resources=(self.resource,)), Inventory(), NodeContainers())
 
