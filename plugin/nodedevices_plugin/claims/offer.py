@@ -26,12 +26,13 @@ from nodedevices_plugin.model import (
     ContainerEdits,
     Grant,
     Inventory,
+    InventoryDevice,
     OfferedResource,
     Plan,
     SchedulableId,
     device_names,
     devices_by_id,
-    numbered,
+    renumbered,
 )
 from nodedevices_plugin.offering.changes import bound_to
 from nodedevices_plugin.sharing.base import merged
@@ -83,8 +84,7 @@ class ClaimOffer:
         devices = available(plan, inventory)
         names = {device.part_id: name for name, device in devices.items()}
         stays = {device.part_id: device for device in devices.values() if not device.left_out}
-        before, now = numbered(self._offered.inventory), numbered(inventory)
-        moved = {id_ for id_, numbers in before.items() if now.get(id_, numbers) != numbers}
+        moved = renumbered(self._offered.inventory, inventory)
         with self._granting:
             self._leaving = frozenset(
                 device.part_id
@@ -141,30 +141,32 @@ class ClaimOffer:
         """Return what a container needs for each request, by the devices as they are now. Raises ClaimError."""
         offered = self._offered
         devices = devices_by_id(offered.inventory)
-        by_request: dict[str, list[SchedulableId]] = {}
-        names: dict[str, str] = {}
+        by_request: dict[str, list[Prepared]] = {}
         for entry in record.prepared:
-            part_id = entry.part_id
-            if part_id not in devices:
-                raise NotNowError(f"device {entry.result.device} ({part_id}) has just left this node")
-            device_id = devices[part_id].fact.id
-            partition_id = None if part_id == device_id else part_id
-            schedulable = SchedulableId(id=part_id, device_id=device_id, partition_id=partition_id)
-            by_request.setdefault(entry.result.request, []).append(schedulable)
-            names.setdefault(entry.result.request, entry.resource)
-        by_shares = [(entry.result.request, entry.added) for entry in record.prepared if entry.added is not None]
+            if entry.part_id not in devices:
+                raise NotNowError(f"device {entry.result.device} ({entry.part_id}) has just left this node")
+            by_request.setdefault(entry.result.request, []).append(entry)
         try:
             return {
                 request: merged(
-                    (
-                        edits(_grant(names[request], tuple(dict.fromkeys(ids))), offered.containers),
-                        *(own for of, own in by_shares if of == request),
-                    )
+                    (_of_devices(entries, devices, offered), *(entry.added for entry in entries if entry.added))
                 )
-                for request, ids in by_request.items()
+                for request, entries in by_request.items()
             }
         except AllocationError as error:
             raise ClaimError(str(error)) from error
+
+
+def _of_devices(
+    entries: Sequence[Prepared], devices: Mapping[str, InventoryDevice], offered: _Offered
+) -> ContainerEdits:
+    """Return what a container needs for the devices of one request, each once."""
+    parts = {entry.part_id: devices[entry.part_id].fact.id for entry in entries}
+    ids = tuple(
+        SchedulableId(id=part_id, device_id=device_id, partition_id=None if part_id == device_id else part_id)
+        for part_id, device_id in parts.items()
+    )
+    return edits(_grant(entries[0].resource, ids), offered.containers)
 
 
 def _keeps(before: Available, now: Available | None) -> bool:

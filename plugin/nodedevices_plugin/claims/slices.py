@@ -26,6 +26,7 @@ from nodedevices_api import withheld
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN
 from nodedevices_api.dra import RESOURCE_ATTRIBUTE
 from nodedevices_common.quantity import exact
+from nodedevices_common.raw import mapping, mappings
 from nodedevices_probe.protocol import Attribute
 
 from nodedevices_plugin.claims import shares
@@ -248,8 +249,7 @@ def devices_of(spec: Json) -> list[Json]:
 
 
 def _generation(spec: Json) -> int:
-    pool = spec.get("pool")
-    found = pool.get("generation") if isinstance(pool, dict) else None
+    found = mapping(spec.get("pool")).get("generation")
     return found if isinstance(found, int) else 0
 
 
@@ -261,8 +261,7 @@ def _with_times(device: Json, before: Json) -> Json:
         (taint.get("key"), taint.get("value", ""), taint.get("effect")): taint.get("timeAdded")
         for known in devices_of(before)
         if known.get("name") == device["name"]
-        for taint in known.get("taints") or ()
-        if isinstance(taint, dict)
+        for taint in mappings(known.get("taints"))
     }
     taints = [
         taint | ({"timeAdded": time} if (time := times.get((taint["key"], taint["value"], taint["effect"]))) else {})

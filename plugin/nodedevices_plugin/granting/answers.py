@@ -38,7 +38,7 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
     SchedulableId,
-    numbered,
+    renumbered,
 )
 from nodedevices_plugin.offering.changes import leaving
 from nodedevices_plugin.sharing.base import NO_SETTINGS, Settings, merged, mode_of
@@ -208,8 +208,7 @@ class Answers:
         """Until the next `use`, grant no id that this plan takes away or blocks, or whose device has other nodes or
         another index in `inventory`. False where one of them was granted after `known`, from which the plan was
         decided: decide again."""
-        before, now = numbered(self._offered.inventory), numbered(inventory)
-        moved = frozenset(id_ for id_, numbers in before.items() if now.get(id_, numbers) != numbers)
+        moved = renumbered(self._offered.inventory, inventory)
         with self._recent.granting:
             self._leaving = leaving(self._offered.resources, plan, moved)
             since = self._recent.since(known)

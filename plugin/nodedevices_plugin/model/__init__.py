@@ -50,7 +50,7 @@ from nodedevices_plugin.model.inventory import (
     device_names,
     devices_by_id,
     facts_by_id,
-    numbered,
+    renumbered,
 )
 from nodedevices_plugin.model.plan import (
     NOT_SHARED,
@@ -131,8 +131,8 @@ __all__ = [
     "held_key",
     "is_core",
     "memory_held",
-    "numbered",
     "physical_id",
+    "renumbered",
     "served_by_others",
     "share_of",
     "split",

@@ -102,12 +102,17 @@ class Unit(Struct, frozen=True):
         return memory_bytes((self.partition or self.device.fact).capacity)
 
 
-def numbered(inventory: Inventory) -> dict[str, tuple[object, ...]]:
-    """Return by device and partition what a driver numbers anew when it is loaded again: device nodes and index."""
-    return {
-        unit.id: (unit.device.fact.device_nodes, unit.partition.device_nodes if unit.partition else (), unit.index)
-        for unit in inventory.units
-    }
+def renumbered(before: Inventory, now: Inventory) -> frozenset[str]:
+    """Return the devices and partitions with other device nodes, or another index: a driver that is loaded again
+    numbers anew."""
+    old, new = (
+        {
+            unit.id: (unit.device.fact.device_nodes, unit.partition.device_nodes if unit.partition else (), unit.index)
+            for unit in inventory.units
+        }
+        for inventory in (before, now)
+    )
+    return frozenset(id_ for id_, numbers in old.items() if new.get(id_, numbers) != numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -14,12 +14,12 @@ from functools import partial
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved
-from nodedevices_api.sections import CapacityEntry, DeviceMatch, OfferMatch, Resources, SharedResource, Sharing
+from nodedevices_api.sections import CapacityEntry, DeviceMatch, OfferMatch, Resources, Sharing
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import clip, listing
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import Inventory, Unit, Unmatched, device_names
+from nodedevices_plugin.model import Inventory, Unit, Unmatched, device_names, devices_by_id
 from nodedevices_plugin.model.inventory import selects
 from nodedevices_plugin.offering.naming import Near, by_name, near, units_matching
 from nodedevices_plugin.offering.shape import PlanSettings, fitting, units
@@ -78,46 +78,34 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
 
 
 def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, vendors: Vendors) -> list[Unmatched]:
+    """Notes on resources that are not here, on devices of a list that this node lacks (where it has others, another
+    node may have these: the operator, which sums the notes up, reads those of all nodes), and on devices that are to be
+    shared by memory and have none of their own, as a GB10, which uses the machine's: they have no shares."""
     notes = []
     for number, rule in enumerate(sharing.resources):
         entry, units = f"{place}[{number}]", named.get(rule.name, ())
+        chosen, listed = chosen_units(units, rule.devices, vendors), rule.devices or ()
+        here = listing(f"{unit.index} ({unit.id})" for unit in units)
+        there_are = f"{rule.name} has no such device on this node; there are: {here}"
+        found: dict[str, str] = {}
         if rule.name not in named:
-            offered = listing(sorted(named)) or "nothing"
             near = _near(name for name in named if name.lower() == rule.name.lower())
-            message = f"no such resource on this node; offered: {offered}{near}"
-            notes.append(Unmatched(section="sharing", entry=f"{entry}.name {rule.name}", message=message))
-        elif not chosen_units(units, rule.devices, vendors):
-            wanted = _cut(", ".join(rule.devices or ()))
-            here = listing(f"{unit.index} ({unit.id})" for unit in units)
-            lower = [device.lower() for device in rule.devices or ()]
+            offered = listing(sorted(named)) or "nothing"
+            found[f"{entry}.name {rule.name}"] = f"no such resource on this node; offered: {offered}{near}"
+        elif not chosen:
+            lower = [device.lower() for device in listed]
             near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), pattern) for pattern in lower))
-            message = f"{rule.name} has no such device on this node; there are: {here}{near}"
-            notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
+            found[f"{entry}.devices {_cut(', '.join(listed))}"] = there_are + near
         else:
-            notes += _some_lacking(units, rule, entry, vendors)
-            if sharing.strategy_of(rule) == BY_MEMORY:
-                notes += _without_memory(chosen_units(units, rule.devices, vendors), rule, entry)
+            lacking = [at for at, device in enumerate(listed) if not chosen_units(units, [device], vendors)]
+            found |= {f"{entry}.devices[{at}] {_cut(listed[at])}": there_are for at in lacking}
+        without = listing(f"{unit.index} ({unit.id})" for unit in chosen if not unit.memory_bytes)
+        if without and sharing.strategy_of(rule) == BY_MEMORY:
+            found[f"{entry}.name {rule.name}"] = (
+                f"the driver reports no memory for {without}, so no shares of it are offered; use timeSlicing for it"
+            )
+        notes += [Unmatched(section="sharing", entry=name, message=message) for name, message in found.items()]
     return notes
-
-
-def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str, vendors: Vendors) -> list[Unmatched]:
-    """Return the devices of a list that this node lacks, while it has others. Another node may have them: the operator,
-    which sums these notes up, reads those of all nodes."""
-    here = listing(f"{unit.index} ({unit.id})" for unit in units)
-    message = f"{rule.name} has no such device on this node; there are: {here}"
-    return [
-        Unmatched(section="sharing", entry=f"{entry}.devices[{at}] {_cut(device)}", message=message)
-        for at, device in enumerate(rule.devices or ())
-        if not chosen_units(units, [device], vendors)
-    ]
-
-
-def _without_memory(units: Sequence[Unit], rule: SharedResource, entry: str) -> list[Unmatched]:
-    """Return a note on the devices that are to be shared by memory and have none of their own, as a GB10, which uses
-    the machine's: they have no shares."""
-    lacking = listing(f"{unit.index} ({unit.id})" for unit in units if not unit.memory_bytes)
-    message = f"the driver reports no memory for {lacking}, so no shares of it are offered; use timeSlicing for it"
-    return [Unmatched(section="sharing", entry=f"{entry}.name {rule.name}", message=message)] if lacking else []
 
 
 def _rules(
@@ -151,19 +139,14 @@ def _file_places(resources: Resources) -> list[str]:
 def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) -> list[Unmatched]:
     """Return notes on entries without a device. An id that another node has is rightly in a policy for both nodes: the
     operator, which sums these notes up, reads those of all nodes."""
-    facts = [device.fact for device in inventory.devices]
-    ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
-    known = {str(fact.index): fact.id for fact in reversed(facts)} | _ids_by_name(inventory, vendors)
-    here = listing(sorted(fact.id for fact in facts)) or "none"
-    return [
-        Unmatched(
-            section="resources",
-            entry=f"exclude[{number}] {_cut(pattern)}",
-            message="no device on this node has such an id; " + _meant(pattern, known, here, vendors),
-        )
+    known = {str(device.fact.index): device.fact.id for device in reversed(inventory.devices)}
+    ids = devices_by_id(inventory)
+    lacking = [
+        (f"exclude[{number}] {_cut(pattern)}", pattern)
         for number, pattern in enumerate(exclude)
         if not any(fnmatchcase(id_, pattern) for id_ in ids)
     ]
+    return _no_such_id("resources", lacking, inventory, known | _ids_by_name(inventory, vendors), vendors)
 
 
 def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) -> tuple[Unmatched, ...]:
@@ -211,19 +194,26 @@ def unmatched_cordons(
     inventory: Inventory, unschedulable: Iterable[str], vendors: Vendors = VENDORS
 ) -> tuple[Unmatched, ...]:
     """A note for each entry of the node's own `spec.unschedulable` whose id no device or partition has."""
-    facts = [device.fact for device in inventory.devices]
-    ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
-    known = _ids_by_name(inventory, vendors)
-    here = listing(sorted(fact.id for fact in facts)) or "none"
-    return tuple(
-        Unmatched(
-            section="unschedulable",
-            entry=f"[{_cut(id_)}]",
-            message="no device on this node has such an id; " + _meant(id_, known, here, vendors),
-        )
-        for id_ in sorted(unschedulable)
-        if id_ not in ids
-    )
+    lacking = [(f"[{_cut(id_)}]", id_) for id_ in sorted(set(unschedulable) - devices_by_id(inventory).keys())]
+    return tuple(_no_such_id("unschedulable", lacking, inventory, _ids_by_name(inventory, vendors), vendors))
+
+
+def _no_such_id(
+    section: str,
+    lacking: Iterable[tuple[str, str]],
+    inventory: Inventory,
+    known: Mapping[str, str],
+    vendors: Vendors,
+) -> list[Unmatched]:
+    """`lacking`: entries, with the name that stands in each; `known`: ids by other names."""
+    there_are = f"there are: {listing(sorted(device.fact.id for device in inventory.devices)) or 'none'}"
+    notes = []
+    for entry, name in lacking:
+        meant = known.get(name) or known.get(vendors.without_share(name))
+        hint = f"did you mean {meant}?" if meant is not None else there_are
+        message = f"no device on this node has such an id; {hint}"
+        notes.append(Unmatched(section=section, entry=entry, message=message))
+    return notes
 
 
 def _ids_by_name(inventory: Inventory, vendors: Vendors) -> dict[str, str]:
@@ -232,11 +222,6 @@ def _ids_by_name(inventory: Inventory, vendors: Vendors) -> dict[str, str]:
         name: unit.id for unit in inventory.units for name in vendors.vendor_of(unit.device.fact).other_names(unit)
     }
     return known | {name: id_ for id_, name in device_names(inventory).items()}
-
-
-def _meant(name: str, known: Mapping[str, str], here: str, vendors: Vendors) -> str:
-    closest = known.get(name) or known.get(vendors.without_share(name))
-    return f"did you mean {closest}?" if closest is not None else f"there are: {here}"
 
 
 def _what(fact: DeviceFact, match: DeviceMatch) -> str:
