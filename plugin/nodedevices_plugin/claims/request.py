@@ -91,11 +91,10 @@ def _result(shown: str, result: Raw) -> Result:
     request, device = text(result.get("request")), text(result.get("device"))
     if not request or not device:
         raise ClaimError(f"{shown}: a result of its allocation has no request or no device")
-    consumed = mapping(result.get("consumedCapacity"))
     return Result(
         request=request.partition("/")[0],
         device=device,
         admin=result.get("adminAccess") is True,
         share=text(result.get("shareID")),
-        consumed={str(key): text(value) for key, value in consumed.items()},
+        consumed={str(key): text(value) for key, value in mapping(result.get("consumedCapacity")).items()},
     )

@@ -59,8 +59,7 @@ def gather(
     sizes = [len(groups[name]) for name in names]
     start = tuple(sum(topology.score(name, schedulable.device_id) for schedulable in must) for name in names)
     devices = _best(_Taken(gains=start), sizes, scores, needed)
-    ordered = [schedulable for device in devices for schedulable in groups[names[device]]]
-    return ordered[:needed]
+    return [schedulable for device in devices for schedulable in groups[names[device]]][:needed]
 
 
 def _by_device(free: Sequence[SchedulableId]) -> Mapping[str, Sequence[SchedulableId]]:

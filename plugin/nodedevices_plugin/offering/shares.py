@@ -91,8 +91,9 @@ def _shared(rule: SharedResource, units: Sequence[Unit], settings: PlanSettings)
     if chosen:
         resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
-    request = SplitRequest(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name, name=new_name)
-    split = mode.split(request)
+    split = mode.split(
+        SplitRequest(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name, name=new_name)
+    )
     counts = dict(zip((unit.id for unit in chosen), split.counts, strict=True))
     whole: tuple[Share, ...] = (_whole(name, rest),) if rest else ()
     if rule.core_resource is not None:

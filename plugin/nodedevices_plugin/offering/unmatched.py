@@ -211,8 +211,7 @@ def _no_such_id(
     for entry, name in lacking:
         meant = known.get(name) or known.get(vendors.without_share(name))
         hint = f"did you mean {meant}?" if meant is not None else there_are
-        message = f"no device on this node has such an id; {hint}"
-        notes.append(Unmatched(section=section, entry=entry, message=message))
+        notes.append(Unmatched(section=section, entry=entry, message=f"no device on this node has such an id; {hint}"))
     return notes
 
 

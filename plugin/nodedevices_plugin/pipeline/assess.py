@@ -317,8 +317,7 @@ def _places(
 ) -> tuple[Mapping[str, Given], Mapping[str, Given], stage_places.Places]:
     """Return what each part is given as now, what held ids were given, and the places that two parts have."""
     world, holding, vendors = start.world, start.holding, start.local.vendors
-    indices = world.active.effective.index_prefix is not None
-    now = stage_places.given_now(inventory, vendors, indices=indices)
+    now = stage_places.given_now(inventory, vendors, indices=world.active.effective.index_prefix is not None)
     new = granted(world, start.inputs)
     held_now = None if holding.held is None else [held_id for held_id in holding.held if held_id.key]
     given = stage_places.remembered(world.known.given, held_now, new, was=world.known.given_now, now=now)

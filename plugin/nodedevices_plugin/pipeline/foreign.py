@@ -398,8 +398,7 @@ class DeviceIndex:
                     continue
                 usual = vendor.usual_name(Unit(device), Naming(prefix=self._prefix or "")) or ""
                 domain = usual.partition("/")[0]
-                units = (Unit(device), *device.partitions)
-                indices = ((vendor.index_id(unit), unit) for unit in units)
+                indices = ((vendor.index_id(unit), unit) for unit in (Unit(device), *device.partitions))
                 found |= {(domain, index): self._by_id[unit.id] for index, unit in indices if index is not None}
             self._by_index[self._prefix] = found
         return self._by_index[self._prefix]
