@@ -22,10 +22,9 @@ from nodedevices_common.periodic import within
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.decide import ended
-from nodedevices_plugin.claims.health import pool_health
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import DraFacts, Record
-from nodedevices_plugin.claims.slices import Json, publish
+from nodedevices_plugin.claims.slices import Json, pool_health, publish
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
 from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims

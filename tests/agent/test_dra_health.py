@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.claims.health import DeviceHealth
+from nodedevices_plugin.claims.slices import DeviceHealth
 from nodedevices_plugin.kubelet.api.dra_health_v1_pb2 import HEALTHY, UNHEALTHY, UNKNOWN
 from nodedevices_plugin.kubelet.dra.health import SERVICES, HealthStreams
 from nodedevices_plugin.kubelet.unix_server import UnixServer

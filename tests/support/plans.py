@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from nodedevices_api.withheld import UNHEALTHY
-from nodedevices_plugin.gates import GateFacts, apply
+from nodedevices_plugin.gates.apply import apply
+from nodedevices_plugin.gates.base import GateFacts
 from nodedevices_plugin.gates.reasons import cordon, health
 from nodedevices_plugin.model import Blocked, Cordon, HoldersState, Holdings, Inventory, Plan, Verdict
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape

@@ -12,26 +12,31 @@ Whether a device that goes to no new pod is tainted or left out: any claim may t
 It is right where a person may know better: an unhealthy device can be wanted for a diagnosis. Whatever protects another
 pod leaves the device out (Available.left_out); of several reasons the plan has such a one (gates.apply). The effect is
 never NoExecute: that deletes pods without their PodDisruptionBudgets; evictions are the operator's.
+
+The health of these devices, which the kubelet shows in the status of the pods that have them, is the verdict, and
+nothing of who may have the device: one that is out of service for a person's reasons is healthy. The taint of a device
+that is not healthy has its reason from the same verdict.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 from nodedevices_api import withheld
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN
+from nodedevices_api.conditions import MISSING
 from nodedevices_api.dra import RESOURCE_ATTRIBUTE
 from nodedevices_common.quantity import exact
 from nodedevices_common.raw import mapping, mappings
 from nodedevices_probe.protocol import Attribute
 
 from nodedevices_plugin.claims import shares
-from nodedevices_plugin.claims.health import verdict_of
-from nodedevices_plugin.model import Inventory, OfferedResource, Unit, Verdict, device_names
+from nodedevices_plugin.claims.records import Record
+from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Unit, Verdict, device_names, devices_by_id
 
 Json = dict[str, Any]
 Value = Mapping[str, str | int | bool]  # {"string": ...}, {"int": ...}, {"bool": ...} or {"version": ...}
@@ -293,3 +298,47 @@ def _exact(said: Any) -> Any:
     if isinstance(said, dict):
         return {key: _exact(value) for key, value in said.items() if value is not None}
     return [_exact(value) for value in said] if isinstance(said, list) else exact(said)
+
+
+# --- the health of devices, as the kubelet shows it in the status of pods ---------------------------------------------
+class DeviceHealth(Struct, frozen=True, kw_only=True):
+    """`name`: in the slices. `reason`: of the verdict; its message may change by the minute, and a pod's status with
+    it."""
+
+    name: str
+    state: HealthState
+    reason: str = ""
+
+
+def verdict_of(part_id: str, device_id: str, verdicts: Mapping[str, Verdict]) -> Verdict | None:
+    """Return the verdict on a device, or on a partition: that of its device where that one is not offered."""
+    whole = verdicts.get(device_id)
+    return whole if whole is not None and not whole.offered else verdicts.get(part_id, whole)
+
+
+def pool_health(
+    resources: Iterable[OfferedResource],
+    records: Iterable[Record],
+    inventory: Inventory,
+    verdicts: Mapping[str, Verdict],
+) -> tuple[DeviceHealth, ...]:
+    """Return the health of what these resources offer, and of what claims have."""
+    names = device_names(inventory)
+    parts = {
+        schedulable.part_id: names.get(schedulable.part_id)
+        for resource in resources
+        for schedulable in (*resource.ids, *resource.unlisted)
+    } | {entry.part_id: entry.result.device for record in records for entry in record.prepared}
+    devices = devices_by_id(inventory)
+    found = []
+    for part_id, name in parts.items():
+        if name is None:
+            continue  # its driver no longer lists it, and no claim has it
+        device = devices.get(part_id)
+        if device is None or part_id in device.departed_partitions:
+            found.append(DeviceHealth(name=name, state=HealthState.UNHEALTHY, reason=MISSING))
+        elif (verdict := verdict_of(part_id, device.fact.id, verdicts)) is None:
+            found.append(DeviceHealth(name=name, state=HealthState.UNKNOWN))
+        else:
+            found.append(DeviceHealth(name=name, state=verdict.state, reason=verdict.reason))
+    return tuple(found)

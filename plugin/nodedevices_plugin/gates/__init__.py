@@ -4,10 +4,3 @@ The shape of a plan (offering.shape) says which ids exist under which names; it 
 alone. A gate is given that shape and the facts of now, and says of an id whether it blocks it, and why. `apply` asks
 all of them, and its plan is what the kubelet is sent: an id that no gate blocks is Healthy.
 """
-
-from __future__ import annotations
-
-from nodedevices_plugin.gates.apply import apply
-from nodedevices_plugin.gates.base import GateFacts, NoSpecification, WaitingChange
-
-__all__ = ["GateFacts", "NoSpecification", "WaitingChange", "apply"]

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.claims.records import with_names_of_claims
-from nodedevices_plugin.gates import GateFacts
+from nodedevices_plugin.gates.base import GateFacts
 from nodedevices_plugin.health import history as stage_history
 from nodedevices_plugin.health import lasting
 from nodedevices_plugin.health.events import EventCursor, fresh_events
@@ -30,11 +30,10 @@ from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
-from nodedevices_plugin.pipeline.claimed import with_shares
 from nodedevices_plugin.pipeline.configuration import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.confirm import Confirm, asked_since, follow_drained, read_confirm
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
-from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of, in_use
+from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of, in_use, with_shares
 from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.routing import WaitingEvent, folded, of_this_boot, routed

@@ -20,7 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
 
-from nodedevices_plugin import gates
+from nodedevices_plugin.gates import apply as gates
+from nodedevices_plugin.gates.base import NoSpecification, WaitingChange
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
     HoldersState,
@@ -116,7 +117,7 @@ def configure(assessed: Assessment) -> Configured:
         named = {daemon.resource for daemon in running_on}
         daemons = (*running_on, *(daemon for daemon in daemons if daemon.resource not in named))
     others: tuple[HeldId, ...] = ()
-    libraries: tuple[gates.NoSpecification, ...] = ()
+    libraries: tuple[NoSpecification, ...] = ()
     plan = None
     if shape is not None:
         libraries = access.without_libraries(after.effective, assessed.devices) if after.applied_once else ()
@@ -196,7 +197,7 @@ def _is_used(assessed: Assessment, daemon: MpsDaemon) -> bool:
 
 
 def _with_cdi(
-    status: ConfigStatus, active: Effective, assessed: Assessment, libraries: Sequence[gates.NoSpecification]
+    status: ConfigStatus, active: Effective, assessed: Assessment, libraries: Sequence[NoSpecification]
 ) -> ConfigStatus:
     """Add what is wrong with CDI: devices that containers would get without the driver's libraries are not offered, and
     a broken source of these is named while the last good one is used."""
@@ -330,7 +331,7 @@ def _change(
             message=decision.message,
             waits=True,
             waits_for=decision.waits_for,
-            takes_away=gates.WaitingChange(shape=shape, waits_for=decision.waits_for)
+            takes_away=WaitingChange(shape=shape, waits_for=decision.waits_for)
             if known and not requested.observing
             else None,
         )

@@ -34,8 +34,8 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.occupancy import held_otherwise, not_in
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape, not_by_dra
-from nodedevices_plugin.pipeline.claimed import with_shares
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
+from nodedevices_plugin.pipeline.holding import with_shares
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.registry import ByNature
 from support import resourceslice

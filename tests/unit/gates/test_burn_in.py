@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from nodedevices_api.withheld import MEANINGS
-from nodedevices_plugin.gates import GateFacts, apply
-from nodedevices_plugin.gates.apply import GATES
+from nodedevices_plugin.gates.apply import GATES, apply
+from nodedevices_plugin.gates.base import GateFacts
 from nodedevices_plugin.granting.answers import grant
 from nodedevices_plugin.model import AllocationError, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from nodedevices_api import withheld as reasons
-from nodedevices_plugin.gates import GateFacts, NoSpecification, WaitingChange, apply
-from nodedevices_plugin.gates.apply import GATES
+from nodedevices_plugin.gates.apply import GATES, apply
+from nodedevices_plugin.gates.base import GateFacts, NoSpecification, WaitingChange
 from nodedevices_plugin.gates.reasons import ANNOUNCED, OTHERWISE, counts_containers, unfit
 from nodedevices_plugin.model import (
     DRA_DRIVER,

@@ -15,7 +15,7 @@ from functools import partial
 
 import grpc
 
-from nodedevices_plugin.claims.health import DeviceHealth
+from nodedevices_plugin.claims.slices import DeviceHealth
 from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as api
 from nodedevices_plugin.model import HealthState
 
