@@ -216,16 +216,13 @@ def log_in(context: Context, command: Raw, *, environment: Mapping[str, str], as
 
 
 def _cluster_info(cluster: Cluster) -> dict[str, Any]:
-    info: dict[str, Any] = {"server": cluster.server}
-    if cluster.authority:
-        info["certificate-authority-data"] = base64.b64encode(cluster.authority).decode()
-    if cluster.insecure:
-        info["insecure-skip-tls-verify"] = True
-    if cluster.tls_name:
-        info["tls-server-name"] = cluster.tls_name
-    if cluster.proxy:
-        info["proxy-url"] = cluster.proxy
-    for extension in mappings(mapping(cluster.raw).get("extensions")):
-        if extension.get("name") == "client.authentication.k8s.io/exec":
-            info["config"] = extension.get("extension")
-    return info
+    extensions = {extension.get("name"): extension for extension in mappings(mapping(cluster.raw).get("extensions"))}
+    info = {
+        "server": cluster.server,
+        "certificate-authority-data": base64.b64encode(cluster.authority).decode(),
+        "insecure-skip-tls-verify": cluster.insecure,
+        "tls-server-name": cluster.tls_name,
+        "proxy-url": cluster.proxy,
+        "config": mapping(extensions.get("client.authentication.k8s.io/exec")).get("extension"),
+    }
+    return {key: value for key, value in info.items() if value}

@@ -34,10 +34,6 @@ COLOURS = ("auto", "always", "never")
 T = TypeVar("T")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True)
 class Machine:
     """What a run has of the machine that it runs on; tests give their own."""
@@ -45,7 +41,7 @@ class Machine:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO = field(default_factory=lambda: sys.stderr)
-    now: Callable[[], datetime] = _now
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], None] = time.sleep
 
 

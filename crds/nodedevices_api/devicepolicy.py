@@ -18,7 +18,6 @@ from nodedevices_api.meta import Condition, LabelSelector, ObjectMeta
 from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, NodesOrPercent, Sections, nodes_or_percent
 
 MAX_RECORD = 63 + 1 + 253  # a namespace and a name
-_MPS_IS_WRONG = "MPS is not possible with partitions.strategy mixed; use timeSlicing, or another partitions.strategy"
 
 _BY_MPS = (
     "has(self.sharing.strategy) && self.sharing.strategy == 'mps' || has(self.sharing.resources) && "
@@ -98,7 +97,7 @@ class DevicePolicySpec(Sections):
             f"!has(self.sharing) || !({_BY_MPS}) || "
             "!has(self.partitions) || !has(self.partitions.strategy) || self.partitions.strategy != 'mixed' || "
             "has(self.serving) && has(self.serving.mode) && self.serving.mode == 'Observe'",
-            _MPS_IS_WRONG,
+            "MPS is not possible with partitions.strategy mixed; use timeSlicing, or another partitions.strategy",
             lambda it: not _mps_with_mixed(it),
             found="(has(self.sharing.strategy) && self.sharing.strategy == 'mps' ? 'sharing.strategy' : "
             "'enforcement of sharing.resources') + ' is mps, and partitions.strategy is mixed'",

@@ -18,7 +18,6 @@ from nodedevices_api.conditions import Status
 from nodedevices_api.fields import (
     AtomicList,
     ConditionMessage,
-    Flag,
     Generation,
     LabelKey,
     LabelValue,
@@ -30,25 +29,12 @@ from nodedevices_api.fields import (
 )
 
 
-class OwnerReference(Loose):
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-    controller: Flag | None = None
-    block_owner_deletion: Flag | None = None
-
-
 class ObjectMeta(Loose):
+    """What people write of metadata."""
+
     name: str
-    uid: str = ""
-    generation: Generation = 0
-    resource_version: str = ""
-    creation_timestamp: Time | None = None
-    deletion_timestamp: Time | None = None
     labels: dict[str, str] = Field(default={})
     annotations: dict[str, str] = Field(default={})
-    owner_references: tuple[OwnerReference, ...] = ()
 
 
 class LabelSelectorRequirement(Strict):

@@ -85,10 +85,8 @@ Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=64)]
 DeviceName = Annotated[str, StringConstraints(pattern=DEVICE_NAME_PATTERN, max_length=MAX_DEVICE_NAME)]
 ProbeName = Annotated[str, StringConstraints(pattern=PROBE_NAME_PATTERN, max_length=MAX_PROBE_NAME)]
 AttributeName = Annotated[str, StringConstraints(pattern=ATTRIBUTE_NAME_PATTERN, max_length=MAX_ATTRIBUTE_NAME)]
-SharedResourceName = Annotated[str, StringConstraints(max_length=317)]  # as a holder's
 PodPath = Annotated[str, StringConstraints(max_length=317)]  # <namespace>/<name>
 Percent = Annotated[Whole, Field(ge=0, le=100)]
-Profile = Annotated[str, StringConstraints(max_length=64)]
 ReasonText = Annotated[str, StringConstraints(pattern=r"^([A-Za-z][A-Za-z0-9]{0,63})?$", max_length=64)]
 
 
@@ -372,14 +370,12 @@ class Holder(Loose):
     idle_since: Time | None = optional("Start of the period without use.")
 
 
-Excluded = Annotated[Line | None, optional("Entry of resources.exclude that withholds it.")]
-OutOfService = Annotated[Line | None, optional("Why it is out of service (spec.unschedulable).")]
-
-
 class Shares(Loose):
     """The shares of a device or partition that several containers share. The resource has the memory of each."""
 
-    resource: SharedResourceName | None = optional("Resource of the shares; absent: several, such as RDMA pools.")
+    resource: Annotated[str, StringConstraints(max_length=317)] | None = optional(
+        "Resource of the shares; absent: several, such as RDMA pools."
+    )
     total: Count = Field(description="Number of shares.")
     held: Count = Field(
         description="Shares that containers hold; memory held in an earlier unit is converted to the current unit."
@@ -404,7 +400,9 @@ class Device(Loose):
     parent: DeviceName | None = optional(
         "Name of the device of which this is a partition, as in a ResourceSlice; absent: a physical device."
     )
-    profile: Profile | None = optional("Size of a partition as the driver names it, such as 1g.10gb.")
+    profile: Annotated[str, StringConstraints(max_length=64)] | None = optional(
+        "Size of a partition as the driver names it, such as 1g.10gb."
+    )
     attributes: Annotated[DeviceAttributes, Atomic()] | None = optional(
         "What the device is, such as vendor and model. A partition has its parent's, and here only what is its own."
     )
@@ -422,8 +420,8 @@ class Device(Loose):
     history: AtomicList[Occurred] = listed(
         MAX_HISTORY, "How often each reason occurred in the last 80 to 90 days, newest first; repairs do not reset it."
     )
-    excluded: Excluded = None
-    unschedulable: OutOfService = None
+    excluded: Line | None = optional("Entry of resources.exclude that withholds it.")
+    unschedulable: Line | None = optional("Why it is out of service (spec.unschedulable).")
     drained_since: Time | None = optional(
         "Since when it can be removed without a fault: it is out of service by hand, no container holds "
         "it, and no process is seen on it. Absent: in service or in use."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from nodedevices_common.text import clip
@@ -48,10 +48,7 @@ from nodedevices_api.presets import CORE_RESOURCES, MEMORY_UNITS
 DAY_SECONDS = 86400
 MAX_REASONS = 64  # of one health rule
 MAX_AFTER = 32  # occurrences that a health rule can count: the agent keeps the times of so many
-MAX_WINDOW_SECONDS = 30 * DAY_SECONDS  # of such a rule
 MAX_EXPECTED = 4096  # devices that one entry of expect counts: more than any node reports
-MIN_IDLE_SECONDS = 60
-MAX_IDLE_SECONDS = 7 * DAY_SECONDS
 
 STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
 
@@ -65,7 +62,6 @@ def _known_strategy(value: str, info: ValidationInfo) -> str:
 
 
 Packing = Literal["binpack", "spread"]
-Enforcement = Literal["none", "mps"]
 Strategy = Annotated[str, AfterValidator(_known_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
 TaintEffect = Annotated[
     Literal["None", "NoSchedule", "NoExecute"],
@@ -88,11 +84,6 @@ Signal = Literal[
 ]
 
 
-def _listed(items: Iterable[object]) -> str:
-    """Return a list as CEL's format() writes it."""
-    return json.dumps(list(items))
-
-
 class Serving(Strict):
     """Whether NodeDevices itself serves the kubelet on the node, and by which of the kubelet's APIs."""
 
@@ -108,8 +99,6 @@ class Serving(Strict):
     )
 
 
-_FOR_OFFERS = "only resources.devices has it; choose productName (such as NVIDIA *), type or ids"
-
 _NO_MATCH = "write productName and type in the entry itself"
 
 
@@ -123,7 +112,10 @@ class DeviceMatch(Strict):
     type: Word | None = optional("Device type, such as gpu.")
     ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), ListType("set")] | None = optional("Only these ids.")
 
-    gone: ClassVar[Mapping[str, str]] = dict.fromkeys(("vendor", "profile", "minMemory", "near"), _FOR_OFFERS)
+    gone: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("vendor", "profile", "minMemory", "near"),
+        "only resources.devices has it; choose productName (such as NVIDIA *), type or ids",
+    )
 
 
 class OfferMatch(DeviceMatch):
@@ -161,7 +153,6 @@ FIRST = "first:"  # `first:2`: the first two devices by index; that file says it
 
 # What goes with memoryUnit only.
 _OF_MEMORY = ("memory_reserve", "packing", "numa", "enforcement", "container", "cores")
-_CEL_PRESET = f"has(self.rename) && self.rename in {list(MEMORY_UNITS)}"
 
 
 class SharedResource(Strict):
@@ -200,7 +191,7 @@ class SharedResource(Strict):
         "to list and watch pods."
     )
 
-    enforcement: Enforcement | None = optional(
+    enforcement: Literal["none", "mps"] | None = optional(
         "With memoryUnit: what limits containers to their memory. none, the default: nothing. mps: "
         "NVIDIA's driver (component mps)."
     )
@@ -226,7 +217,8 @@ class SharedResource(Strict):
             found="self.name + ' has no memoryUnit'",
         ),
         Rule(
-            f"has(self.replicas) ? !has(self.memoryUnit) : has(self.memoryUnit) || {_CEL_PRESET}",
+            f"has(self.replicas) ? !has(self.memoryUnit) : has(self.memoryUnit) || "
+            f"has(self.rename) && self.rename in {list(MEMORY_UNITS)}",
             "a sharing resource has exactly one of replicas and memoryUnit; with rename "
             f"{' or '.join(MEMORY_UNITS)} memoryUnit can be left out",
             lambda it: it.memory_unit is None if it.replicas is not None else it.unit_of_memory is not None,
@@ -364,7 +356,7 @@ class Repetition(Strict):
     count: Annotated[Whole, Field(ge=2, le=MAX_AFTER)] = Field(
         description="Occurrences of the rule's reasons together. An event counts each time, a reading when it begins."
     )
-    window_seconds: Annotated[Whole, Field(ge=1, le=MAX_WINDOW_SECONDS)] = Field(
+    window_seconds: Annotated[Whole, Field(ge=1, le=30 * DAY_SECONDS)] = Field(
         description="Window in seconds, at most 30 days. The fault lasts for as long after its last occurrence, and "
         "for health.holdDownSeconds at least."
     )
@@ -559,7 +551,7 @@ class Faults(Strict):
 class Idle(Strict):
     """Whether devices that containers hold and do not use are shown. Nothing is ever ended for it."""
 
-    after_seconds: Annotated[Whole, Field(ge=MIN_IDLE_SECONDS, le=MAX_IDLE_SECONDS)] | None = optional(
+    after_seconds: Annotated[Whole, Field(ge=60, le=7 * DAY_SECONDS)] | None = optional(
         "Seconds without computation after which a held device is shown as not used, such as 1800: in "
         "holders[].idle, by the pod's condition nodedevices.io/DeviceIdle, and by one Event DeviceIdle for each idle "
         "period. Choose more than the longest pause of a job, such as a checkpoint. Absent: not measured."
@@ -708,10 +700,6 @@ class Discovery(Strict):
     )
 
 
-def _named_by_resources(sections: Sections) -> set[str]:
-    return {rule.name for rule in (sections.resources or Resources()).devices}
-
-
 def _named_by_sharing(sections: Sections) -> set[str]:
     rules = (sections.sharing or Sharing()).resources
     return {name for rule in rules for name in (rule.name, rule.rename, rule.core_resource) if name is not None}
@@ -722,9 +710,6 @@ def _owned_twice(sections: Sections, served: Callable[[Sections], set[str]]) -> 
     return [entry.name for entry in sections.capacity or () if entry.name in taken]
 
 
-_ONE_OWNER = "a resource has one owner; choose another name for the capacity"
-
-
 def _one_owner(section: str, inside: str, same_name: str, served: Callable[[Sections], set[str]]) -> Rule:
     """`same_name`: CEL, whether the entry r of that list has the name of the capacity c. What two policies set between
     them no API server sees."""
@@ -733,11 +718,11 @@ def _one_owner(section: str, inside: str, same_name: str, served: Callable[[Sect
     return Rule(
         f"!has(self.capacity) || !has(self.{section}) || !has({entries}) || "
         f"self.capacity.all(c, !{entries}.exists(r, {same_name}))",
-        _ONE_OWNER,
+        "a resource has one owner; choose another name for the capacity",
         lambda it: not _owned_twice(it, served),
         found=f"{both} %s",
         values=f"self.capacity.filter(c, {entries}.exists(r, {same_name})).map(c, c.name)",
-        describe=lambda it: f"{both} {_listed(_owned_twice(it, served))}",
+        describe=lambda it: f"{both} {json.dumps(_owned_twice(it, served))}",  # as CEL's format() writes a list
     )
 
 
@@ -772,7 +757,12 @@ class Sections(Strict):
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        _one_owner("resources", "devices", "r.name == c.name", _named_by_resources),
+        _one_owner(
+            "resources",
+            "devices",
+            "r.name == c.name",
+            lambda it: {rule.name for rule in (it.resources or Resources()).devices},
+        ),
         _one_owner(
             "sharing",
             "resources",

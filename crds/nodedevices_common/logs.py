@@ -73,17 +73,10 @@ def _route_stdlib(level: int, shared: list[structlog.typing.Processor], renderer
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[_logger_name, *shared],
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-
-
-def _logger_name(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    record = event.get("_record")
-    if record is not None:
-        event["logger"] = record.name
-    return event

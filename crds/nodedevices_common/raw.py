@@ -81,17 +81,14 @@ def reader(record: type[R], *, given: str = "") -> Callable[..., R]:
 def _field(it: Field[Any], hint: Any) -> tuple[str, Convert]:
     """The outermost key of a field, and what becomes of the value there."""
     first, *rest = it.name.split("_")
-    path: tuple[str, ...] = ("".join((first, *map(str.capitalize, rest))),)
     kind, marks = _unwrapped(hint)
-    for mark in marks:
-        path = mark.path if isinstance(mark, At) else path
-    default = it.default if it.default is not MISSING else None
-    if it.default_factory is not MISSING:
-        default = it.default_factory()
-    convert = _convert(kind, marks, default)
-    for key in reversed(path[1:]):
-        convert = _inside(key, convert)
-    return path[0], convert
+    named = ("".join((first, *map(str.capitalize, rest))),)
+    key, *inner = next((mark.path for mark in marks if isinstance(mark, At)), named)
+    made = it.default if it.default_factory is MISSING else it.default_factory()
+    convert = _convert(kind, marks, None if made is MISSING else made)
+    for inside in reversed(inner):
+        convert = _inside(inside, convert)
+    return key, convert
 
 
 def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -20,7 +20,7 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, 
 from nodedevices_plugin.model.holders import Uses
 from nodedevices_plugin.pipeline import idle
 
-AFTER_SECONDS = 60  # sections.MIN_IDLE_SECONDS
+AFTER_SECONDS = 60  # the least that idle.afterSeconds can be
 READ_SECONDS = 5  # what a reading counts for
 POLL_SECONDS = 0.5
 SETTLED = 4  # readings before something begins: a reading of before is none of this holder's

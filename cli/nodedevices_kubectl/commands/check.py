@@ -151,7 +151,7 @@ def claims_of(session: Session, items: Sequence[Raw]) -> SeenClaims | None:
             raise
         return SeenClaims(api=False)
     pending = session.listed(objects.PODS, fields="status.phase=Pending")
-    waiting = None if pending is None else [pod for pod in pending if claims.has_claims(pod)]
+    waiting = None if pending is None else [pod for pod in pending if claims.named(pod)]
     found = session.listed(objects.CLAIMS) if waiting else []
     return SeenClaims(
         slices=slices,

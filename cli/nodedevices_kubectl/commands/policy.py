@@ -105,7 +105,7 @@ def dry_run(
         found = replace(found, nodes=tuple(effect for effect in found.nodes if effect.node in wanted))
     refusals = {} if saved else _checked(session, policies, cluster.policies, found.changes)
     changes = [_fields(change, found.selected, refusals) for change in found.changes]
-    rows = [view.row_of(node.fields()) for node in found.nodes]
+    rows = [Row(node.node, node.fields(), key=node.node) for node in found.nodes]
     print_rows(session, listing, view.DRY_RUN_KIND, rows, policies=changes)
     session.flush()
     for line in view.words(changes, rows, len(cluster.items)):

@@ -89,7 +89,8 @@ def judge(seen: Seen, now: datetime) -> list[Row]:
     """Every link."""
     if not seen.items:
         begun = any(lately(mapping(pod.get("metadata")).get("creationTimestamp"), now) for pod in seen.agents)
-        return rows(CLUSTER, [nothing(begun=begun)])
+        # A check that saw nothing must not pass.
+        return rows(CLUSTER, [Finding("agents", PENDING if begun else BROKEN, "no node has reported", _AGENTS)])
     found: list[Row] = []
     if seen.whole:
         found += rows(CLUSTER, [operator(seen.lease, now), *policies(seen.policies)])
@@ -112,7 +113,8 @@ def judge_installation(seen: Seen, now: datetime, *, elected: bool = True) -> li
     """Return the operator, and the agent of every Node that is Ready and has a pod of one. What else breaks, a device
     at fault above all, was not installed. `seen.agents`: all pods of agents. `elected`: operators agree by a Lease."""
     nodes, items = seen.nodes or {}, {facts.name_of(item): item for item in seen.items}
-    pods = {_node_of(pod): pod for pod in seen.agents if not mapping(pod.get("metadata")).get("deletionTimestamp")}
+    staying = [pod for pod in seen.agents if not mapping(pod.get("metadata")).get("deletionTimestamp")]
+    pods = {text(mapping(pod.get("spec")).get("nodeName")): pod for pod in staying}
     ready = {name for name, node in nodes.items() if facts.condition(node, names.READY).get("status") == "True"}
     if not pods.keys() & ready:
         return rows(CLUSTER, [Finding("agents", BROKEN, "no Ready Node has an agent pod", _AGENTS)])
@@ -131,10 +133,6 @@ def watched(seen: Seen, found: Sequence[Row]) -> str:
     sums = [mapping(facts.status_of(item).get("summary")) for item in seen.items if facts.name_of(item) in names]
     devices, healthy = (sum(facts.number(summary.get(key)) or 0 for summary in sums) for key in ("devices", "healthy"))
     return f"{len(names)} node{'' if len(names) == 1 else 's'} with {devices} devices, {healthy} healthy"
-
-
-def _node_of(pod: Raw) -> str:
-    return text(mapping(pod.get("spec")).get("nodeName"))
 
 
 def _installed(item: Raw, pod: Raw, name: str, now: datetime) -> Finding:
@@ -157,11 +155,6 @@ def _waits(pod: Raw) -> str:
         if "running" not in state:
             return text(mapping(state.get("waiting")).get("reason")) or "Ended"
     return "" if containers else "Pending"
-
-
-def nothing(*, begun: bool = False) -> Finding:
-    """Where no node has reported: a check that saw nothing must not pass. `begun`: agents have just been started."""
-    return Finding("agents", PENDING if begun else BROKEN, "no node has reported", _AGENTS)
 
 
 def not_installed(context: str) -> Finding:

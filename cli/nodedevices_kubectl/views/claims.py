@@ -37,7 +37,7 @@ class SeenClaims:
     slices: Sequence[Raw] | None = None  # of our driver
     classes: Sequence[Raw] | None = None
     pods: Sequence[Raw] | None = None  # that are Pending
-    claims: Mapping[tuple[str, str], Raw] | None = None  # by namespace and name
+    claims: Mapping[str, Raw] | None = None  # by namespace/name
     events: Sequence[Raw] | None = None  # of NOT_PREPARED
 
 
@@ -77,8 +77,10 @@ def slices(item: Raw, seen: SeenClaims, *, changed: bool) -> Finding:
         missing = f"{len(current)} of {wanted} ResourceSlices are there: the scheduler uses none of them"
         return Finding("slices", later, missing, _PAGE)
     offered = Counter[str]()
-    for device in _untainted(spec for spec, _ in current):
-        offered[_offered_as(device)] += _shares(device)
+    devices = [device for spec, _ in current for device in mappings(spec.get("devices"))]
+    for device in devices:
+        resource = mapping(mapping(device.get("attributes")).get(RESOURCE_ATTRIBUTE)).get("string")
+        offered[text(resource)] += 0 if mappings(device.get("taints")) else _shares(device)
     few = {name: healthy for name, healthy in served(item).items() if offered[name] < healthy}
     if few:
         said = "; ".join(f"{name}: {offered[name]} of {healthy} healthy devices" for name, healthy in few.items())
@@ -87,11 +89,6 @@ def slices(item: Raw, seen: SeenClaims, *, changed: bool) -> Finding:
         return Finding("slices", later if lost else WARNING, f"in ResourceSlices are only {said}", dropped)
     counts = ", ".join(f"{name}: {offered[name]}" for name in served(item))
     return Finding("slices", OK, f"published: {counts}" if counts else "published")
-
-
-def _untainted(specs: Iterable[Raw]) -> Iterator[Raw]:
-    for spec in specs:
-        yield from (device for device in mappings(spec.get("devices")) if not mappings(device.get("taints")))
 
 
 def _shares(device: Raw) -> int:
@@ -103,10 +100,6 @@ def _shares(device: Raw) -> int:
         if (least := whole_units(mapping(amount.get("requestPolicy")).get("default")))
     )
     return max(counts, default=1)
-
-
-def _offered_as(device: Raw) -> str:
-    return text(mapping(mapping(device.get("attributes")).get(RESOURCE_ATTRIBUTE)).get("string"))
 
 
 def classes(items: Sequence[Raw], seen: SeenClaims, *, changed: bool) -> Iterator[Finding]:
@@ -158,12 +151,12 @@ def unallocated(items: Iterable[Raw], seen: SeenClaims) -> Finding:
     for pod in seen.pods or ():
         if mapping(pod.get("spec")).get("nodeName"):
             continue
-        for key, claim in _claims_of(pod, seen):
+        for name, claim in _claims_of(pod, seen):
             if claim is None:
-                waiting.append(f"{_key(pod)}: there is no ResourceClaim {key[1]}")
+                waiting.append(f"{facts.namespaced(pod)}: there is no ResourceClaim {name}")
             elif not _allocation(claim) and ours & _classes_of(claim):
                 why = text(facts.condition(pod, "PodScheduled").get("message")) or "not scheduled yet"
-                waiting.append(f"{_key(pod)}: ResourceClaim {key[1]} is not allocated: {why}")
+                waiting.append(f"{facts.namespaced(pod)}: ResourceClaim {name} is not allocated: {why}")
     if waiting:
         return Finding("claims", WARNING, some(waiting, MOST_PODS), f"kubectl describe pod; {_PAGE}")
     return Finding("claims", OK, "no pod waits for a claim to be allocated")
@@ -175,19 +168,19 @@ def unprepared(item: Raw, seen: SeenClaims, now: datetime) -> Finding:
         return unread
     name = facts.name_of(item)
     have = {facts.pod_of(holder) for unit in facts.units(item) for holder in unit.holders if holder.get("claim")}
-    messages = {_object(event): text(event.get("message")) for event in sorted(seen.events or (), key=_time)}
+    messages = {_object(event): text(event.get("message")) for event in sorted(seen.events or (), key=facts.last_time)}
     failed: list[str] = []
     late: list[str] = []
     begun: list[str] = []
     for pod in seen.pods or ():
-        if mapping(pod.get("spec")).get("nodeName") != name or _key(pod) in have or not _is_ours(pod, name, seen):
+        key = facts.namespaced(pod)
+        if mapping(pod.get("spec")).get("nodeName") != name or key in have or not _is_ours(pod, name, seen):
             continue
-        uid = text(mapping(pod.get("metadata")).get("uid"))
-        if why := messages.get((_key(pod), uid)):
-            failed.append(f"{_key(pod)}: {why}")
+        if why := messages.get((key, text(mapping(pod.get("metadata")).get("uid")))):
+            failed.append(f"{key}: {why}")
         else:
             scheduled = facts.condition(pod, "PodScheduled").get("lastTransitionTime")
-            (begun if lately(scheduled, now) else late).append(_key(pod))
+            (begun if lately(scheduled, now) else late).append(key)
     if failed:
         return Finding("claims", BROKEN, some(failed, MOST_PODS), _PAGE)
     if late:
@@ -205,11 +198,7 @@ def _unread(seen: SeenClaims) -> Finding | None:
     return None
 
 
-def has_claims(pod: Raw) -> bool:
-    return bool(_named(pod))
-
-
-def _named(pod: Raw) -> list[str]:
+def named(pod: Raw) -> list[str]:
     """Return the claims of the pod by name; one that is still to be made of a template has none."""
     spec, status = mapping(pod.get("spec")), facts.status_of(pod)
     entries = [*mappings(spec.get("resourceClaims")), *mappings(status.get("resourceClaimStatuses"))]
@@ -217,10 +206,10 @@ def _named(pod: Raw) -> list[str]:
     return [name for entry in entries if (name := text(entry.get("resourceClaimName")))]
 
 
-def _claims_of(pod: Raw, seen: SeenClaims) -> Iterator[tuple[tuple[str, str], Raw | None]]:
-    namespace, _ = facts.namespaced(pod)
-    for name in _named(pod):
-        yield (namespace, name), (seen.claims or {}).get((namespace, name))
+def _claims_of(pod: Raw, seen: SeenClaims) -> Iterator[tuple[str, Raw | None]]:
+    namespace = text(mapping(pod.get("metadata")).get("namespace"))
+    for name in named(pod):
+        yield name, (seen.claims or {}).get(f"{namespace}/{name}")
 
 
 def _is_ours(pod: Raw, node: str, seen: SeenClaims) -> bool:
@@ -238,19 +227,11 @@ def _allocation(claim: Raw) -> Raw:
 
 def _classes_of(claim: Raw) -> Set[str]:
     requests = mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests"))
+    either = [choice for request in requests for choice in mappings(request.get("firstAvailable"))]
     exact = [mapping(request.get("exactly")) for request in requests]
-    either = [one for request in requests for one in mappings(request.get("firstAvailable"))]
-    return {text(one.get("deviceClassName")) for one in (*exact, *either)}
-
-
-def _key(pod: Raw) -> str:
-    return "/".join(facts.namespaced(pod))
+    return {text(choice.get("deviceClassName")) for choice in (*exact, *either)}
 
 
 def _object(event: Raw) -> tuple[str, str]:
     about_ = mapping(event.get("involvedObject"))
     return f"{text(about_.get('namespace'))}/{text(about_.get('name'))}", text(about_.get("uid"))
-
-
-def _time(event: Raw) -> str:
-    return text(event.get("lastTimestamp")) or text(event.get("eventTime"))

@@ -102,7 +102,7 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
     yield Section("Resources", columns=_RESOURCES, rows=_rows(resources))
     yield Section("Policies", columns=_POLICIES, rows=_rows(mappings(mapping(item.get("spec")).get("policies"))))
     if events is not None:
-        last = sorted(({**event, "last": _last(event)} for event in events), key=lambda event: event["last"])
+        last = sorted(({**event, "last": facts.last_time(event)} for event in events), key=lambda event: event["last"])
         yield Section("Events", columns=_EVENTS, rows=_rows(last[-MOST_EVENTS:]))
 
 
@@ -147,12 +147,6 @@ def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
 
 def _rows(items: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [Row("", item) for item in items]
-
-
-def _last(event: Raw) -> str:
-    """When it came last: where that is depends on who wrote it."""
-    series = text(mapping(event.get("series")).get("lastObservedTime"))
-    return series or text(event.get("lastTimestamp")) or text(event.get("eventTime"))
 
 
 def _withheld(resource: Raw) -> str:

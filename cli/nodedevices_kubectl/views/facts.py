@@ -39,9 +39,15 @@ def version_of(item: Raw) -> str:
     return text(mapping(item.get("metadata")).get("resourceVersion"))
 
 
-def namespaced(item: Raw) -> tuple[str, str]:
-    metadata = mapping(item.get("metadata"))
-    return text(metadata.get("namespace")), text(metadata.get("name"))
+def namespaced(item: Raw) -> str:
+    """Return namespace/name."""
+    return f"{text(mapping(item.get('metadata')).get('namespace'))}/{name_of(item)}"
+
+
+def last_time(event: Raw) -> str:
+    """When it came last: where that is depends on who wrote it."""
+    series = text(mapping(event.get("series")).get("lastObservedTime"))
+    return series or text(event.get("lastTimestamp")) or text(event.get("eventTime"))
 
 
 def status_of(item: Raw) -> Raw:

@@ -177,10 +177,6 @@ DRY_RUN_KIND = Kind(
 )
 
 
-def row_of(fields: Mapping[str, Any]) -> Row:
-    return Row(str(fields["node"]), fields, key=str(fields["node"]))
-
-
 def words(policies: Sequence[Mapping[str, Any]], rows: Sequence[Row], total: int) -> Iterator[str]:
     """What the table cannot say: of each policy, and of the nodes with the most to say."""
     for policy in policies:

@@ -179,7 +179,7 @@ def test_no_link_of_claims_raises_for_something_odd_at_any_one_place(which: str)
             seen = claims.SeenClaims(
                 slices=[made["slice"]],
                 classes=[made["class"]],
-                pods=[pod for pod in (made["pod"], unbound) if claims.has_claims(pod)],
+                pods=[pod for pod in (made["pod"], unbound) if claims.named(pod)],
                 claims={facts.namespaced(made["claim"]): made["claim"]},
                 events=[made["event"]],
             )
