@@ -1,7 +1,8 @@
 """For every bound of our CRDs an object at it and one beyond it, made from the schema itself and one full example.
 
 A bound is a keyword of the schema (maximum, maxLength, enum, required, ...) or a pattern, which in a spec is a rule of
-the API server's (crdgen). Conditions between fields cannot be made from the schema; they are written down (celcases).
+the API server's (crdgen.crds). Conditions between fields cannot be made from the schema; they are written down
+(celcases).
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def nodes(schema: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Map
 
 
 def pattern_of(rule: str) -> str | None:
-    """The pattern that a rule stands for (crdgen writes it so); None: it is a condition of another kind."""
+    """The pattern that a rule stands for (crdgen.crds writes it so); None: it is a condition of another kind."""
     found = _MATCHES.match(rule)
     return found[1] if found else None
 

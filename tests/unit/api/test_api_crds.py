@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from nodedevices_api import crdgen, generate
+from crdgen import crds, generate
 from nodedevices_api.base import Loose, Root
 from nodedevices_api.fields import PATTERN_HINTS, RESOURCE_NAME_PATTERN
 from nodedevices_api.meta import ObjectMeta
@@ -17,13 +17,13 @@ from pydantic import Field
 from support.cases import cases
 
 ROOT = Path(__file__).parents[3]
-PLURALS = [kind.plural for kind in crdgen.KINDS]
+PLURALS = [kind.plural for kind in crds.KINDS]
 
 
 @cache
 def schemas() -> dict[str, dict[str, Any]]:
     """By plural. Not at import, which is each worker's: it takes half a second."""
-    return {kind.plural: crdgen.structural(kind.model) for kind in crdgen.KINDS}
+    return {kind.plural: crds.structural(kind.model) for kind in crds.KINDS}
 
 
 def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -77,7 +77,7 @@ def test_check_is_content_with_what_generate_wrote_and_shows_what_differs_and_wh
 @cases("plural", *PLURALS)
 def test_every_schema_is_structural(plural: str) -> None:
     for path, node in nodes(schemas()[plural]):
-        unknown = set(node) - crdgen.KEYWORDS - {"properties", "items", "additionalProperties", "default"}
+        unknown = set(node) - crds.KEYWORDS - {"properties", "items", "additionalProperties", "default"}
         assert not unknown, f"{path}: {unknown}"
         assert ("type" in node) != ("x-kubernetes-int-or-string" in node), path
         assert not ("properties" in node and "additionalProperties" in node), path
@@ -217,12 +217,12 @@ def test_in_status_only_closed_sets_are_enums_and_no_rule_refuses_a_report() -> 
 
 
 def test_the_columns_are_the_agreed_ones_and_point_at_fields() -> None:
-    columns = next(kind for kind in crdgen.KINDS if kind.plural == "nodedevices").columns
+    columns = next(kind for kind in crds.KINDS if kind.plural == "nodedevices").columns
     assert [column.name.upper() for column in columns if not column.wide] == (
         ["MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
     )
     assert [column.name.upper() for column in columns if column.wide] == ["ACTION", "WITHHELD", "IDLE"]
-    for kind in crdgen.KINDS:
+    for kind in crds.KINDS:
         paths = {path.removesuffix("[]") for path, _ in nodes(schemas()[kind.plural])}
         for path in [column.path for column in kind.columns] + list(kind.selectable):
             if not path.startswith(".metadata"):
@@ -238,5 +238,5 @@ def test_a_schema_that_the_api_server_cannot_have_is_refused_by_name() -> None:
         spec: Odd
         status: Odd
 
-    with pytest.raises(crdgen.UnsupportedSchema, match=r"OddKind\.spec\.ratio: exclusiveMinimum"):
-        crdgen.structural(OddKind)
+    with pytest.raises(crds.UnsupportedSchema, match=r"OddKind\.spec\.ratio: exclusiveMinimum"):
+        crds.structural(OddKind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nodedevices_api import generate
+from crdgen import generate
 from nodedevices_common.metrics import gauge
 
 ROWS = (gauge("nodedevices_mode", "`a|b`.", "mode"), gauge("nodedevices_ready", "1: ready."))

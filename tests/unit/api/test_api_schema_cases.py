@@ -10,7 +10,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
-from nodedevices_api import crdgen
+from crdgen import crds
 from nodedevices_api.base import Root
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
@@ -21,14 +21,14 @@ from support.cases import cases
 from support.celcases import PAIRS
 
 MODELS: dict[str, type[Root]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
-BY_NAME = {kind.model.__name__: kind for kind in crdgen.KINDS}
+BY_NAME = {kind.model.__name__: kind for kind in crds.KINDS}
 KINDS = sorted(BY_NAME)
 
 
 @cache
 def crd(kind: str) -> dict[str, Any]:
     """Not at import, which is each worker's."""
-    return crdgen.custom_resource_definition(BY_NAME[kind])
+    return crds.custom_resource_definition(BY_NAME[kind])
 
 
 def refusal(document: dict[str, Any]) -> str:

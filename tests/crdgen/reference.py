@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from crdgen.crds import CrdKind, Json, structural
 from nodedevices_api import GROUP, VERSION
-from nodedevices_api.crdgen import CrdKind, Json, structural
 
 # A node's configuration is the sections of DevicePolicy, whose page has them.
 CONFIGURATION = "config"

@@ -154,7 +154,6 @@ class CrdKind:
 
     model: type[Root]
     plural: str
-    singular: str
     short: str
     columns: tuple[Column, ...]
     selectable: tuple[str, ...] = ()
@@ -174,7 +173,6 @@ KINDS = (
     CrdKind(
         model=NodeDevices,
         plural="nodedevices",
-        singular="nodedevices",
         short="nd",
         columns=(
             Column("Model", ".status.summary.model", "string", "Product name of the devices; mixed for several."),
@@ -218,7 +216,6 @@ KINDS = (
     CrdKind(
         model=DevicePolicy,
         plural="devicepolicies",
-        singular="devicepolicy",
         short="dp",
         columns=(
             Column("Priority", ".spec.priority", "integer", "Higher wins."),
@@ -271,7 +268,7 @@ def custom_resource_definition(kind: CrdKind) -> Json:
                 "kind": kind.model.__name__,
                 "listKind": f"{kind.model.__name__}List",
                 "plural": kind.plural,
-                "singular": kind.singular,
+                "singular": kind.model.__name__.lower(),
                 "shortNames": [kind.short],
                 "categories": ["hardware"],
             },
