@@ -171,10 +171,10 @@ class Story:
         )
         return self._judge(numbered, confirmed)
 
-    def silence(self, *, until: float) -> Story:
-        """Time passes without a line, then everything is judged."""
+    def silence(self, *, until: float, xids: Sequence[ProbeEvent] = ()) -> Story:
+        """Time passes without a line, then everything is judged, with what another probe reports."""
         self.clock = until
-        return self._judge((), ())
+        return self._judge(xids, ())
 
     def restart(self) -> Story:
         """The agent ends and starts again with what the state file keeps."""
@@ -193,9 +193,7 @@ class Story:
 
     def _judge(self, news: Sequence[ProbeEvent], confirmed: Sequence[int]) -> Story:
         self.shown = lasting.follow(self.shown, self.inventory, self.rules, self.vendors, monotonic=self.clock)
-        self.counts = lasting.follow_counters(
-            self.counts, self.inventory, self.vendors, silence_seconds=self.rules.silence_seconds, monotonic=self.clock
-        )
+        self.counts = lasting.follow_counters(self.counts, self.inventory, self.vendors, monotonic=self.clock)
         self.verdicts = machine.judge_all(
             self.verdicts,
             self.inventory,
@@ -207,6 +205,7 @@ class Story:
             confirmed=frozenset(gpu_id(each) for each in confirmed),
             shown=self.shown,
             counts=self.counts,
+            in_use=lambda _: True,
             blind=self.blind,
         )
         return self

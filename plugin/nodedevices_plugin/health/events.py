@@ -17,7 +17,7 @@ from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 
 from nodedevices_plugin.health.levels import SIGNAL_REASONS, UNUSABLE, signal_reason
-from nodedevices_plugin.health.rules import NO_ACTION, HealthRules, action_rank, needs_no_action
+from nodedevices_plugin.health.rules import CORRELATION_SECONDS, NO_ACTION, HealthRules, action_rank, needs_no_action
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Usual, devices_by_id
 from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning, meaning_of, source_of
 
@@ -294,7 +294,7 @@ def decide_correlating(
     if waiting is None:
         return dict(faults)
     rest = {reason: fault for reason, fault in faults.items() if reason != CORRELATING}
-    window = timedelta(seconds=rules.correlation_seconds)
+    window = timedelta(seconds=CORRELATION_SECONDS)
     explained = any(
         fault.xid is not None
         and fault.state is HealthState.UNHEALTHY

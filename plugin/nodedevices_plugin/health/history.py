@@ -140,18 +140,13 @@ def _add(of_device: _ByReason, reason: str, when: datetime, count: int, now: dat
         last=when,
         shown=Shown(count=0, first=when, last=when, at=when - SHOWN_AGAIN),  # nothing yet
     )
-    number = _number(when)
-    periods = {
-        period.number: period for period in _renumbered(known.periods, lambda first: first if first <= now else when)
-    }
-    period = periods.get(number) or Period(number=number, first=when, count=0)
-    total = min(period.count + count, INT32_MAX)
-    periods[number] = Period(number=number, first=min(period.first, when), count=total)
+    new = Period(number=_number(when), first=when, count=count)
+    periods = _renumbered((*known.periods, new), lambda first: first if first <= now else when)
     past = (time_ for time_ in known.times if time_ <= now)
     times = sorted((*past, *[when] * min(count, MAX_TIMES)))[-MAX_TIMES:]
     of_device[reason] = replace(
         known,
-        periods=tuple(periods[key] for key in sorted(periods)),
+        periods=periods,
         last=times[-1],
         times=tuple(times),
     )

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -26,7 +25,7 @@ from msgspec.structs import replace
 from nodedevices_probe.protocol import DeviceFact, DriverState
 
 from nodedevices_plugin.health.levels import of_readings
-from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.health.rules import SILENCE_SECONDS, HealthRules
 from nodedevices_plugin.model import Inventory, InventoryDevice
 from nodedevices_plugin.vendors.faults import CounterLimit, FaultCondition, FaultSource, FaultSources, source_of
 
@@ -41,14 +40,13 @@ class LastingCondition(NamedTuple):
 
 
 Lasting = Mapping[LastingCondition, float]  # since when, by time.monotonic()
-NONE_LASTING: Lasting = MappingProxyType({})
 
 
 def follow(
     before: Lasting, inventory: Inventory, rules: HealthRules, vendors: FaultSources, *, monotonic: float
 ) -> dict[LastingCondition, float]:
     """Return the conditions that have to last and that these devices show now, with the time since when."""
-    came = _counts_from(inventory, rules.silence_seconds, monotonic)
+    came = _counts_from(inventory, monotonic)
     if came is None:
         return {}
     keys = (
@@ -60,12 +58,12 @@ def follow(
     return {key: before.get(key, came) for key in keys}
 
 
-def _counts_from(inventory: Inventory, silence_seconds: float, monotonic: float) -> float | None:
+def _counts_from(inventory: Inventory, monotonic: float) -> float | None:
     """Return when the line in effect came; None: there is none, its driver is not loaded, or it is too old."""
     driver, came = inventory.driver, inventory.line_monotonic
     if driver is None or driver.state is not DriverState.LOADED or came is None:
         return None
-    return came if monotonic - came < silence_seconds else None
+    return came if monotonic - came < SILENCE_SECONDS else None
 
 
 def settled(
@@ -125,10 +123,10 @@ Counts = Mapping[CounterKey, Count]
 
 
 def follow_counters(
-    before: Counts, inventory: Inventory, vendors: FaultSources, *, silence_seconds: float, monotonic: float
+    before: Counts, inventory: Inventory, vendors: FaultSources, *, monotonic: float
 ) -> dict[CounterKey, Count]:
     """Return the counters of these devices after the line in effect."""
-    came = _counts_from(inventory, silence_seconds, monotonic)
+    came = _counts_from(inventory, monotonic)
     if came is None:
         return {}
     found = {}

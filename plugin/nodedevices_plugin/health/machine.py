@@ -30,7 +30,6 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,8 +39,11 @@ from nodedevices_probe.protocol import DriverState, ProbeEvent
 
 from nodedevices_plugin.health import events, lasting, levels
 from nodedevices_plugin.health.rules import (
+    CORRELATION_SECONDS,
     NO_ACTION,
     PROVEN_BY_RETURN,
+    SILENCE_SECONDS,
+    WITHDRAW_SECONDS,
     HealthRules,
     action_rank,
     advice,
@@ -66,18 +68,13 @@ STARTING = "Starting"
 
 _MESSAGE_LIMIT = 512  # bound of health.message in the contract
 _ALSO_SHOWN = 3
-NONE_COUNTED: lasting.Counts = MappingProxyType({})
-
-
-def always_in_use(device_id: str) -> bool:
-    return True
 
 
 class _View(Struct, frozen=True, kw_only=True):
-    """The inputs of one judgement that are the same for every device, but for `rules`."""
+    """The inputs of one judgement that are the same for every device."""
 
     inventory: Inventory
-    rules: HealthRules  # of the device that is judged (for_device)
+    rules: HealthRules
     now: datetime
     monotonic: float
     vendors: FaultSources
@@ -87,21 +84,22 @@ class _View(Struct, frozen=True, kw_only=True):
     in_use: Callable[[str], bool]
     blind: bool
 
-    def for_device(self, device: InventoryDevice) -> _View:
-        rules = self.rules.for_device(device.fact)
-        return self if rules is self.rules else replace(self, rules=rules)
+
+class _Subject(Struct, frozen=True, kw_only=True):
+    """The device that is judged, with the conditions that its readings show. `says`: the action that its driver
+    requires (levels.driver_says), None also where the last good line counts no more."""
+
+    view: _View
+    device: InventoryDevice
+    vendor: FaultSource
+    rules: HealthRules  # for this device
+    conditions: Mapping[str, FaultCondition]  # by reason
+    says: str | None
 
     @property
     def good(self) -> bool:
-        return self.unknown is None
-
-
-class _Subject(Struct, frozen=True, kw_only=True):
-    """The device that is judged, with the conditions that its readings show."""
-
-    device: InventoryDevice
-    vendor: FaultSource
-    conditions: Mapping[str, FaultCondition]  # by reason
+        """True while the last good line counts."""
+        return self.view.unknown is None
 
 
 def judge_all(
@@ -113,11 +111,11 @@ def judge_all(
     *,
     now: datetime,
     monotonic: float,
-    confirmed: frozenset[str] = frozenset(),
-    shown: lasting.Lasting = lasting.NONE_LASTING,
-    counts: lasting.Counts = NONE_COUNTED,
-    in_use: Callable[[str], bool] = always_in_use,
-    blind: bool = False,
+    confirmed: frozenset[str],
+    shown: lasting.Lasting,
+    counts: lasting.Counts,
+    in_use: Callable[[str], bool],
+    blind: bool,
 ) -> dict[str, Verdict]:
     """Return a verdict for every device of the inventory, and for each partition that has faults of its own.
 
@@ -137,7 +135,7 @@ def judge_all(
         now=now,
         monotonic=monotonic,
         vendors=vendors,
-        unknown=_unknown(inventory, rules, monotonic),
+        unknown=_unknown(inventory, monotonic),
         shown=shown,
         counts=counts,
         in_use=in_use,
@@ -146,16 +144,14 @@ def judge_all(
     routed = _routed(every, new_events)
     verdicts: dict[str, Verdict] = {}
     for device in inventory.devices:
-        own, view = device.fact.id, every.for_device(device)
-        subject = _subject(device, view)
-        verdicts[own] = _judge(previous.get(own), subject, routed[own], view, confirmed=own in confirmed)
+        own, subject = device.fact.id, _subject(device, every)
+        verdicts[own] = _judge(previous.get(own), subject, routed[own], confirmed=own in confirmed)
         for part in device.fact.partitions:
             if part.id in previous or part.id in routed:
                 verdict = _judge(
                     previous.get(part.id),
                     subject,
                     routed[part.id],
-                    view,
                     confirmed=part.id in confirmed,
                     has_levels=False,
                 )
@@ -171,13 +167,13 @@ def next_deadline(
     *,
     now: datetime,
     monotonic: float,
-    shown: lasting.Lasting = lasting.NONE_LASTING,
+    shown: lasting.Lasting,
 ) -> float | None:
     """Return when (time.monotonic()) judging again may change a verdict without a new line; None: only a line may."""
     deadlines = lasting.deadlines(shown)
     if inventory.line_monotonic is not None:
-        deadlines += [inventory.line_monotonic + rules.silence_seconds]
-        deadlines += [inventory.line_monotonic + rules.withdraw_after_seconds]
+        deadlines += [inventory.line_monotonic + SILENCE_SECONDS]
+        deadlines += [inventory.line_monotonic + WITHDRAW_SECONDS]
     owners = facts_by_id(inventory)
     for key, verdict in verdicts.items():
         if not verdict.faults or key not in owners:  # another probe's, which has its own deadline
@@ -185,7 +181,7 @@ def next_deadline(
         own = rules.for_device(owners[key])
         for fault in verdict.faults:
             if fault.reason == events.CORRELATING:
-                wait = rules.correlation_seconds - (now - fault.since).total_seconds()
+                wait = CORRELATION_SECONDS - (now - fault.since).total_seconds()
                 deadlines.append(monotonic + wait)
             held_until = _held_until(fault, verdict.faults, own)
             if held_until is not None:
@@ -208,7 +204,7 @@ def _with_times(fault: Fault, changed: Callable[[datetime], datetime]) -> Fault:
     return dataclasses.replace(fault, since=changed(fault.since), last_seen=last_seen)
 
 
-def _unknown(inventory: Inventory, rules: HealthRules, monotonic: float) -> tuple[str, str, bool] | None:
+def _unknown(inventory: Inventory, monotonic: float) -> tuple[str, str, bool] | None:
     """Return why the state of these devices is not known: reason, message, and whether they are still offered."""
     driver, line = inventory.driver, inventory.line_monotonic
     if driver is None or line is None:
@@ -220,24 +216,27 @@ def _unknown(inventory: Inventory, rules: HealthRules, monotonic: float) -> tupl
     if driver.state is DriverState.VERSION_MISMATCH:
         text = "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node"
         return VERSION_MISMATCH, text, False
-    if (silent := monotonic - line) >= rules.silence_seconds:
-        offered = silent < rules.withdraw_after_seconds
-        return PROBE_SILENT, f"the probe has not reported for {rules.silence_seconds:.0f} s or more", offered
+    if (silent := monotonic - line) >= SILENCE_SECONDS:
+        offered = silent < WITHDRAW_SECONDS
+        return PROBE_SILENT, f"the probe has not reported for {SILENCE_SECONDS:.0f} s or more", offered
     return None
 
 
 def _subject(device: InventoryDevice, view: _View) -> _Subject:
-    vendor = source_of(view.vendors, device.fact)
-    read = levels.of_readings(device, vendor, view.rules)
+    vendor, rules = source_of(view.vendors, device.fact), view.rules.for_device(device.fact)
+    read = levels.of_readings(device, vendor, rules)
     own = (
         *lasting.settled(read, device.fact.id, view.shown, monotonic=view.monotonic),
         *lasting.counter_conditions(device, vendor, view.counts, monotonic=view.monotonic),
     )
     conditions = levels.levels(device, own, blind=view.blind)
     return _Subject(
+        view=view,
         device=device,
         vendor=vendor,
+        rules=rules,
         conditions={condition.reason: _as_used(condition, device, view) for condition in conditions},
+        says=levels.driver_says(device) if view.unknown is None else None,
     )
 
 
@@ -261,7 +260,6 @@ def _judge(
     previous: Verdict | None,
     subject: _Subject,
     new_events: Sequence[ProbeEvent],
-    view: _View,
     *,
     confirmed: bool,
     has_levels: bool = True,
@@ -271,55 +269,53 @@ def _judge(
 
     `has_levels`: False for a partition: the readings are the physical device's, it has only its own events.
     """
+    view, vendor, rules = subject.view, subject.vendor, subject.rules
+    inventory = view.inventory
     if previous is not None and confirmed:
         previous = with_each_fault(previous, lambda fault: dataclasses.replace(fault, confirmed=True))
-    if previous is not None and view.inventory.line_monotonic is None:
+    if previous is not None and inventory.line_monotonic is None:
         return previous
     faults = {
         fault.reason: _with_times(fault, lambda when: min(when, view.now))  # none in the future: a clock was set back
         for known in ((*previous.faults, *previous.ignored) if previous else ())
-        if (fault := events.under_rules(known, view.rules, subject.vendor)) is not None
+        if (fault := events.under_rules(known, rules, vendor)) is not None
     }
-    boot_id, instance = view.inventory.boot_id, view.inventory.instance
-    device, vendor, rules = subject.device, subject.vendor, view.rules
     before = faults
-    faults = events.note_events(faults, new_events, rules, vendor, now=view.now, boot_id=boot_id, instance=instance)
-    says = levels.driver_says(device) if view.good else None
+    faults = events.note_events(
+        faults, new_events, rules, vendor, now=view.now, boot_id=inventory.boot_id, instance=inventory.instance
+    )
     waiting = faults.get(events.CORRELATING)
-    action = _driver_action(waiting, says, view.inventory) if waiting is not None else None
+    action = _driver_action(waiting, subject) if waiting is not None else None
     faults = events.decide_correlating(faults, rules, vendor, now=view.now, driver_action=action)
     news = {reason for reason, fault in faults.items() if before.get(reason) != fault}
-    if view.good:
+    if subject.good:
         for level in subject.conditions.values() if has_levels else ():
-            _apply_level(faults, level, view)
-        faults = {
-            reason: _settled(_gone_before(fault, device, says, view), subject, view) for reason, fault in faults.items()
-        }
-    elif view.inventory.driver is not None and view.inventory.driver.state is DriverState.NOT_LOADED:
-        faults = {reason: dataclasses.replace(fault, driver_reloaded=True) for reason, fault in faults.items()}
-    if view.good:
+            _apply_level(faults, level, subject)
+        faults = {reason: _settled(_gone_before(fault, subject), subject) for reason, fault in faults.items()}
         everything = tuple(faults.values())
         faults = {
             reason: fault
             for reason, fault in faults.items()
             if reason in news  # reported at least once, even where its hold-down is over already
             or reason == events.CORRELATING
-            or not (_quiet(fault, everything, view) and _action_gone(fault, says, subject, view.inventory))
+            or not (_quiet(fault, everything, subject) and _action_gone(fault, subject))
         }
-    return _verdict(previous, tuple(faults.values()), says, subject, view)
+    elif inventory.driver is not None and inventory.driver.state is DriverState.NOT_LOADED:
+        faults = {reason: dataclasses.replace(fault, driver_reloaded=True) for reason, fault in faults.items()}
+    return _verdict(previous, tuple(faults.values()), subject)
 
 
-def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -> None:
+def _apply_level(faults: dict[str, Fault], level: FaultCondition, subject: _Subject) -> None:
     known = faults.get(level.reason)
-    boot_id = view.inventory.boot_id
-    if level.opt_in and not view.rules.names(level.reason):
+    boot_id, now = subject.view.inventory.boot_id, subject.view.now
+    if level.opt_in and not subject.rules.names(level.reason):
         faults.pop(level.reason, None)
         return
     if known is not None and level.state is HealthState.UNKNOWN and known.state is not HealthState.UNKNOWN:
         # It was missing while other devices were seen, and it still is.
         level = replace(level, state=known.state, message=known.message, action=known.action)
     if level.evident:
-        state = events.ruled(level.state, level.reason, view.rules)
+        state = events.ruled(level.state, level.reason, subject.rules)
         domain = "Node" if state is HealthState.UNKNOWN else "Device"
         usual = Usual(state=level.state, action=level.action, domain=domain)
         if known is not None and _reported(known, level, state):
@@ -332,14 +328,14 @@ def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -
                 action=level.action,
                 fault_domain=domain,
                 usual=usual,
-                since=known.since if known and HealthState.UNKNOWN not in {known.state, state} else view.now,
+                since=known.since if known and HealthState.UNKNOWN not in {known.state, state} else now,
                 last_seen=None,
                 boot_id=boot_id,
             )
     elif known is not None and known.state is HealthState.UNKNOWN:
         del faults[level.reason]  # its probe was blind, and sees it again
     elif known is not None and known.last_seen is None and (level.evident is False or _outdated(known, boot_id)):
-        faults[level.reason] = dataclasses.replace(known, last_seen=view.now)
+        faults[level.reason] = dataclasses.replace(known, last_seen=now)
 
 
 def _reported(known: Fault, level: FaultCondition, state: HealthState) -> bool:
@@ -356,15 +352,15 @@ def _outdated(fault: Fault, boot_id: str) -> bool:
     return fault.confirmed or (restarted and fault.action != "Replace")
 
 
-def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: _View) -> Fault:
+def _gone_before(fault: Fault, subject: _Subject) -> Fault:
     """Mark a fault that the device has left the bus since (`left`): while it is lost or not listed, all its other
     faults. Also while the driver requires an action: it knows of the fault, and when it stops, the device was brought
     back."""
-    if fault.left or not _read_since(fault, view.inventory):
+    if fault.left or not _read_since(fault, subject.view.inventory):
         return fault
-    away = not device.present or device.fact.readings.lost
+    away = not subject.device.present or subject.device.fact.readings.lost
     its_own_absence = fault.reason in {MISSING, levels.FALLEN_OFF_BUS}
-    action_required = says not in {None, NO_ACTION}
+    action_required = subject.says not in {None, NO_ACTION}
     return dataclasses.replace(fault, left=True) if action_required or (away and not its_own_absence) else fault
 
 
@@ -374,18 +370,18 @@ def _read_since(fault: Fault, inventory: Inventory) -> bool:
     return fault.instance != inventory.instance or not inventory.read_after < fault.sequence <= inventory.newest_event
 
 
-def _driver_action(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
+def _driver_action(fault: Fault, subject: _Subject) -> str | None:
     """Return the action that the driver reports for this fault; None: it reports none, or "None" from before it, or
     about what it may not know of."""
-    if fault.elsewhere and says == NO_ACTION:
+    if subject.says == NO_ACTION and (fault.elsewhere or not _read_since(fault, subject.view.inventory)):
         return None
-    return says if says != NO_ACTION or _read_since(fault, inventory) else None
+    return subject.says
 
 
-def _settled(fault: Fault, subject: _Subject, view: _View) -> Fault:
+def _settled(fault: Fault, subject: _Subject) -> Fault:
     """Start the hold-down of an edge without a time (from the state file) at the first good line."""
     edge = fault.last_seen is None and fault.reason not in subject.conditions
-    return dataclasses.replace(fault, last_seen=view.now) if edge else fault
+    return dataclasses.replace(fault, last_seen=subject.view.now) if edge else fault
 
 
 def _held_until(fault: Fault, everything: Sequence[Fault], rules: HealthRules) -> datetime | None:
@@ -399,20 +395,19 @@ def _held_until(fault: Fault, everything: Sequence[Fault], rules: HealthRules) -
     return max(ends) if len(ends) == len(as_bad) else None
 
 
-def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
+def _quiet(fault: Fault, everything: Sequence[Fault], subject: _Subject) -> bool:
     """True when no fault as bad is evident, and the hold-down is over or a person confirmed the repair."""
-    held_until = _held_until(fault, everything, view.rules)
-    if held_until is None:
-        return False
-    return fault.confirmed or view.now >= held_until
+    held_until = _held_until(fault, everything, subject.rules)
+    return held_until is not None and (fault.confirmed or subject.view.now >= held_until)
 
 
-def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> bool:
+def _action_gone(fault: Fault, subject: _Subject) -> bool:
     """True when the action that a fault required was done, or is no longer required."""
     if fault.confirmed:
         return True
-    rebooted = bool(fault.boot_id and inventory.boot_id and fault.boot_id != inventory.boot_id)
-    action = _driver_action(fault, says, inventory)
+    boot_id = subject.view.inventory.boot_id
+    rebooted = bool(fault.boot_id and boot_id and fault.boot_id != boot_id)
+    action = _driver_action(fault, subject)
     if action is not None:
         gone = events.must_leave(fault, subject.vendor)
         return action == NO_ACTION and (not gone or fault.left or rebooted)
@@ -423,19 +418,18 @@ def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: I
     return fault.action in PROVEN_BY_RETURN and (fault.left or fault.driver_reloaded)
 
 
-def _required_action(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> str:
+def _required_action(fault: Fault, subject: _Subject) -> str:
     """Return the action to show for a fault: the driver's before the catalogue's, None once it was done."""
     if fault.last_seen is None:
         return fault.action
-    if says not in {None, NO_ACTION}:
-        return str(says)
-    return NO_ACTION if _action_gone(fault, says, subject, inventory) else fault.action
+    if subject.says not in {None, NO_ACTION}:
+        return str(subject.says)
+    return NO_ACTION if _action_gone(fault, subject) else fault.action
 
 
-def _verdict(
-    previous: Verdict | None, faults: tuple[Fault, ...], says: str | None, subject: _Subject, view: _View
-) -> Verdict:
-    waits = {fault.reason for fault in faults if events.withholds(fault, view.rules, subject.vendor)}
+def _verdict(previous: Verdict | None, faults: tuple[Fault, ...], subject: _Subject) -> Verdict:
+    view = subject.view
+    waits = {fault.reason for fault in faults if events.withholds(fault, subject.rules, subject.vendor)}
     shown = (fault for fault in faults if fault.state is not HealthState.HEALTHY)
     ignored = tuple(fault for fault in faults if fault.state is HealthState.HEALTHY)
     ordered = tuple(sorted(shown, key=lambda fault: _display_order(fault, waits), reverse=True))
@@ -445,19 +439,11 @@ def _verdict(
         worst = None
     if worst is not None:
         as_bad = [fault for fault in ordered if fault.state is worst.state]
-        action = max((_required_action(fault, says, subject, view.inventory) for fault in as_bad), key=action_rank)
+        action = max((_required_action(fault, subject) for fault in as_bad), key=action_rank)
         verdict = Verdict(
             state=worst.state,
             reason=worst.reason,
-            message=_message(
-                worst,
-                as_bad,
-                action,
-                says,
-                view.rules,
-                is_reading=worst.reason in subject.conditions,
-                withheld=worst.reason in waits,
-            ),
+            message=_message(worst, as_bad, action, subject, withheld=worst.reason in waits),
             since=view.now,
             offered=worst.state is HealthState.DEGRADED and not withheld,
             xid=worst.xid,
@@ -491,27 +477,18 @@ def _display_order(fault: Fault, waits: Collection[str]) -> tuple[bool, bool, bo
     return (missing, unhealthy, unknown, fault.reason in waits, events.severity(fault))
 
 
-def _message(
-    worst: Fault,
-    as_bad: Sequence[Fault],
-    action: str,
-    says: str | None,
-    rules: HealthRules,
-    *,
-    is_reading: bool,
-    withheld: bool,
-) -> str:
+def _message(worst: Fault, as_bad: Sequence[Fault], action: str, subject: _Subject, *, withheld: bool) -> str:
     """Return what happened and what to do, for people. No countdown, so that it stays the same while nothing
     changes."""
     if worst.reason == events.CORRELATING:
-        until = f"decided within {rules.correlation_seconds:.0f} s by the XIDs that follow it"
+        until = f"decided within {CORRELATION_SECONDS:.0f} s by the XIDs that follow it"
         parts = [worst.message, f"{until}, not offered to new pods until then" if withheld else until]
     elif action == NO_ACTION and worst.last_seen is not None:
-        what = f"recovering from {worst.reason}" if is_reading else _what(worst, rules)
-        now = "the driver no longer requires an action" if says == NO_ACTION else "no action is needed any more"
-        parts = [what, f"{now}, Healthy {_hold_down_text(worst, as_bad, rules)}"]
+        what = f"recovering from {worst.reason}" if worst.reason in subject.conditions else _what(worst, subject.rules)
+        now = "the driver no longer requires an action" if subject.says == NO_ACTION else "no action is needed any more"
+        parts = [what, f"{now}, Healthy {_hold_down_text(worst, as_bad, subject.rules)}"]
     else:
-        parts = [_what(worst, rules), advice(action)]
+        parts = [_what(worst, subject.rules), advice(action)]
     also = [fault.reason for fault in as_bad if fault is not worst]
     if also:
         parts.append("also " + ", ".join(also))

@@ -24,7 +24,7 @@ from nodedevices_plugin.model import Occurrences
 from nodedevices_plugin.model.inventory import selects
 
 SILENCE_SECONDS = 15.0  # how long the probe's last line counts (NVML can hang in the kernel)
-WITHDRAW_SECONDS = 300.0  # of silence, after which devices are no longer offered
+WITHDRAW_SECONDS = 300.0  # of silence, counted from the last line, after which devices are no longer offered
 CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours
 
 
@@ -35,9 +35,6 @@ class HealthRules(Struct, frozen=True, kw_only=True):
     rules: tuple[HealthRule, ...] = ()
     degraded: tuple[DegradedRule, ...] = ()  # readings that are too high (health.levels)
     hold_down_seconds: float = 300.0  # for reasons without a rule that counts
-    silence_seconds: float = SILENCE_SECONDS
-    withdraw_after_seconds: float = WITHDRAW_SECONDS  # of silence, counted from the last line
-    correlation_seconds: float = CORRELATION_SECONDS
     occurrences: Mapping[str, Sequence[Occurrences]] = field(default_factory=dict)
 
     @classmethod

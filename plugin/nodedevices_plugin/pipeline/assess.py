@@ -276,12 +276,9 @@ def _judged(
     rules = replace(rules, occurrences=history)
     shown: dict[lasting.LastingCondition, float] = {}
     counts: dict[lasting.CounterKey, lasting.Count] = {}
-    silence = rules.silence_seconds
     for _, part in parts:
         shown |= lasting.follow(world.known.shown, part, rules, vendors, monotonic=monotonic)
-        counts |= lasting.follow_counters(
-            world.known.counts, part, vendors, silence_seconds=silence, monotonic=monotonic
-        )
+        counts |= lasting.follow_counters(world.known.counts, part, vendors, monotonic=monotonic)
 
     def judged(by: HealthRules) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}

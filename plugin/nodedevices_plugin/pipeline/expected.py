@@ -29,9 +29,9 @@ from nodedevices_api.matching import described
 from nodedevices_api.sections import ExpectedDevices
 from nodedevices_probe.protocol import DeviceFact
 
+from nodedevices_plugin.health.rules import SILENCE_SECONDS
 from nodedevices_plugin.model import Inventory, InventoryDevice, MostSeen
 from nodedevices_plugin.model.inventory import selects
-from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.settings.probes import lists_devices
 
 GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing is said within 60 s

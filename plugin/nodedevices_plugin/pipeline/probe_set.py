@@ -40,6 +40,7 @@ from nodedevices_common.text import listing
 from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
 from nodedevices_probe.registry import KINDS
 
+from nodedevices_plugin.health.rules import SILENCE_SECONDS
 from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict, device_names
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.state import State, restored_devices
@@ -56,7 +57,6 @@ from nodedevices_plugin.settings.probes import (
 )
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
-SILENCE_SECONDS = 15.0  # after that a probe counts as silent, and its first line is no longer waited for
 CODE = "ProbeRemoved"  # of a problem
 REMOVED = "its probe is no longer configured"
 DOUBTFUL = "a removed probe may have reported this device, which is still listed"

@@ -22,6 +22,7 @@ from nodedevices_plugin.granting.conflicts import Comparison, conflicts, held_tw
 from nodedevices_plugin.health.events import LoggedEvent, logged_events
 from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.machine import next_deadline
+from nodedevices_plugin.health.rules import SILENCE_SECONDS
 from nodedevices_plugin.model import (
     Api,
     HoldersState,
@@ -44,7 +45,6 @@ from nodedevices_plugin.pipeline.configuring import Configured, awaits, configur
 from nodedevices_plugin.pipeline.expected import lacking
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held, named, observe, remembered
 from nodedevices_plugin.pipeline.lost import lost_devices
-from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.pipeline.state import State, to_save
 from nodedevices_plugin.pipeline.world import Known, World
 from nodedevices_plugin.settings.effective import Effective, to_saved

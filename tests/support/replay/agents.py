@@ -201,6 +201,10 @@ class Judged:
             REGISTERED,
             now=now,
             monotonic=at,
+            confirmed=frozenset(),
+            shown={},
+            counts={},
+            in_use=lambda _: True,
             blind=is_blind(inventory, frozenset()),
         )
         self._notices[probe] = follow_notices(self._notices[probe], events, inventory, self._rules, REGISTERED, now=now)

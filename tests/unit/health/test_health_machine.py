@@ -456,8 +456,7 @@ def test_an_undecided_xid_withholds_a_gpu_beside_lesser_faults_and_silence() -> 
     story = Story().line(gpu(0, readings=well(remap_pending=True)), at=0, xids=[xid(74)])
     assert (story.says(), story.verdict().offered) == (("Degraded", "Correlating"), False)
     assert "not offered to new pods until then; also RowRemapPending" in story.verdict().message
-    rules = HealthRules(silence_seconds=3)
-    story = Story(rules).line(gpu(0), at=0, xids=[xid(48)]).silence(until=4)
+    story = Story().line(gpu(0), at=0).silence(until=16, xids=[xid(48, after=16)])
     assert (story.says(), story.verdict().offered) == (("Unknown", "ProbeSilent"), False)
 
 

@@ -92,7 +92,18 @@ def verdict(story: Story) -> Verdict | None:
 
 def judged_again(story: Story, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
     return machine.judge_all(
-        verdicts, story.inventory, (), RULES, REGISTERED, now=story.now, monotonic=story.clock, shown=story.shown
+        verdicts,
+        story.inventory,
+        (),
+        RULES,
+        REGISTERED,
+        now=story.now,
+        monotonic=story.clock,
+        confirmed=frozenset(),
+        shown=story.shown,
+        counts={},
+        in_use=lambda _: True,
+        blind=False,
     )
 
 
