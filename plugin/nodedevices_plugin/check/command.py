@@ -52,12 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     logs.configure("error", "auto")
     try:
         result = asyncio.run(_ended_by_signals(asked))
-    except Exception as error:
-        if isinstance(error, InputError):
-            problems: Sequence[str] = error.problems
-        else:  # a bug of ours, which Python would end with 1: that is WARNING here
-            log.exception("check failed")
-            problems = ["failed; the log has the error"]
+    except InputError as error:
+        result = not_checked(error.problems, node=asked.local.node_name, time=datetime.now(UTC))
+    except Exception:  # a bug of ours, which Python would end with 1: that is WARNING here
+        log.exception("check failed")
+        problems = ["failed; the log has the error"]
         result = not_checked(problems, node=asked.local.node_name, time=datetime.now(UTC))
     _write(result, asked.output)
     return result.status
@@ -184,7 +183,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     of_agent = [_as_argument(option, given[option.name]) for option in shared if option.name in given]
     local = replace(flags.parse([*of_agent, "--standalone"], environment), standalone=False)  # needs no Node's name
     own = settings_of(Asked, {**defaults(OPTIONS), **given})
-    problems += [f"--{name}: empty; leave it out, or say which" for name in ("device", "expect") if _empty(given, name)]
+    empty = (
+        name for name in ("device", "expect") if name in given and not given[name].value
+    )  # a script's empty variable
+    problems += [f"--{name}: empty; leave it out, or say which" for name in empty]
     expected: dict[str, int] = {}
     for text in own["expect"]:
         found = _EXPECTED.fullmatch(text)
@@ -213,8 +215,3 @@ def _as_argument(option: Option, given: Given) -> str:
         option.name == simulated.OPTION and simulated.is_file(value)
     )
     return f"--{option.name}={Path(value).absolute() if named and value else value}"
-
-
-def _empty(given: Mapping[str, Given], name: str) -> bool:
-    """True for a list that was given without anything in it: a variable of a script that is not set."""
-    return name in given and not given[name].value

@@ -304,7 +304,6 @@ class HostPathReader(Periodic):
             self._on_change()
 
 
-def wanted_paths(files: Mapping[str, object] | None = None, vendors: Vendors = VENDORS) -> tuple[str, ...]:
+def wanted_paths(files: Mapping[str, object], vendors: Vendors = VENDORS) -> tuple[str, ...]:
     """The optional paths of all vendors, as globs."""
-    contents = files or {}
-    return tuple(dict.fromkeys(path for vendor in vendors.every for path in vendor.host_paths(contents)))
+    return tuple(dict.fromkeys(path for vendor in vendors.every for path in vendor.host_paths(files)))

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from nodedevices_api.meta import Condition
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.pod_requests import pod_containers
-from nodedevices_common.raw import mapping, mappings
+from nodedevices_common.raw import mapping, mappings, text
 from nodedevices_common.times import zoned_time
 from nodedevices_kube.errors import ApiError
 
@@ -53,34 +53,30 @@ def seen_object(item: Object | None) -> SeenObject:
         exists=True,
         generation=generation if isinstance(generation, int) else None,
         config=config if isinstance(config, dict) else None,
-        config_hash=_text(spec.get("configHash")),
-        config_name=_text(spec.get("configName")),
+        config_hash=text(spec.get("configHash")) or None,
+        config_name=text(spec.get("configName")) or None,
         unschedulable=tuple(
             Cordon(
                 id=str(cordon["id"]),
-                reason=_text(cordon.get("reason")) or "",
+                reason=text(cordon.get("reason")),
                 until=zoned_time(cordon.get("until")),  # None also for what is no time: it stays out of service
-                by=_text(cordon.get("by")) or "",
+                by=text(cordon.get("by")),
                 since=zoned_time(cordon.get("since")),
             )
             for cordon in mappings(spec.get("unschedulable"))[:MAX_UNSCHEDULABLE]
             if "id" in cordon
         ),
-        confirm=_text(mapping(metadata.get("annotations")).get(CONFIRM)) or "",
+        confirm=text(mapping(metadata.get("annotations")).get(CONFIRM)),
         most_seen=tuple(
             MostSeen(probe=probe, vendor=vendor, product_name=product, count=count)
             for seen in mappings(mapping(item.get("status")).get("mostSeen"))[:MAX_MOST_SEEN]
-            if (probe := _text(seen.get("probe")))
-            and (vendor := _text(seen.get("vendor")))
-            and (product := _text(seen.get("productName")))
+            if (probe := text(seen.get("probe")))
+            and (vendor := text(seen.get("vendor")))
+            and (product := text(seen.get("productName")))
             and isinstance(count := seen.get("count"), int)
             and count > 0
         ),
     )
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 def older_conditions(item: Object | None, own: tuple[Condition, ...]) -> tuple[Condition, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -177,47 +178,39 @@ class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
         return next((name for name in self._files if file == name or file.endswith(f".{name}")), "")
 
     def _content(self, name: str, content: bytes | str) -> DeviceFileOutcome:
-        if isinstance(content, str):
-            return DeviceFileOutcome(error=content)
-        return _content(self._files[self._name(name)], content)
+        made, error, place = _parsed(lambda raw: _device_content(self._files[self._name(name)], raw), content)
+        return DeviceFileOutcome(content=made, error=error, field=place)
 
     def _by_own_name(self, files: Mapping[str, DeviceFileOutcome]) -> DeviceFiles:
         own = {file: self._name(file) or file for file in files}
         return {name: replace(files[file], file="" if file == name else file) for file, name in own.items()}
 
 
+def _parsed(parse: Callable[[bytes], T], content: bytes | str) -> tuple[T | None, str, str]:
+    """Return what it makes of a content; else why it cannot be used (`content` itself, where it could not be read), and
+    where in it that is. An error that our readers do not expect is one of the file, too: it ends neither a start nor
+    the configuration in effect."""
+    if isinstance(content, str):
+        return None, content, ""
+    try:
+        return parse(content), "", ""
+    except InputError as error:
+        return None, str(ConfigError(error.problems)), error.place
+    except Exception as error:
+        log.exception("failed to read a file")
+        return None, f"it cannot be read: {describe(error)}", ""
+
+
 def _outcome_of(vendors: Vendors, content: bytes | str) -> FileOutcome:
     """`content`: of a configuration file, or why it cannot be read."""
-    if isinstance(content, str):
-        return FileOutcome(error=content)
-    try:
-        return FileOutcome(config=file.parse(content, vendors))
-    except ConfigError as error:
-        return FileOutcome(error=str(error), field=error.place)
-    except Exception as error:
-        return FileOutcome(error=_not_understood(error))
+    config, error, place = _parsed(partial(file.parse, vendors=vendors), content)
+    return FileOutcome(config=config, error=error or None, field=place)
 
 
-def _not_understood(error: Exception) -> str:
-    """Treat an error that our readers do not expect as a wrong file: it ends neither a start nor the configuration in
-    effect."""
-    log.error("failed to read a file", exc_info=error)
-    return f"it cannot be read: {describe(error)}"
-
-
-def _content(device_file: DeviceFile, raw: bytes) -> DeviceFileOutcome:
+def _device_content(device_file: DeviceFile, raw: bytes) -> object:
     if len(raw) > file.MAX_BYTES:
-        return DeviceFileOutcome(error=f"{len(raw)} bytes; {file.MAX_BYTES} are the most")
-    if raw.strip() == NOTHING:
-        return DeviceFileOutcome()
-    try:
-        return DeviceFileOutcome(content=device_file.parse(raw))
-    except ConfigError as error:
-        return DeviceFileOutcome(error=str(error), field=error.place)
-    except InputError as error:
-        return DeviceFileOutcome(error=str(ConfigError(error.problems, error.place)), field=error.place)
-    except Exception as error:
-        return DeviceFileOutcome(error=_not_understood(error))
+        raise InputError(f"{len(raw)} bytes; {file.MAX_BYTES} are the most")
+    return None if raw.strip() == NOTHING else device_file.parse(raw)
 
 
 def _read_folder(path: Path) -> Mapping[str, bytes | str]:

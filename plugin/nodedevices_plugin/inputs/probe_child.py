@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+STDERR = 2  # the agent's own
 REAP_SECONDS = 0.2  # it has opened nothing yet that the kernel could hold it in
 
 
@@ -74,7 +75,7 @@ def spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int, int]:
             [*command, "--fd", str(write_end)],
             stdin=subprocess.PIPE,
             bufsize=0,
-            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
+            stdout=STDERR,
             pass_fds=(write_end,),
             start_new_session=True,
         )
@@ -86,10 +87,3 @@ def spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int, int]:
     if child.stdin is not None:
         os.set_blocking(child.stdin.fileno(), False)
     return child, read_end, write_end
-
-
-def _has_descriptor(stream: object) -> bool:
-    try:
-        return stream.fileno() >= 0  # type: ignore[attr-defined,no-any-return]
-    except (AttributeError, OSError, ValueError):
-        return False

@@ -12,7 +12,6 @@ does I/O; `probe_source` calls it on its own thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, SEMANTIC_VERSION_PATTERN, WORD_PATTERN
 from nodedevices_api.errors import ADVICE, place_at
@@ -125,9 +124,9 @@ def _shown(value: object) -> str:
 
 # --- the line as a whole ---------------------------------------------------------------------------------------------
 def _check_whole(snapshot: Snapshot) -> None:
-    parts = sum(len(device.partitions) for device in snapshot.devices)
-    if parts > MAX_LINE_PARTITIONS:
-        problem = f"{parts} partitions in all are too many; give at most {MAX_LINE_PARTITIONS}"
+    count = sum(len(device.partitions) for device in snapshot.devices)
+    if count > MAX_LINE_PARTITIONS:
+        problem = f"{count} partitions in all are too many; give at most {MAX_LINE_PARTITIONS}"
         raise ProbeLineError("devices", problem)
     ids: set[str] = set()
     indices: set[tuple[str, int]] = set()
@@ -137,7 +136,8 @@ def _check_whole(snapshot: Snapshot) -> None:
             problem = f"{device.index} is another device's; give each device of a type its own"
             raise ProbeLineError(f"{place}.index", problem)
         indices.add((device.type, device.index))
-        for where, id_ in ((f"{place}.id", device.id), *_partition_ids(place, snapshot, number)):
+        parts = ((f"{place}.partitions[{index}].id", part.id) for index, part in enumerate(device.partitions))
+        for where, id_ in ((f"{place}.id", device.id), *parts):
             if id_ in ids:
                 raise ProbeLineError(where, f"{_shown(id_)} is already taken in this line; give each its own id")
             ids.add(id_)
@@ -156,8 +156,3 @@ def _check_own(place: str, device: DeviceFact) -> None:
         if (count := len(device.extra) + len(capacity)) > MAX_OWN:
             problem = f"{count} entries with those of extra are too many; give at most {MAX_OWN} of both together"
             raise ProbeLineError(f"{what}.capacity", problem)
-
-
-def _partition_ids(place: str, snapshot: Snapshot, number: int) -> Iterable[tuple[str, str]]:
-    partitions = snapshot.devices[number].partitions
-    return ((f"{place}.partitions[{index}].id", partition.id) for index, partition in enumerate(partitions))

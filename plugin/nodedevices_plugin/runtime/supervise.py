@@ -76,22 +76,19 @@ class Supervisor:
         """Run it until this coroutine is cancelled, again and again."""
         part = self._parts.setdefault(name, SupervisedPart())
         while True:
+            failure: BaseException | None = None
             try:
                 await run()
-                problem = "it ended unexpectedly"
-                if part.failed(problem, self._clock()):
-                    log.error("background task ended, restarting", part=name)
             except asyncio.CancelledError as error:
                 if _cancelled_from_outside():
                     raise
-                self._failed(name, part, error)  # of something that it waited for
+                failure = error  # of something that it waited for
             except Exception as error:
-                self._failed(name, part, error)
+                failure = error
+            if part.failed(describe(failure) if failure else "it ended unexpectedly", self._clock()):
+                what = "failed" if failure else "ended"
+                log.error(f"background task {what}, restarting", part=name, exc_info=failure)
             await asyncio.sleep(self._start_again_seconds)
-
-    def _failed(self, name: str, part: SupervisedPart, error: BaseException) -> None:
-        if part.failed(describe(error), self._clock()):
-            log.error("background task failed, restarting", part=name, exc_info=error)
 
     def failures(self) -> Mapping[str, int]:
         """Return for each part how often it has failed since the start."""

@@ -40,7 +40,7 @@ def test_the_nodes_of_the_mounted_driver_root_are_those_that_count(tmp_path: Pat
     touch(tmp_path, "dev/nvidiactl", "dev/nvidia0", "dev/nvidia-fs0", "dev/nvidia-caps-imex-channels/channel0")
     touch(tmp_path, "dev/infiniband/uverbs3", "dev/infiniband/rdma_cm", "dev/infiniband/other", "etc/cufile.json")
     touch(tmp_path, "dev/gdrdrv")
-    assert existing(tmp_path, wanted_paths()) == {
+    assert existing(tmp_path, wanted_paths({})) == {
         "/dev/nvidiactl",
         "/dev/nvidia0",
         "/dev/nvidia-fs0",
@@ -65,11 +65,11 @@ def test_links_of_the_mounted_driver_root_are_followed_there_and_not_here(tmp_pa
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).symlink_to(to)
     (root / "var/run/udev").mkdir(parents=True)
-    assert existing(root, wanted_paths()) == {"/dev/nvidiactl", "/etc/cufile.json", "/run/udev"}
+    assert existing(root, wanted_paths({})) == {"/dev/nvidiactl", "/etc/cufile.json", "/run/udev"}
 
 
 def test_without_a_mounted_driver_root_the_machines_own_nodes_count(tmp_path: Path) -> None:
-    assert existing(tmp_path / "nowhere", wanted_paths()) == existing(Path("/"), wanted_paths())
+    assert existing(tmp_path / "nowhere", wanted_paths({})) == existing(Path("/"), wanted_paths({}))
 
 
 async def test_a_node_that_appears_is_reported_once(tmp_path: Path) -> None:
