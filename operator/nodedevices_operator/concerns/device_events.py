@@ -21,7 +21,6 @@ from nodedevices_api.conditions import EVENT_NOTICED, EVENT_UNAVAILABLE
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
-    READS_WAIT_SECONDS,
     Info,
     Outcome,
     Remembering,
@@ -39,8 +38,7 @@ from nodedevices_operator.desired.device_news import (
 )
 from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.pods import HolderMatch
-from nodedevices_operator.kube.port import KubeError, find
-from nodedevices_operator.records.names import pod_path
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import HolderRecord
 
 
@@ -63,19 +61,10 @@ class DeviceEventsConcern(Remembering[Reported]):
 
 
 # --- notices ---------------------------------------------------------------------------------------------------------
-READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
-
 NoticeKey = tuple[HolderRecord, str, str, str]
 
 
-class NoticeMemory(Struct):
-    """Of one node."""
-
-    reads: CallBudget
-    settled: set[NoticeKey] = field(default_factory=set)  # an Event was written, or none is to be
-
-
-class NoticeEventsConcern(Remembering[NoticeMemory]):
+class NoticeEventsConcern(Remembering[set[NoticeKey]]):  # of which an Event was written, or none is to be
     info = Info("notice-events", section="faults", informs=True)
 
     async def reconcile(self, view: View) -> Outcome:
@@ -83,21 +72,16 @@ class NoticeEventsConcern(Remembering[NoticeMemory]):
         if not view.reported or view.sections is None:  # without sections the scope is too narrow
             return Outcome()
         wanted = {it.key: it for it in noticed(record)}
-        memory = self._nodes.get(record.name)
-        if memory is None:
-            memory = NoticeMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock))
-            memory.settled = {key for key, it in wanted.items() if pods.may_have_expired(it.notice.time, view.now)}
-            self._nodes[record.name] = memory
-        memory.settled &= wanted.keys()
+        settled = self._nodes.get(record.name)
+        if settled is None:
+            settled = {key for key, it in wanted.items() if pods.may_have_expired(it.notice.time, view.now)}
+        settled = self._nodes[record.name] = settled & wanted.keys()
         again: float | None = None
         problems: list[KubeError] = []
-        for key in [key for key in wanted if key not in memory.settled]:
+        for key in [key for key in wanted if key not in settled]:
             holding = wanted[key].holding
-            if not memory.reads.take():
-                again = READS_WAIT_SECONDS
-                break
             try:
-                pod = await find(self._writer.kube, pod_path(holding.holder.namespace, holding.holder.pod))
+                pod = await self._tools.pod(view, holding.holder.namespace, holding.holder.pod)
             except KubeError as error:
                 problems.append(error)
                 continue
@@ -109,7 +93,7 @@ class NoticeEventsConcern(Remembering[NoticeMemory]):
                 about = About.holder(holding.holder, str(pod["metadata"]["uid"]))
                 event = Event(EVENT_NOTICED, about, wanted[key].text, record.name, holding.device, *key[2:])
                 self._tools.events.write(event)
-            memory.settled.add(key)
+            settled.add(key)
         return Outcome(requeue_after=again, problems=tuple(problems))
 
 

@@ -21,10 +21,8 @@ from nodedevices_api import conditions as names
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_common.conditions import same
 
-from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
-    READS_WAIT_SECONDS,
     Info,
     Outcome,
     Remembering,
@@ -48,11 +46,10 @@ from nodedevices_operator.desired.idle import (
     own_condition,
 )
 from nodedevices_operator.desired.pods import HolderMatch
-from nodedevices_operator.kube.port import KubeError, find, node_pods
+from nodedevices_operator.kube.port import KubeError, node_pods
 from nodedevices_operator.records.names import pod_path
 
 SOON_SECONDS = 0.1  # until the pods are marked, once the NodeDevices says that they are to be
-READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
 
 log = structlog.get_logger()
 
@@ -63,7 +60,6 @@ Settled = tuple[tuple[IdleHolding, ...], str]  # with why the node was stale; em
 class _Memory(Struct):
     """Of one node."""
 
-    reads: CallBudget
     told: set[Period]  # of which there is an Event, or was long ago
     asked: bool  # a policy asked for it when this node was last looked at
     carrying: dict[str, IdlePod] | None = None  # by uid, pods that may show more than InUse; None: not listed yet
@@ -116,7 +112,7 @@ class IdlePodsConcern(Remembering[_Memory]):
         if memory is None:
             # The agent said so `after` seconds later.
             old = {it for it in periods if pods.may_have_expired(it[3], view.now, after=after or 0)}
-            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock), old, asked)
+            memory = _Memory(old, asked)
             self._nodes[record.name] = memory
         if memory.asked and not asked:
             memory.carrying = None  # pods that show InUse are listed, too
@@ -135,22 +131,19 @@ class IdlePodsConcern(Remembering[_Memory]):
         seen = _Looking(asked, memory, wanted, stale)
         for pod, held in wanted.items():
             if memory.settled.get(pod) != seen.settled(pod):
-                await self._find(seen, pod, held, view.scope)
+                await self._find(seen, view, pod, held)
         if not record.is_true(HOLDERS_KNOWN):  # who holds what may be old: nothing is taken back
             seen.unsure.update((idle_pod.namespace, idle_pod.name) for idle_pod in (memory.carrying or {}).values())
         return seen
 
-    async def _find(self, seen: _Looking, at: tuple[str, str], held: Sequence[IdleHolding], scope: pods.Scope) -> None:
+    async def _find(self, seen: _Looking, view: View, at: tuple[str, str], held: Sequence[IdleHolding]) -> None:
         seen.unsure.add(at)
-        if not seen.memory.reads.take():
-            seen.requeue_after = READS_WAIT_SECONDS
-            return
         try:
-            pod = await find(self._writer.kube, pod_path(*at))
+            pod = await self._tools.pod(view, *at)
         except KubeError as error:
             seen.problems.append(error)
             return
-        match = pods.match_holder(pod, held[0].holding, scope)
+        match = pods.match_holder(pod, held[0].holding, view.scope)
         if match is HolderMatch.NOT_YET:
             seen.requeue_after = seen.requeue_after or NOT_YET_SECONDS
             return

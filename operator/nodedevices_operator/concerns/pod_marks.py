@@ -22,10 +22,8 @@ from nodedevices_api import conditions as names
 from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
 
-from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
-    READS_WAIT_SECONDS,
     Info,
     Outcome,
     Remembering,
@@ -37,15 +35,11 @@ from nodedevices_operator.concerns.port import (
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope
-from nodedevices_operator.kube.port import KubeError, find
-from nodedevices_operator.records.names import pod_path
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord
 
 RECHECK_SECONDS = 60.0  # about a holder entry whose pod is another one
 RESTART_SECONDS = 30.0  # between two reads of a pod whose container has to be restarted
-# Reads of pods that one node may cause. A node has a few hundred pods, and each is read once or twice for a fault; what
-# an agent invents beyond that waits, and its node with it.
-READS_AT_ONCE, SECONDS_PER_READ = 1024, 0.1
 
 log = structlog.get_logger()
 
@@ -56,7 +50,6 @@ Mark = tuple[str, str, str, str]  # device, since, state, text
 class _Memory(Struct):
     """Of one node; rebuilt from the cluster when lost."""
 
-    reads: CallBudget
     uids: dict[HolderKey, str] = field(default_factory=dict)  # which pod a holder entry means
     not_ours: dict[HolderKey, float] = field(default_factory=dict)  # until when not to read the pod again
     marked: dict[str, Mark] = field(default_factory=dict)  # uid -> what its condition says
@@ -68,6 +61,7 @@ class _Memory(Struct):
 class _Marking(Struct):
     """Facts about one node's pods; filled by reads alone."""
 
+    view: View
     record: NodeDevicesRecord
     scope: Scope
     faults: Faults
@@ -75,11 +69,9 @@ class _Marking(Struct):
     known: Mapping[str, Affected]  # by uid, the entries of affectedPods and those left behind by an earlier NodeDevices
     marks: dict[str, Holding] = field(default_factory=dict)  # uid -> the worst of what the pod holds
     events_only: dict[str, Holding] = field(default_factory=dict)
-    found: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # pods that were read, by uid
     unsure: set[tuple[str, str]] = field(default_factory=set)  # pods of which it is not known yet who they are
     requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
-    exhausted: KubeError | None = None  # no more pods are read in this reconciliation
 
     def problem(self, error: KubeError) -> None:
         if error not in self.problems:
@@ -144,12 +136,10 @@ class PodMarksConcern(Remembering[_Memory]):
             return Outcome(problems=tuple(problems))
         known = {entry.uid: entry for entry in (*left, *record.affected)}
         holdings = pods.holdings(record, healthy_too=sections.faults.pod_condition == "Always")
-        memory = self._nodes.get(record.name)
-        if memory is None:
-            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._tools.clock))
-            if holdings or known:  # most nodes are well, and there is nothing to remember of them
-                self._nodes[record.name] = memory
-        seen = _Marking(record, view.scope, sections.faults, memory, known, problems=problems)
+        memory = self._nodes.get(record.name, _Memory())
+        if holdings or known:  # most nodes are well, and there is nothing to remember of them
+            self._nodes[record.name] = memory
+        seen = _Marking(view, record, view.scope, sections.faults, memory, known, problems=problems)
         self._prune(memory, holdings)
         for holding in holdings:
             try:
@@ -219,7 +209,7 @@ class PodMarksConcern(Remembering[_Memory]):
             return memory.uids[key]
         if memory.not_ours.get(key, 0.0) > self._tools.clock():
             return None
-        pod = await self._read(seen, holder.namespace, holder.pod)
+        pod = await self._tools.pod(seen.view, holder.namespace, holder.pod)
         answer = pods.match_holder(pod, holding, seen.scope)
         if answer is HolderMatch.YES and pod is not None:
             memory.uids[key] = str(pod["metadata"]["uid"])
@@ -236,7 +226,7 @@ class PodMarksConcern(Remembering[_Memory]):
         key = (holding.holder, holding.device)
         if key in seen.memory.restarted:
             return True
-        pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
+        pod = await self._tools.pod(seen.view, holding.holder.namespace, holding.holder.pod)
         if pod is not None and pods.restarted(pod, holding):
             seen.memory.restarted.add(key)
             return True
@@ -251,25 +241,11 @@ class PodMarksConcern(Remembering[_Memory]):
         mark = _mark_of(holding)
         if seen.memory.unmarked.get(uid) == mark:
             return False
-        pod = await self._read(seen, holding.holder.namespace, holding.holder.pod)
+        pod = await self._tools.pod(seen.view, holding.holder.namespace, holding.holder.pod)
         if pod is not None and pods.own_condition(pod) is not None:
             return True
         seen.memory.unmarked[uid] = mark
         return False
-
-    async def _read(self, seen: _Marking, namespace: str, name: str) -> Mapping[str, Any] | None:
-        for pod in seen.found.values():
-            if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
-                return pod
-        if seen.exhausted is None and not seen.memory.reads.take():
-            text = f"node {seen.record.name} names more than {READS_AT_ONCE} pods at once; the others wait"
-            seen.exhausted = KubeError(text, status=429, retry_after=READS_WAIT_SECONDS)
-        if seen.exhausted is not None:
-            raise seen.exhausted
-        found = await find(self._writer.kube, pod_path(namespace, name))
-        if found is not None:
-            seen.found[str(found["metadata"]["uid"])] = found
-        return found
 
     @staticmethod
     def _prune(memory: _Memory, holdings: list[Holding]) -> None:
@@ -290,7 +266,7 @@ class PodMarksConcern(Remembering[_Memory]):
         if seen.memory.marked.get(uid) == mark and over is None:
             return True
         entry = pods.affected(holding, uid)
-        pod = await self._read(seen, entry.namespace, entry.name)
+        pod = await self._tools.pod(seen.view, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != uid:
             raise KubeError(f"pod {entry.namespace}/{entry.name} of uid {uid} is gone", status=404)
         if pods.finished(pod) or not pods.on_node(pod, seen.record.name):
@@ -340,7 +316,7 @@ class PodMarksConcern(Remembering[_Memory]):
             well = part is None or part.health.state == "Healthy"
         if not (well or never or record.is_true(names.HOLDERS_KNOWN)):
             return False  # it is still at fault, and it is not known who holds it
-        pod = await self._read(seen, entry.namespace, entry.name)
+        pod = await self._tools.pod(seen.view, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != entry.uid:
             return True
         if not pods.on_node(pod, record.name):

@@ -24,7 +24,7 @@ from nodedevices_common.conditions import build, same
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.concerns.budget import NodeEvents
+from nodedevices_operator.concerns.budget import CallBudget, NodeEvents
 from nodedevices_operator.desired.actions import next_actions, summed_up
 from nodedevices_operator.desired.conditions import ConditionVerdict, Staleness
 from nodedevices_operator.desired.configuration import Configuration, Understood, understood
@@ -32,14 +32,17 @@ from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.pods import Scope, scope
 from nodedevices_operator.desired.policy_status import Hindrance
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, node_pods
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, find, node_pods
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord, NodeRecord
 
 SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
-READS_WAIT_SECONDS = 10.0  # where one node names more pods than may be read for it
+# Reads of pods that one node may cause. A node has a few hundred pods, and each is read once or twice for a fault; what
+# an agent invents beyond that waits, and its node with it.
+READS_AT_ONCE, SECONDS_PER_READ, READS_WAIT_SECONDS = 1024, 0.1, 10.0
 
 Memory = TypeVar("Memory")
 
@@ -159,10 +162,25 @@ class Tools:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     retired_seconds: float = SETTLED_SECONDS
+    reads: dict[str, CallBudget] = field(default_factory=dict)  # of pods, by node
     events: NodeEvents = field(init=False)
 
     def __post_init__(self) -> None:
         self.events = NodeEvents(self.writer, self.metrics, self.clock)
+
+    async def pod(self, view: View, namespace: str, name: str) -> JsonObject | None:
+        """Return a pod that the node names, as it was when this reconciliation first asked; None: there is none. May
+        raise KubeError, also where the node has caused too many reads."""
+        at, node = (namespace, name), view.record.name
+        if at not in view.pods:
+            budget = self.reads.setdefault(node, CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self.clock))
+            if view.exhausted is None and not budget.take():
+                text = f"node {node} names more than {READS_AT_ONCE} pods at once; the others wait"
+                view.exhausted = KubeError(text, status=429, retry_after=READS_WAIT_SECONDS)
+            if view.exhausted is not None:
+                raise view.exhausted
+            view.pods[at] = await find(self.writer.kube, pod_path(namespace, name))
+        return view.pods[at]
 
 
 @dataclass(slots=True)
@@ -190,6 +208,8 @@ class View:
     restarted: frozenset[tuple[HolderRecord, str]] = frozenset()
     status: object = None  # what NodeDevices.status shows of us by now
     pods_at_first: Sequence[JsonObject] | None = None  # by pods_at_first
+    pods: dict[tuple[str, str], JsonObject | None] = field(default_factory=dict)  # by Tools.pod
+    exhausted: KubeError | None = None  # by Tools.pod, which reads no more of them
 
     @property
     def sections(self) -> Resolved | None:

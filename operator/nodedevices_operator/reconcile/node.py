@@ -182,6 +182,7 @@ class NodeReconciler:
         for concern in self._concerns:
             concern.forget(name)
         self._uids.pop(name, None)
+        self._tools.reads.pop(name, None)
 
 
 def belongs(record: NodeDevicesRecord, node: NodeRecord) -> bool:

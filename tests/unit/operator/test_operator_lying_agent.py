@@ -13,8 +13,7 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_api.fields import HEALTH_MESSAGE_LIMIT
 from nodedevices_api.nodedevices import MAX_HOLDERS
 from nodedevices_operator.concerns.budget import BURST
-from nodedevices_operator.concerns.pod_marks import READS_AT_ONCE, SECONDS_PER_READ
-from nodedevices_operator.concerns.port import READS_WAIT_SECONDS
+from nodedevices_operator.concerns.port import READS_AT_ONCE, READS_WAIT_SECONDS, SECONDS_PER_READ
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
@@ -168,7 +167,7 @@ async def test_the_largest_status_that_the_schema_takes_is_bounded_in_what_it_ca
     retired = [{"name": f"example.com/{number}", "since": SINCE} for number in range(64)]
     for _ in range(2):
         await world.report(LIAR, *crowd, retiredResources=retired)
-    assert len(world.reads) <= 2 * READS_AT_ONCE, "one budget for marks, and one for notices"
+    assert len(world.reads) <= READS_AT_ONCE
     assert len(world.kube.events) <= BURST
     assert len(world.kube.written(world.path(LIAR))) <= 12, "its NodeDevices, a few times for each report"
     await world.report(NEIGHBOUR, lost(0, holder("on-neighbour")))
