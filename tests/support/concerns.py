@@ -94,12 +94,12 @@ def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections)
 
 
 async def run(
-    concern: Concern, record: NodeDevicesRecord, node: NodeRecord, sections: Sections | None = None
+    concern: Concern[Any], record: NodeDevicesRecord, node: NodeRecord, sections: Sections | None = None
 ) -> Result:
     return await run_seen(concern, view(record, node, sections or Sections()))
 
 
-async def run_seen(concern: Concern, seen: View) -> Result:
+async def run_seen(concern: Concern[Any], seen: View) -> Result:
     """As the reconciler runs it, but that what it raises is raised."""
     found = await concern.reconcile(seen)
     await events_sent()

@@ -25,38 +25,27 @@ from nodedevices_operator.records.objects import NodeDevicesRecord
 FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 
 
-class Repairs(Struct):
-    """Writes of one value that another writer may keep changing back. Times are by the monotonic clock."""
-
-    most: int = FIGHT_REPAIRS
-    _times: tuple[float, ...] = ()  # of the last of them; most nodes have none
-
-    def contested(self, now: float) -> bool:
-        """Count one more. True when it is better to pause than to write; then it is not counted."""
-        if len(self._times) == self.most and now - self._times[0] < FIGHT_WINDOW_SECONDS:
-            return True
-        self._times = (*self._times, now)[-self.most :]
-        return False
-
-
 class CallBudget(Struct):
-    """A token bucket, full at first. `clock` is monotonic."""
+    """A token bucket, full at first. Times are by the monotonic clock."""
 
     burst: int
     seconds_per_token: float
-    clock: Callable[[], float]
     _taken: float = 0.0  # tokens that are not back yet
     _counted: float = 0.0  # when they were counted
 
-    def take(self) -> bool:
+    def take(self, now: float) -> bool:
         """Take one token. True when there was one."""
-        now = self.clock()
         self._taken = max(0.0, self._taken - (now - self._counted) / self.seconds_per_token)
         self._counted = now
         if self._taken > self.burst - 1:
             return False
         self._taken += 1
         return True
+
+
+def repairs() -> CallBudget:
+    """Return the budget of writes of one value that another writer may keep changing back."""
+    return CallBudget(FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS / FIGHT_REPAIRS)
 
 
 BURST = 128  # 8 devices, 16 shares of each: a node's pods all hear of one fault
@@ -88,9 +77,9 @@ class NodeEvents:
 
     def write(self, event: Event) -> None:
         """Have the Event written, or count it where the node has had too many."""
-        full = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
+        full = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT))
         of_node = self._nodes.setdefault(event.node, full)
-        if of_node.budget.take():
+        if of_node.budget.take(self._clock()):
             self._writer.event(event)
             return
         if not of_node.suppressed:

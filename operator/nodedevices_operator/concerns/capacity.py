@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
 
-from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
+from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, CallBudget, repairs
 from nodedevices_operator.concerns.port import SETTLED_SECONDS, Info, OnNode, Outcome, Shown, View, failed_to
 from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, requests
 from nodedevices_operator.kube.port import KubeError, node_pods
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 class _Memory(Struct):
     names: frozenset[str] = frozenset()
     values: Mapping[str, int] | None = None
-    repairs: Repairs = field(default_factory=Repairs)
+    repairs: CallBudget = field(default_factory=repairs)
     recheck: bool = False
 
 
@@ -72,7 +72,7 @@ class CapacityConcern(OnNode[_Memory]):
         if shows(node.capacity, node.owned, plan.values):
             memory.names, memory.values = shared(plan.values), plan.values
             return outcome
-        if self._contested(memory, plan):
+        if memory.values == plan.values and not memory.repairs.take(self._tools.clock()):
             text = "another writer keeps changing it on the Node; find it in the Node's managedFields"
             return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
         lowers = any(self._lowers(memory, node, name, value) for name, value in plan.values.items())
@@ -90,12 +90,6 @@ class CapacityConcern(OnNode[_Memory]):
         took the key away, by what it showed a moment ago."""
         shown = node.capacity.get(name)
         return memory.values is not None if shown is None else shown > value
-
-    def _contested(self, memory: _Memory, plan: CapacityPlan) -> bool:
-        """Count one more repair. True when it is better to pause than to repair; then it is not counted."""
-        if memory.values != plan.values:
-            return False  # the desired value changed: no drift
-        return memory.repairs.contested(self._tools.clock())
 
 
 def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:

@@ -19,7 +19,7 @@ from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY
 from nodedevices_api.defaults import Resolved
 from nodedevices_common.conditions import same
 
-from nodedevices_operator.concerns.port import Concern, Info, OnNode, Outcome, Remembering, Shown, View
+from nodedevices_operator.concerns.port import Concern, Info, OnNode, Outcome, Shown, View
 from nodedevices_operator.desired.conditions import (
     OVERDUE_AFTER_SECONDS,
     Since,
@@ -40,7 +40,7 @@ from nodedevices_operator.records.objects import HeartbeatArrival, NodeRecord
 AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
 
 
-class StalenessConcern(Remembering[Since]):
+class StalenessConcern(Concern[Since]):
     info = Info("staleness", condition=names.STALE, by_generation=False)
 
     async def reconcile(self, view: View) -> Outcome:
@@ -65,14 +65,14 @@ class StalenessConcern(Remembering[Since]):
         return judge(view.record, view.node, arrival=arrival, since=self._nodes.get(name, Since()), now=now)
 
 
-class ProblemReportedConcern(Concern):
+class ProblemReportedConcern(Concern[None]):
     info = Info("problem-reported", condition=names.PROBLEM_REPORTED, by_generation=False)
 
     async def reconcile(self, view: View) -> Outcome:
         return Outcome() if view.node is None else Outcome(problem_reported(view.node.reports) or Shown.REMOVED)
 
 
-class MaintenanceConcern(Concern):
+class MaintenanceConcern(Concern[None]):
     info = Info("maintenance", condition=names.MAINTENANCE_SCHEDULED, by_generation=False)
 
     async def reconcile(self, view: View) -> Outcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 from nodedevices_api import conditions as names
 
-from nodedevices_operator.concerns.port import Info, Outcome, Remembering, Tools, View
+from nodedevices_operator.concerns.port import Concern, Info, Outcome, Tools, View
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve, understood
 from nodedevices_operator.desired.events import About, Event
 from nodedevices_operator.desired.rollout import (
@@ -28,7 +28,7 @@ from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord
 log = structlog.get_logger()
 
 
-class ConfigurationConcern(Remembering[RolloutWatch]):
+class ConfigurationConcern(Concern[RolloutWatch]):
     info = Info("configuration", condition=names.POLICY_RESOLVED)
 
     def __init__(self, tools: Tools) -> None:

@@ -33,7 +33,7 @@ from nodedevices_api.defaults import Resolved
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.times import rfc3339
 
-from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
+from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, CallBudget, repairs
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
     Info,
@@ -65,7 +65,7 @@ class TaintMemory(Struct):
     """Of one node; lost, one repair more is made."""
 
     written: tuple[TaintRecord, ...] | None = None  # our entries, as they were last written or found right
-    repairs: Repairs = field(default_factory=Repairs)
+    repairs: CallBudget = field(default_factory=repairs)
 
 
 class TaintConcern(OnNode[TaintMemory]):
@@ -94,7 +94,7 @@ class TaintConcern(OnNode[TaintMemory]):
         memory = self._nodes.setdefault(node.name, TaintMemory())
         listed = () if taint is None else (taint,)
         if node.taints != listed:
-            if memory.written == listed and memory.repairs.contested(self._tools.clock()):
+            if memory.written == listed and not memory.repairs.take(self._tools.clock()):
                 text = f"another writer keeps changing the taint {KEY} on the Node; find it in the Node's managedFields"
                 return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
             view.wrote(Kind.NODE, await self._writer.taint(node, taint))

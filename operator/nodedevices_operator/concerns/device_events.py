@@ -21,9 +21,9 @@ from nodedevices_api.conditions import EVENT_NOTICED, EVENT_UNAVAILABLE
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
+    Concern,
     Info,
     Outcome,
-    Remembering,
     View,
 )
 from nodedevices_operator.desired import pods
@@ -42,7 +42,7 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import HolderRecord
 
 
-class DeviceEventsConcern(Remembering[Reported]):
+class DeviceEventsConcern(Concern[Reported]):
     info = Info("device-events", section="faults", informs=True)
 
     def forget(self, node: str) -> None:
@@ -64,7 +64,7 @@ class DeviceEventsConcern(Remembering[Reported]):
 NoticeKey = tuple[HolderRecord, str, str, str]
 
 
-class NoticeEventsConcern(Remembering[set[NoticeKey]]):  # of which an Event was written, or none is to be
+class NoticeEventsConcern(Concern[set[NoticeKey]]):  # of which an Event was written, or none is to be
     info = Info("notice-events", section="faults", informs=True)
 
     async def reconcile(self, view: View) -> Outcome:
@@ -110,7 +110,7 @@ class RejectionMemory(Struct):
     done: dict[str, float] = field(default_factory=dict)  # uids of pods about which nothing more is written, since when
 
 
-class RejectionEventsConcern(Remembering[RejectionMemory]):
+class RejectionEventsConcern(Concern[RejectionMemory]):
     info = Info("rejection-events", section="faults", informs=True)
 
     async def reconcile(self, view: View) -> Outcome:
@@ -118,7 +118,7 @@ class RejectionEventsConcern(Remembering[RejectionMemory]):
         there = self._tools.rejected.on_node(node) if view.reported else ()
         if not there:
             return Outcome()
-        memory = self._nodes.setdefault(node, RejectionMemory(CallBudget(OF_THE_NODE, SECONDS_PER_EVENT, clock)))
+        memory = self._nodes.setdefault(node, RejectionMemory(CallBudget(OF_THE_NODE, SECONDS_PER_EVENT)))
         news = clock() - NEWS_SECONDS  # of an older pod nothing is written anyway
         owners = {pod.owner or pod.uid for pod in there}
         memory.of_controllers = {owner: kept for owner, kept in memory.of_controllers.items() if owner in owners}
@@ -132,10 +132,8 @@ class RejectionEventsConcern(Remembering[RejectionMemory]):
             if seconds < SETTLE_SECONDS:
                 waits.append(SETTLE_SECONDS - seconds)
                 continue
-            own = memory.of_controllers.setdefault(
-                pod.owner or pod.uid, CallBudget(EVENTS_AT_ONCE, SECONDS_PER_EVENT, clock)
-            )
-            if own.take() and memory.budget.take():
+            own = memory.of_controllers.setdefault(pod.owner or pod.uid, CallBudget(EVENTS_AT_ONCE, SECONDS_PER_EVENT))
+            if own.take(clock()) and memory.budget.take(clock()):
                 about = About("Pod", pod.name, pod.uid, pod.namespace)
                 self._writer.event(Event(EVENT_UNAVAILABLE, about, text, pod.node))
             else:

@@ -23,9 +23,9 @@ from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
+    Concern,
     Info,
     Outcome,
-    Remembering,
     Shown,
     View,
     failed_to,
@@ -81,7 +81,7 @@ class _Looking(Struct):
         return self.wanted[pod], "" if self.stale is None else self.stale.reason
 
 
-class IdlePodsConcern(Remembering[_Memory]):
+class IdlePodsConcern(Concern[_Memory]):
     info = Info("idle-pods", section="idle", action=names.ACTION_IDLE_PODS, informs=True)
 
     async def reconcile(self, view: View) -> Outcome:

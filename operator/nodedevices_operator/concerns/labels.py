@@ -12,8 +12,8 @@ import structlog
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
 
-from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, CallBudget, Repairs
-from nodedevices_operator.concerns.port import Info, OnNode, Outcome, Remembering, Shown, Tools, View
+from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, CallBudget
+from nodedevices_operator.concerns.port import Concern, Info, OnNode, Outcome, Shown, Tools, View
 from nodedevices_operator.desired.labels import MOST_LABELS, plan_labels, plan_object_labels
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import NodeRecord, shows
@@ -23,7 +23,7 @@ MOST_WRITES = 20  # in a minute: a take-over alone changes them several times wi
 log = structlog.get_logger()
 
 
-class LabelsConcern(OnNode[Repairs]):
+class LabelsConcern(OnNode[CallBudget]):
     info = Info("labels", section="labels", action=names.ACTION_LABELS)
 
     async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
@@ -33,7 +33,8 @@ class LabelsConcern(OnNode[Repairs]):
         outcome = Outcome(plan.verdict if configured else Shown.REMOVED)
         if shows(node.labels, node.labels_owned, plan.values):
             return outcome
-        if self._nodes.setdefault(node.name, Repairs(MOST_WRITES)).contested(self._tools.clock()):
+        budget = CallBudget(MOST_WRITES, FIGHT_WINDOW_SECONDS / MOST_WRITES)
+        if not self._nodes.setdefault(node.name, budget).take(self._tools.clock()):
             text = (
                 f"{MOST_WRITES} changes within a minute: another writer changes these labels, or the nodeSelector of a "
                 "policy depends on labels that the policy sets"
@@ -48,7 +49,7 @@ WRITES_AT_ONCE, SECONDS_PER_WRITE = 5, 30.0
 NAMED = 5  # keys in a log line
 
 
-class ObjectLabelsConcern(Remembering[CallBudget]):
+class ObjectLabelsConcern(Concern[CallBudget]):
     info = Info("object-labels")
 
     def __init__(self, tools: Tools) -> None:
@@ -67,8 +68,8 @@ class ObjectLabelsConcern(Remembering[CallBudget]):
         self._log_cut(record.name, left_out)
         if shows(record.labels, record.labels_owned, values):
             return Outcome()
-        budget = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._tools.clock)
-        if not self._nodes.setdefault(record.name, budget).take():
+        budget = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE)
+        if not self._nodes.setdefault(record.name, budget).take(self._tools.clock()):
             return Outcome(requeue_after=SECONDS_PER_WRITE)
         view.wrote(Kind.NODE_DEVICES, await self._writer.labels(record, values))
         log.info("labels of the NodeDevices set", node=record.name, labels=len(values))

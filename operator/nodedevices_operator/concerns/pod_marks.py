@@ -24,9 +24,9 @@ from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.port import (
     NOT_YET_SECONDS,
+    Concern,
     Info,
     Outcome,
-    Remembering,
     View,
     hindered,
     pods_at_first,
@@ -97,7 +97,7 @@ class _MarkPlan(Struct, frozen=True):
     left_out: tuple[Affected, ...]  # not marked, because affectedPods is full
 
 
-class PodMarksConcern(Remembering[_Memory]):
+class PodMarksConcern(Concern[_Memory]):
     info = Info("pod-marks", section="faults", informs=True, first=True)
 
     async def reconcile(self, view: View) -> Outcome:

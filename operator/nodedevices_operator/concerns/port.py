@@ -82,36 +82,27 @@ class Outcome(Struct, frozen=True):
         return any(not forbidden(error) for error in self.problems)
 
 
-class Concern(ABC):
-    """One thing that the operator keeps, for all nodes; one node at a time by the key queue."""
+class Concern(ABC, Generic[Memory]):
+    """One thing that the operator keeps, for all nodes; one node at a time by the key queue. What it remembers of each
+    only saves calls: after `forget`, or in a new process, it reaches the same end."""
 
     info: ClassVar[Info]
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._writer = tools.writer
+        self._nodes: dict[str, Memory] = {}
 
     @abstractmethod
     async def reconcile(self, view: View) -> Outcome:
         """Write what differs from what shall be there, and nothing where nothing does. May raise KubeError."""
 
-    def forget(self, node: str) -> None:  # noqa: B027  most concerns remember nothing
-        """The node is gone, or is another one of the same name, or the state kept for it may be wrong."""
-
-
-class Remembering(Concern, Generic[Memory]):
-    """A concern that remembers something of each node, only to save calls: after `forget`, or in a new process, it
-    reaches the same end."""
-
-    def __init__(self, tools: Tools) -> None:
-        super().__init__(tools)
-        self._nodes: dict[str, Memory] = {}
-
     def forget(self, node: str) -> None:
+        """The node is gone, or is another one of the same name, or the state kept for it may be wrong."""
         self._nodes.pop(node, None)
 
 
-class OnNode(Remembering[Memory]):
+class OnNode(Concern[Memory]):
     """A concern that keeps something on the Node, or on its pods, as policies say."""
 
     async def reconcile(self, view: View) -> Outcome:
@@ -173,8 +164,8 @@ class Tools:
         raise KubeError, also where the node has caused too many reads."""
         at, node = (namespace, name), view.record.name
         if at not in view.pods:
-            budget = self.reads.setdefault(node, CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self.clock))
-            if view.exhausted is None and not budget.take():
+            budget = self.reads.setdefault(node, CallBudget(READS_AT_ONCE, SECONDS_PER_READ))
+            if view.exhausted is None and not budget.take(self.clock()):
                 text = f"node {node} names more than {READS_AT_ONCE} pods at once; the others wait"
                 view.exhausted = KubeError(text, status=429, retry_after=READS_WAIT_SECONDS)
             if view.exhausted is not None:

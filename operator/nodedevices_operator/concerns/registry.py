@@ -9,6 +9,7 @@ podFailurePolicy acts on its condition. And labels to select by wait for all of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from nodedevices_operator.concerns.capacity import CapacityConcern, RetiredZerosConcern
 from nodedevices_operator.concerns.conditions import (
@@ -30,7 +31,7 @@ from nodedevices_operator.concerns.labels import LabelsConcern, ObjectLabelsConc
 from nodedevices_operator.concerns.pod_marks import PodMarksConcern
 from nodedevices_operator.concerns.port import Concern, Tools
 
-Factory = Callable[[Tools], Concern]
+Factory = Callable[[Tools], Concern[Any]]
 
 CONCERNS: tuple[Factory, ...] = (
     ConfigurationConcern,

@@ -11,6 +11,7 @@ policies, Nodes and Events wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 from nodedevices_api.conditions import EVENT_REFUSED, REFUSED
@@ -56,7 +57,7 @@ class NodeReconciler:
         self._dirty = dirty
         self._tallies = tallies
         self._leftovers = Leftovers(cache, tools.writer.kube, dirty, tools.clock)
-        self._concerns: list[Concern] = [make(tools) for make in concerns]
+        self._concerns: list[Concern[Any]] = [make(tools) for make in concerns]
         self._infos = tuple(concern.info for concern in self._concerns)
         self._uids: dict[str, str] = {}  # by node, of the Node that what is remembered is about
 
@@ -119,7 +120,7 @@ class NodeReconciler:
             now=self._tools.writer.now(),
         )
 
-    async def _run(self, concern: Concern, view: View) -> Outcome:
+    async def _run(self, concern: Concern[Any], view: View) -> Outcome:
         """One concern, alone: whatever it raises is its own outcome."""
         name = concern.info.name
         try:

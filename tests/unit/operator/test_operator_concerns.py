@@ -54,7 +54,7 @@ TWICE = {"AllocatedOnce": ("False", "DoubleAllocation")}
 def broken(make: Factory, error: Exception) -> Factory:
     """A concern that raises."""
 
-    def made(tools: Tools) -> Concern:
+    def made(tools: Tools) -> Concern[Any]:
         concern: Any = make(tools)
 
         async def raises(_view: View) -> Any:

@@ -61,7 +61,7 @@ class Gate:
 class One:
     """One concern of node n1, which pod ml/trainer runs on."""
 
-    def __init__(self, make: Callable[[Tools], Concern], **faults: Any) -> None:
+    def __init__(self, make: Callable[[Tools], Concern[Any]], **faults: Any) -> None:
         self.seconds = 0.0  # since the fault
         self.gate, self.kube, self.metrics = Gate(), FakeKube(), OperatorMetrics()
         self.sections = parse(Sections, {"faults": faults})
@@ -156,7 +156,7 @@ async def test_without_a_grant_nothing_is_done_and_the_reason_is_shown(one: One)
 
 
 @cases("make", EvictionsConcern, TaintConcern)
-async def test_an_action_whose_record_cannot_be_written_says_so(make: Callable[[Tools], Concern]) -> None:
+async def test_an_action_whose_record_cannot_be_written_says_so(make: Callable[[Tools], Concern[Any]]) -> None:
     one = One(make, **IMMEDIATE, taintEffect="NoSchedule")
     one.gate.says, one.gate.stops = None, "the record cannot be written"
     found = await one.run()
