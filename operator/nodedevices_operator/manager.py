@@ -27,7 +27,7 @@ from nodedevices_operator.concerns.port import SETTLED_SECONDS, Tools
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.desired.actions import node_problems
 from nodedevices_operator.desired.consequences import faulty
-from nodedevices_operator.desired.pods import holder_health
+from nodedevices_operator.desired.pods import own_health
 from nodedevices_operator.desired.pools import acts, claims
 from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
@@ -277,7 +277,7 @@ class Manager:
             for it in record.devices
             for part in it.parts
             for holder in part.holders
-            if "Unhealthy" in {it.health.state, holder_health(holder, part.health).state}
+            if "Unhealthy" in {it.health.state, (own_health(holder, part.health) or part.health).state}
         )
         _show(metrics.unhealthy, dict.fromkeys(islice(unhealthy, MOST_UNHEALTHY), 1))
         _show(metrics.unhealthy_holder, dict.fromkeys(islice(holders, MOST_UNHEALTHY), 1))

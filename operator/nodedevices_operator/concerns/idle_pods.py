@@ -43,7 +43,6 @@ from nodedevices_operator.desired.idle import (
     idle_pods,
     in_use_condition,
     marked,
-    own_condition,
 )
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError, node_pods
@@ -164,7 +163,7 @@ class IdlePodsConcern(Concern[_Memory]):
             back = [it for it in back if it.uid not in keeping and (it.namespace, it.name) not in seen.unsure]
         told: list[Event] = []
         for at, pod in seen.found.items():
-            who, idle, shown = identity(pod), seen.wanted[at], own_condition(pod)
+            who, idle, shown = identity(pod), seen.wanted[at], pods.own_condition(pod, names.POD_DEVICE_IDLE)
             told += _news(view, seen, at, who)
             condition = idle_condition(idle, shown, view.now, stale=seen.stale)
             try:
@@ -202,7 +201,7 @@ class IdlePodsConcern(Concern[_Memory]):
     async def _take_back(self, who: IdlePod, now: str, *, asked: bool) -> None:
         """The condition becomes False, or goes where no policy asks for it any more."""
         pod = await self._writer.kube.get(pod_path(who.namespace, who.name))
-        shown = own_condition(pod)
+        shown = pods.own_condition(pod, names.POD_DEVICE_IDLE)
         if pod["metadata"]["uid"] != who.uid or shown is None or pods.finished(pod) or pods.leaving(pod):
             return
         wanted = in_use_condition(shown, now) if asked else None

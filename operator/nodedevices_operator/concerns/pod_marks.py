@@ -339,7 +339,7 @@ class PodMarksConcern(Concern[_Memory]):
             text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
         if shown.status == "False":
             self._recovered_event(seen, entry, f"{text} again; was {entry.reason}" if well else text)
-        condition = pods.healthy_condition(text, shown, self._writer.now())
+        condition = pods.condition("True", "Healthy", text, shown, self._writer.now())
         if not same(shown, condition):
             await self._set_condition(seen, entry, condition)
         return True

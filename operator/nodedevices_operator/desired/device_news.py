@@ -68,7 +68,19 @@ def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tupl
     doubled = (shown.message, shown.since) if shown is not None and shown.status == "False" else None
     found = [
         *_faults(record, about, faulty, before.faulty, now, started=reported is None),
-        *(_recovered(record, about, old) for id_, old in before.faulty.items() if states.get(id_) == "Healthy"),
+        *(
+            Event(
+                names.EVENT_RECOVERED,
+                about,
+                f"{old.name} {id_} is healthy again; was {old.health.reason}",
+                record.name,
+                id_,
+                old.health.reason,
+                old.health.since,
+            )
+            for id_, old in before.faulty.items()
+            if states.get(id_) == "Healthy"
+        ),
         *_services(record, about, reported, out, now),
     ]
     if doubled is not None and doubled != before.doubled and (before.doubled or not may_have_expired(doubled[1], now)):
@@ -95,24 +107,13 @@ def _faults(
             yield Event(names.EVENT_FAULT, about, text, record.name, id_, health.reason, health.since)
 
 
-def _recovered(record: NodeDevicesRecord, about: About, old: DeviceRecord) -> Event:
-    text = f"{old.name} {old.id} is healthy again; was {old.health.reason}"
-    return Event(names.EVENT_RECOVERED, about, text, record.name, old.id, old.health.reason, old.health.since)
-
-
 def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[dict[str, OutOfServiceRecord], float | None]:
     """Return the entries of devices and partitions that hold now, by id, and the seconds until the next of them is
     over; None: none ends by itself."""
-    listed = _listed(record)
-    found: dict[str, OutOfServiceRecord] = {}
-    waits: list[float] = []
-    for entry in record.out_of_service:
-        left = seconds_between(now, entry.until)
-        if entry.id not in listed or (left is not None and left <= 0):
-            continue
-        found[entry.id] = entry
-        waits += [] if left is None else [left]
-    return found, min(waits, default=None)
+    listed = _names(record)
+    left = {entry: seconds_between(now, entry.until) for entry in record.out_of_service if entry.id in listed}
+    found = {entry.id: entry for entry, seconds in left.items() if seconds is None or seconds > 0}
+    return found, min((seconds for seconds in left.values() if seconds is not None and seconds > 0), default=None)
 
 
 def _services(
@@ -123,36 +124,32 @@ def _services(
     now: str,
 ) -> Iterator[Event]:
     before = {} if reported is None else reported.out_of_service
+    listed = _names(record)  # one that is no longer listed has not come back
     for entry in out.values():
         old = before.get(entry.id)
         if old is not None and old.reason == entry.reason:
             continue
         if reported is None and (not entry.since or entry.manager == RESTORED_BY or may_have_expired(entry.since, now)):
             continue
-        text = f"{_name(record, entry.id)}: out of service: {entry.reason}{_who(entry)}"
+        text = f"{listed[entry.id]}: out of service: {entry.reason}{_who(entry)}"
         yield Event(names.EVENT_OUT_OF_SERVICE, about, text, record.name, entry.id, OUT_OF_SERVICE, entry.since)
-    listed = _listed(record)  # one that is no longer listed has not come back
     for entry in before.values():
         if entry.id in listed and entry.id not in out:
             over = f", until {entry.until}" if entry.until else ""
             was = f"was out of service for {entry.reason}{_who(entry)}{over}"
-            text = f"{_name(record, entry.id)}: in service again; {was}"
+            text = f"{listed[entry.id]}: in service again; {was}"
             yield Event(names.EVENT_IN_SERVICE, about, text, record.name, entry.id, OUT_OF_SERVICE, entry.since)
 
 
-def _listed(record: NodeDevicesRecord) -> frozenset[str]:
-    return frozenset(part.id for device in record.devices for part in device.parts)
+def _names(record: NodeDevicesRecord) -> dict[str, str]:
+    """Return what each device or partition is called, by id: `gpu-3 GPU-8d0a...`."""
+    return {part.id: f"{device.name} {part.id}".strip() for device in record.devices for part in device.parts}
 
 
 def _who(entry: OutOfServiceRecord) -> str:
     if entry.by:
         return f", by {entry.by}"
     return f", written by {entry.manager}" if entry.manager not in {"", RESTORED_BY} else ""
-
-
-def _name(record: NodeDevicesRecord, id_: str) -> str:
-    name = next((device.name for device in record.devices for part in device.parts if part.id == id_), "")
-    return f"{name} {id_}" if name else id_
 
 
 CLOCKS = timedelta(seconds=1)  # a notice's time has whole seconds, a holder's has microseconds

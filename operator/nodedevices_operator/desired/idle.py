@@ -16,8 +16,7 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.conditions import Staleness
-from nodedevices_operator.desired.pods import Holding, finished, leaving
-from nodedevices_operator.desired.pods import own_condition as condition_of
+from nodedevices_operator.desired.pods import Holding, finished, leaving, own_condition
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import NodeDevicesRecord
 
@@ -89,14 +88,13 @@ def in_use_condition(previous: ConditionRecord | None, now: str) -> dict[str, An
     return conditions.build(names.POD_DEVICE_IDLE, "False", names.IN_USE, text, shown=previous, now=now)
 
 
-def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
-    """Return the condition DeviceIdle as the pod shows it."""
-    return condition_of(pod, names.POD_DEVICE_IDLE)
-
-
 def marked(pods: Iterable[Mapping[str, Any]]) -> list[IdlePod]:
     """Return those that show the condition, but for pods that end: theirs stays."""
-    return [identity(pod) for pod in pods if own_condition(pod) and not (finished(pod) or leaving(pod))]
+    return [
+        identity(pod)
+        for pod in pods
+        if own_condition(pod, names.POD_DEVICE_IDLE) and not (finished(pod) or leaving(pod))
+    ]
 
 
 def identity(pod: Mapping[str, Any]) -> IdlePod:

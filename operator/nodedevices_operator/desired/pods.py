@@ -139,7 +139,7 @@ def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Ho
         for device in record.devices
         for part in device.parts
         for holder in part.holders
-        for own in [_own_health(holder, part.health)]
+        for own in [own_health(holder, part.health)]
         if (healthy_too or (own or part.health).state != "Healthy") and is_pod(holder.namespace, holder.pod)
     ]
     found.sort(key=lambda it: (-it.severity, it.holder.namespace, it.holder.pod, it.device, it.holder.container))
@@ -156,7 +156,7 @@ def own_faults(record: NodeDevicesRecord) -> Iterator[tuple[str, HealthRecord]]:
     for device in record.devices:
         for part in device.parts:
             for holder in part.holders:
-                if (own := _own_health(holder, part.health)) is not None:
+                if (own := own_health(holder, part.health)) is not None:
                     yield _held(device, part), own
 
 
@@ -165,12 +165,7 @@ def _held(device: DeviceRecord, part: PartRecord) -> str:
     return part.id if part.health != device.health else device.id
 
 
-def holder_health(holder: HolderRecord, health: HealthRecord) -> HealthRecord:
-    """Return what holds for the holder, where `health` is that of its device."""
-    return _own_health(holder, health) or health
-
-
-def _own_health(holder: HolderRecord, health: HealthRecord) -> HealthRecord | None:
+def own_health(holder: HolderRecord, health: HealthRecord) -> HealthRecord | None:
     """Return what happened to the holder alone, where it is worse than what holds for its device."""
     worse = holder.health is not None and _severity(holder.health) > _severity(health)
     return holder.health if worse else None
@@ -293,32 +288,28 @@ def pod_condition(
     """
     health, text = holding.health, fault_text(holding)
     if health.state == "Healthy":
-        return healthy_condition(f"{holding.device_name} {holding.device} is healthy", previous, now)
+        return condition("True", "Healthy", f"{holding.device_name} {holding.device} is healthy", previous, now)
     if health.state == "Degraded":
-        return _condition("True", "Degraded", text, previous, now)
+        return condition("True", "Degraded", text, previous, now)
     if not holding.unknown:
-        return _condition("False", health.reason or health.state, text, previous, now)
+        return condition("False", health.reason or health.state, text, previous, now)
     text += f" Health unknown since {health.since}"
     status = "True" if fault_over else previous.status if previous is not None else ""
     if status not in _STATUSES:
-        return _condition("Unknown", health.reason or "Unknown", f"{text}.", previous, now)
+        return condition("Unknown", health.reason or "Unknown", f"{text}.", previous, now)
     text += f"; status {status} is the last known."
-    return _condition(status, health.reason or "Unknown", text, previous, now)
-
-
-def healthy_condition(message: str, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
-    """Return the condition for a pod all of whose devices are well again."""
-    return _condition("True", "Healthy", message, previous, now)
+    return condition(status, health.reason or "Unknown", text, previous, now)
 
 
 def released_condition(pod: Mapping[str, Any], now: str) -> dict[str, Any] | None:
     """Return the condition that stays once we no longer write it: none, but True where the pod's readiness needs it."""
     if not gated(pod):
         return None
-    return _condition("True", names.NOT_MONITORED, NOT_MONITORED, own_condition(pod), now)
+    return condition("True", names.NOT_MONITORED, NOT_MONITORED, own_condition(pod), now)
 
 
-def _condition(status: str, reason: str, message: str, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
+def condition(status: str, reason: str, message: str, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
+    """Return the condition DeviceHealthy after the `previous` one."""
     return conditions.build(names.POD_DEVICE_HEALTHY, status, reason, message, shown=previous, now=now)
 
 
@@ -350,7 +341,7 @@ def device_text(device: DeviceRecord) -> str:
 def own_condition(pod: Mapping[str, Any], type_: str = names.POD_DEVICE_HEALTHY) -> ConditionRecord | None:
     """Return a condition of ours as the pod shows it."""
     shown = (pod.get("status") or {}).get("conditions") or ()
-    return next((conditions.read(condition) for condition in shown if condition.get("type") == type_), None)
+    return next((conditions.read(it) for it in shown if it.get("type") == type_), None)
 
 
 def may_have_expired(since: object, now: str, *, after: float = 0) -> bool:

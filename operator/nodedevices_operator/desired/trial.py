@@ -63,28 +63,20 @@ class Preview(Struct, frozen=True):
 
     def text(self, answers: Mapping[Action, ActionAnswer]) -> str:
         """Empty: nothing would change. What has no answer would be done."""
-        parts = [self.changes] if self.changes else []
-        refused: dict[str, list[str]] = {}
+        told: dict[str, list[str]] = {}  # by why it would not be done; empty: it would
         if self.taint is not None:
             what = f"taint the Node {self.taint.target} for {self.taint.reason}"
-            if why := _refusal(answers, self.taint):
-                refused.setdefault(why, []).append(what)
-            else:
-                parts.append(f"would {what}")
+            told.setdefault(_refusal(answers, self.taint), []).append(what)
         groups: dict[tuple[str, int], list[str]] = {}
         for eviction in self.evictions:
-            groups.setdefault((eviction.kept or _refusal(answers, eviction.action), eviction.grace_seconds), []).append(
-                eviction.pod
-            )
+            why = eviction.kept or _refusal(answers, eviction.action)
+            groups.setdefault((why, eviction.grace_seconds), []).append(eviction.pod)
         for (why, grace), pods in sorted(groups.items()):
             after = f" when {grace} s after it was marked" if grace else ""
-            what = f"evict {some(sorted(pods), MAX_PODS)}{after}"
-            if why:
-                refused.setdefault(why, []).append(what)
-            else:
-                parts.append(f"would {what}")
-        parts += [f"would not {', nor '.join(them)}: {why}" for why, them in refused.items()]
-        return ", ".join(parts)
+            told.setdefault(why, []).append(f"evict {some(sorted(pods), MAX_PODS)}{after}")
+        done = [f"would {what}" for what in told.pop("", ())]
+        refused = [f"would not {', nor '.join(them)}: {why}" for why, them in told.items()]
+        return ", ".join([*filter(None, [self.changes]), *done, *refused])
 
 
 def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecord], kubelet: str = "") -> Preview:
@@ -118,7 +110,7 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
 
 def lacking(expect: Iterable[ExpectedDevices], devices: Sequence[DeviceRecord]) -> dict[int, str]:
     """Return the entries, by place, of which a node has fewer devices, a text each. `devices`: all of one node."""
-    here = [device for device in devices if not device.missing]
+    here = [device for device in devices if not device.health.missing]
     wanted = [(entry.match, entry.count) for entry in expect]
     counted = ((match, count, sum(device.selected_by(match) for device in here)) for match, count in wanted)
     return {
@@ -204,14 +196,14 @@ def no_dra(ids: IdChanges, kubelet: str) -> str:
     version = _version(kubelet)
     if ids.api != "DRA" or version is None or version >= DRA_SINCE:
         return ""
-    return f"serving.api: DRA needs Kubernetes {_dotted(DRA_SINCE)} or later, and the kubelet is {kubelet}"
+    return f"serving.api: DRA needs Kubernetes {'.'.join(map(str, DRA_SINCE))} or later, and the kubelet is {kubelet}"
 
 
 def without_names(names: Iterable[str], kubelet: str, *, by_memory: Set[str]) -> str:
     """Return for people what pods lose that request these names without a claim, once DRA serves them on a node with
     this version of Kubernetes; empty: nothing. Older servers drop DeviceClass.spec.extendedResourceName (KEP-5004), and
     the class of shares of memory has none."""
-    version, since = _version(kubelet), _dotted(BY_NAME_SINCE)
+    version, since = _version(kubelet), ".".join(map(str, BY_NAME_SINCE))
     why = f" (kubelet {kubelet}; that needs {since})" if version else f", unless its kubelet is {since} or later"
     kept = version is not None and version >= BY_NAME_SINCE
     lost = [name for name in names if name not in by_memory and not kept]
@@ -226,10 +218,6 @@ def without_names(names: Iterable[str], kubelet: str, *, by_memory: Set[str]) ->
 def _version(kubelet: str) -> tuple[int, ...] | None:
     found = _VERSION.match(kubelet)
     return None if found is None else tuple(map(int, found.groups()))
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 def _names(before: Resolved, after: Resolved, present: set[str]) -> set[str]:

@@ -39,7 +39,7 @@ def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str
     for record in records:
         heard = not record.is_true(STALE)
         for device in record.devices:
-            if device.missing:
+            if device.health.missing:
                 continue
             counts = found.setdefault(_name(device), Counter())
             counts["total"] += 1

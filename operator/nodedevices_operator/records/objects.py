@@ -84,10 +84,6 @@ class PartRecord:
     profile: PartitionProfile | None = None  # of a MIG device
     notices: tuple[NoticeRecord, ...] = ()
 
-    @property
-    def missing(self) -> bool:
-        return self.health.missing
-
 
 @dataclass(frozen=True, slots=True)
 class IdleRecord:
@@ -113,10 +109,6 @@ class DeviceRecord:
     idle: tuple[IdleRecord, ...] = ()
     shares: Annotated[int, At("shares", "total")] = 0  # how many it is offered as; 0: it is not shared
     shares_of: Annotated[Interned, At("shares", "resource")] = ""  # the resource of these; "": of several
-
-    @property
-    def missing(self) -> bool:
-        return self.health.missing
 
     def selected_by(self, match: DeviceMatch) -> bool:
         """True when it is one of those; the agent decides by the same test. Devices are selected, never partitions:

@@ -372,7 +372,7 @@ class Whole:
             marked[pod.name] = pod.condition = read_condition(pods.pod_condition(holding, pod.condition, now))
         for pod in self._pods.values():
             if pod.name not in marked and pod.name not in unsure and pod.condition is not None:
-                pod.condition = read_condition(pods.healthy_condition("well again", pod.condition, now))
+                pod.condition = read_condition(pods.condition("True", "Healthy", "well again", pod.condition, now))
         self._node = condition_of(self.record, Staleness("False", "Fresh", "", 0.0), self._node, now)
         taint = tainting(self.record, _RESOLVED.faults, self._taints)
         self._taints = () if taint is None else (taint.taint,)

@@ -26,11 +26,11 @@ _NOT_IN_VALUE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 def labels(record: NodeDevicesRecord) -> dict[str, str]:
     listed = [device for device in record.devices if device.model.vendor == VENDOR]
-    devices = [device for device in listed if not device.missing] or listed
+    devices = [device for device in listed if not device.health.missing] or listed
     kinds: dict[str, Counter[str]] = {}
     for device in devices:
         for kind, value in (*_of_gpu(device), *_of_parts(device)):
-            kinds.setdefault(kind, Counter())[_clean(value)] += not device.missing
+            kinds.setdefault(kind, Counter())[_clean(value)] += not device.health.missing
     found: dict[str, str] = {}
     for kind, counts in kinds.items():
         counts.pop("", None)
@@ -53,7 +53,11 @@ def _of_gpu(device: DeviceRecord) -> Iterator[tuple[str, str]]:
 def _of_parts(device: DeviceRecord) -> Iterator[tuple[str, str]]:
     """Yield the labels of each of its partitions, or of the GPU where it is whole."""
     model, partitioned = device.model, device.model.attribute("partitionProfile")
-    parts = [part.profile for part in device.parts if part.profile is not None and (device.missing or not part.missing)]
+    parts = [
+        part.profile
+        for part in device.parts
+        if part.profile is not None and (device.health.missing or not part.health.missing)
+    ]
     described: list[PartitionProfile | DeviceModel] = [*parts] if parts else [model]
     for unit in described:
         said = {

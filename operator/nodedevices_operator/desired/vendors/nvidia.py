@@ -51,7 +51,7 @@ def labels(record: NodeDevicesRecord) -> dict[str, str]:
     listed = [device for device in record.devices if device.model.vendor == VENDOR]
     if not listed:
         return {}
-    devices = [device for device in listed if not device.missing] or listed
+    devices = [device for device in listed if not device.health.missing] or listed
     platform = record.platform
     mig = any(_mig_enabled(device) for device in devices)
     mps = any(resource.sharing == "mps" for resource in record.resources if resource.served)
@@ -119,7 +119,7 @@ def _models(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[
     chosen = _commonest(whole or devices)
     same = [device for device in devices if device.model.product == chosen.model.product]
     offer = (_by_memory(record, same) or _offer(record, "gpu")) if whole else _PARENT
-    count = sum(not device.missing for device in same)
+    count = sum(not device.health.missing for device in same)
     labels = dict(_common("gpu", chosen.model.product, (), count, offer))
     if chosen.model.memory_mib:
         labels["gpu.memory"] = str(chosen.model.memory_mib)
@@ -185,7 +185,7 @@ def _mixed(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[s
 
 def _present(device: DeviceRecord) -> list[PartitionProfile]:
     """Return the MIG devices that are there; one that only a pod still holds is none."""
-    return [part.profile for part in device.parts if part.profile is not None and not part.missing]
+    return [part.profile for part in device.parts if part.profile is not None and not part.health.missing]
 
 
 def _profiles(devices: Sequence[DeviceRecord]) -> dict[PartitionProfile, tuple[str, int]]:
