@@ -13,7 +13,7 @@ import pytest
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_operator.reconcile.fleet import NAMESPACE
-from nodedevices_operator.records.names import NODE_DEVICES, NODES, TAINT, config_map_path, events_path, named, pod_path
+from nodedevices_operator.records.names import NODE_DEVICES, NODES, TAINT, named, namespaced, pod_path
 from support import fleet
 from support.apiserver import ApiServer
 from support.crashes import CrashingKube, at_most, live, lives
@@ -70,7 +70,7 @@ async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> Observed
     item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
     pods = [await kube.get(pod_path(fleet.NAMESPACE, name)) for name in sorted(uids)]
     marks = [condition(it, "nodedevices.io/DeviceHealthy") for it in pods]
-    happened = [it async for page in kube.pages(events_path(fleet.NAMESPACE)) for it in page]
+    happened = [it async for page in kube.pages(namespaced(fleet.NAMESPACE, "events")) for it in page]
     about = [[it["reason"] for it in happened if it["involvedObject"]["uid"] == uids[name]] for name in sorted(uids)]
     conditions = ("PolicyResolved", "ActionsSynced", "Stale")
     return {
@@ -112,8 +112,8 @@ ACTS = {"taintEffect": "NoSchedule", "evictMode": "Immediate", "budget": {"maxUn
 async def acted(kube: KubeClient, node: str, uid: str) -> Observed:
     item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
     evicted = await kube.get(pod_path(fleet.NAMESPACE, f"{node}-a"))
-    happened = [it async for page in kube.pages(events_path(fleet.NAMESPACE)) for it in page]
-    data = (await kube.get(config_map_path(NAMESPACE, RECORD)))["data"]
+    happened = [it async for page in kube.pages(namespaced(fleet.NAMESPACE, "events")) for it in page]
+    data = (await kube.get(namespaced(NAMESPACE, "configmaps", RECORD)))["data"]
     return {
         "taints": [it.get("value") for it in own["spec"].get("taints", []) if it["key"] == TAINT],
         "leaving": "deletionTimestamp" in evicted["metadata"],

@@ -197,7 +197,7 @@ class Writer:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
-        await self._counted("eviction", lambda: self.kube.create(names.eviction_path(namespace, name), body))
+        await self._counted("eviction", lambda: self.kube.create(f"{names.pod_path(namespace, name)}/eviction", body))
 
     async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> JsonObject:
         """Write DevicePolicy.status, which is all ours."""
@@ -208,7 +208,7 @@ class Writer:
         self._outbox.put(event.body(self.now()))
 
     async def _event(self, body: JsonObject) -> None:
-        path = names.events_path(body["metadata"]["namespace"])
+        path = names.namespaced(body["metadata"]["namespace"], "events")
         await self._counted("event", lambda: self.kube.create(path, body))
 
     async def _apply_status(

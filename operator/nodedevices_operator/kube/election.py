@@ -35,7 +35,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
-from nodedevices_operator.records.names import ELECTION, LEASE_NAME, lease_path, leases
+from nodedevices_operator.records.names import ELECTION, LEASE_NAME, leases, named
 
 LEASE_SECONDS = 12  # without a renewal, and another takes it
 RENEW_SECONDS = 9.0  # without a renewal, and its holder writes nothing more and ends
@@ -190,7 +190,7 @@ class Election:
                 return renewed_at  # as a rule no one else has written it
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                lease = Lease.read(await self._kube.get(lease_path(self._namespace)))
+                lease = Lease.read(await self._kube.get(named(leases(self._namespace), LEASE_NAME)))
         except KubeError as error:
             if error.status != 404:
                 raise
@@ -220,7 +220,9 @@ class Election:
         return began
 
     async def _write(self, lease: Lease, holder: str, *, free: bool = True) -> JsonObject:
-        return await self._kube.apply(lease_path(self._namespace), self._body(lease, holder, free=free), ELECTION)
+        return await self._kube.apply(
+            named(leases(self._namespace), LEASE_NAME), self._body(lease, holder, free=free), ELECTION
+        )
 
     def _body(self, lease: Lease | None, holder: str, *, free: bool = True) -> JsonObject:
         """`free`: without a holder, whether another may write at once."""

@@ -53,7 +53,7 @@ from nodedevices_operator.desired.fleet import (
 )
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, find
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.records.names import FLEET, config_map_path, config_maps, identified
+from nodedevices_operator.records.names import FLEET, identified, namespaced
 
 KEY = "fleet"  # the one key in its queue
 NAME = "nodedevices-actions"  # of the ConfigMap
@@ -96,7 +96,7 @@ class FleetGate:
         self._kube = kube
         self._metrics = metrics
         self._namespace = namespace
-        self._path = config_map_path(namespace, NAME)
+        self._path = namespaced(namespace, "configmaps", NAME)
         self._survey = survey
         self._where = f"{namespace}/{NAME}"
         self._claims = claims
@@ -160,7 +160,7 @@ class FleetGate:
         """One watch, until it ends. It begins with the record as it is, so that nothing between two is missed."""
         await self._open.wait()
         query = {"fieldSelector": f"metadata.name={NAME}", "timeoutSeconds": str(WATCH_SECONDS)}
-        async for _ in self._kube.watch(config_maps(self._namespace), query):
+        async for _ in self._kube.watch(namespaced(self._namespace, "configmaps"), query):
             self._enqueue(KEY)
 
     async def reconcile(self, _key: str) -> float | None:
@@ -269,7 +269,7 @@ class FleetGate:
         data = to_data(fleet)
         if record is None:
             head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": self._namespace}}
-            await self._kube.create(config_maps(self._namespace), head | {"data": data})
+            await self._kube.create(namespaced(self._namespace, "configmaps"), head | {"data": data})
             return
         metadata = record["metadata"]
         body = identified("ConfigMap", NAME, metadata["uid"], namespace=self._namespace)

@@ -56,32 +56,18 @@ def is_pod(namespace: str, name: str) -> bool:
     return _NAMESPACE.fullmatch(namespace) is not None and _POD_NAME.fullmatch(name) is not None
 
 
+def namespaced(namespace: str, resource: str, name: str = "") -> str:
+    """Return the path of objects of the core API in a namespace, or of one of them."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/{resource}"
+    return named(path, name) if name else path
+
+
 def pod_path(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
-
-
-def eviction_path(namespace: str, name: str) -> str:
-    return f"{pod_path(namespace, name)}/eviction"
-
-
-def events_path(namespace: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
-
-
-def config_maps(namespace: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
-
-
-def config_map_path(namespace: str, name: str) -> str:
-    return named(config_maps(namespace), name)
+    return namespaced(namespace, "pods", name)
 
 
 def leases(namespace: str) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
-
-
-def lease_path(namespace: str) -> str:
-    return named(leases(namespace), LEASE_NAME)
 
 
 def resource_of(path: str) -> str:

@@ -19,10 +19,8 @@ from nodedevices_operator.records.names import (
     NODE_DEVICES,
     NODES,
     POLICIES,
-    config_map_path,
-    events_path,
-    eviction_path,
     named,
+    namespaced,
     pod_path,
     resource_of,
 )
@@ -96,9 +94,9 @@ async def test_every_request_is_observed_with_verb_resource_status_and_duration(
         (NODE_DEVICES, "nodedevices"),
         (f"{named(POLICIES, 'p')}/status", "devicepolicies/status"),
         (pod_path("ml", "train"), "pods"),
-        (eviction_path("ml", "train"), "pods/eviction"),
-        (events_path("ml"), "events"),
-        (config_map_path("ml", "c"), "configmaps"),
+        (f"{pod_path('ml', 'train')}/eviction", "pods/eviction"),
+        (namespaced("ml", "events"), "events"),
+        (namespaced("ml", "configmaps", "c"), "configmaps"),
     ],
 )
 def test_a_path_is_counted_by_its_resource_and_never_by_a_name(path: str, resource: str) -> None:

@@ -13,7 +13,7 @@ from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS
 from nodedevices_operator.records import names
-from nodedevices_operator.records.names import config_map_path
+from nodedevices_operator.records.names import namespaced
 from support.cases import cases
 from support.fakekube import FakeKube, settle
 from support.marking import events_sent
@@ -21,7 +21,7 @@ from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod
 from support.whole_operator import arrive
 
 NODES = tuple(f"n{index}" for index in range(10))
-RECORD = config_map_path(NAMESPACE, NAME)
+RECORD = namespaced(NAMESPACE, "configmaps", NAME)
 POLICY = f"{names.POLICIES}/faults"
 PATIENT = {"evictMode": "AfterGrace", "evictGraceSeconds": 1800, "budget": {"perHour": 200}}
 RESUME = "kubectl nodedevices confirm actions resumed"
@@ -151,7 +151,7 @@ async def test_an_operator_that_was_away_finds_the_mass_fault_when_it_comes_back
 
 # --- the record moves with the operator, or nothing is done ----------------------------------------------------------
 ONE_AN_HOUR = {"evictMode": "Immediate", "budget": {"perHour": 1}}
-MOVED = config_map_path("elsewhere", NAME)
+MOVED = namespaced("elsewhere", "configmaps", NAME)
 
 
 @pytest.fixture

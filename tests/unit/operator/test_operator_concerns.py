@@ -45,7 +45,7 @@ ITEM = f"{names.NODE_DEVICES}/n1"
 NODE = f"{names.NODES}/n1"
 POD = "/api/v1/namespaces/ml/pods/trainer"
 REJECTED = "/api/v1/namespaces/ml/pods/web-1"
-RECORD = names.config_map_path("nodedevices-system", NAME)
+RECORD = names.namespaced("nodedevices-system", "configmaps", NAME)
 
 
 TWICE = {"AllocatedOnce": ("False", "DoubleAllocation")}

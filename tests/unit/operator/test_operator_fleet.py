@@ -30,7 +30,7 @@ from nodedevices_operator.desired.fleet import (
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate
-from nodedevices_operator.records.names import config_map_path
+from nodedevices_operator.records.names import namespaced
 from support.cases import cases
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube
@@ -38,7 +38,7 @@ from support.patience import PATIENCE_SECONDS
 from support.there import there
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
-RECORD = config_map_path("nodedevices-system", NAME)
+RECORD = namespaced("nodedevices-system", "configmaps", NAME)
 SOME = PolicyLimits(per_hour=2)
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 MANY = tuple(f"n{index}" for index in range(MAX_ACTIONS + 10))

@@ -179,7 +179,7 @@ async def test_a_node_that_is_gone_leaves_the_record_and_costs_nothing_else(kube
     kube.writes.clear()
     await passes(manager, clock, 2 * OVER_SECONDS)
     [(_, path, body)] = kube.writes
-    assert (path, body["data"]["unavailable"]) == (names.config_map_path(NAMESPACE, NAME), "{}")
+    assert (path, body["data"]["unavailable"]) == (names.namespaced(NAMESPACE, "configmaps", NAME), "{}")
 
 
 async def test_a_node_without_anything_of_ours_is_never_written(clock: Clock) -> None:

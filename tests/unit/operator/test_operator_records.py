@@ -268,10 +268,13 @@ def test_every_path_is_one_of_the_api_server() -> None:
     assert [names.NODES, names.PODS] == ["/api/v1/nodes", "/api/v1/pods"]
     assert names.NODE_DEVICES == "/apis/nodedevices.io/v1alpha1/nodedevices"
     assert names.POLICIES == "/apis/nodedevices.io/v1alpha1/devicepolicies"
-    assert names.eviction_path("ml", "t") == "/api/v1/namespaces/ml/pods/t/eviction"
-    assert names.events_path("ml") == "/api/v1/namespaces/ml/events"
-    assert names.config_map_path("ml", "c") == "/api/v1/namespaces/ml/configmaps/c"
-    assert names.lease_path("ml") == "/apis/coordination.k8s.io/v1/namespaces/ml/leases/nodedevices-operator"
+    assert f"{names.pod_path('ml', 't')}/eviction" == "/api/v1/namespaces/ml/pods/t/eviction"
+    assert names.namespaced("ml", "events") == "/api/v1/namespaces/ml/events"
+    assert names.namespaced("ml", "configmaps", "c") == "/api/v1/namespaces/ml/configmaps/c"
+    assert (
+        names.named(names.leases("ml"), names.LEASE_NAME)
+        == "/apis/coordination.k8s.io/v1/namespaces/ml/leases/nodedevices-operator"
+    )
     assert names.named(names.NODES, "a/../b") == "/api/v1/nodes/a%2F..%2Fb"
 
 
