@@ -165,7 +165,7 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
         if policy.dry_run and policy.spec is not None and policy.selects(labels)
     }
     problems = list(refused)
-    refs = _references(contenders, outcomes)
+    refs = within_limit(PolicyRef(it.name, it.generation, it.priority, outcomes[it.name].supplies) for it in contenders)
     read = understood(config)  # a section that stays in effect may be of a newer version
     problems += read.problems
     if misfit := read.misfit:
@@ -315,13 +315,9 @@ def _in_full(section: str, given: bytes) -> Mapping[str, Any] | None:
         return None
 
 
-def _references(contenders: Sequence[PolicyRecord], outcomes: Mapping[str, PolicyOutcome]) -> tuple[PolicyRef, ...]:
-    """spec.policies: strongest first."""
-    return within_limit(PolicyRef(c.name, c.generation, c.priority, outcomes[c.name].supplies) for c in contenders)
-
-
 def within_limit(refs: Iterable[PolicyRef]) -> tuple[PolicyRef, ...]:
-    """Where they are too many, those that supply nothing are left out first, the weakest of them before the others."""
+    """Return spec.policies, the strongest first. Where they are too many, those that supply nothing are left out
+    first, the weakest of them before the others."""
     kept = list(refs)
     silent = [ref for ref in reversed(kept) if not ref.sections]
     dropped = {ref.name for ref in silent[: max(0, len(kept) - MAX_POLICIES)]}

@@ -257,8 +257,6 @@ def _still_there(fleet: Fleet, survey: Survey) -> Fleet:
         if node in nodes and (node in others or survey.at_fault(node, ids))
     }
     answered = {node: times for node, times in fleet.answered.items() if node in nodes}
-    if (len(lasting), len(answered)) == (len(fleet.unavailable), len(fleet.answered)):
-        return fleet
     return replace(fleet, unavailable=lasting, answered=answered)
 
 
@@ -297,7 +295,7 @@ def _why_full(pool: Pool, out: frozenset[str]) -> str:
     most = pool.limits.max_unavailable
     if most is None or len(out) < most:
         return ""
-    listed = ", ".join(sorted(out)[:MAX_NAMES]) + (", ..." if len(out) > MAX_NAMES else "")
+    listed = some(sorted(out), MAX_NAMES)
     return (
         f"the budget of policy {pool.policy} allows {most} nodes out of service (maxUnavailable), and {len(out)} of "
         f"its {len(pool.all)} nodes are{f': {listed}' if out else ''}"

@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import MESSAGE_LIMIT, build, same
 from nodedevices_common.observing import without_effect
-from nodedevices_common.text import clip, place_of
+from nodedevices_common.text import clip, place_of, some
 
 from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.configuration import Configuration, PolicyOutcome, Trial
@@ -97,10 +96,6 @@ class NodeOutcome(Struct, frozen=True):
         if self.failure and (not self.refused_section or self.refused_section in mine.supplies):
             return self.failure
         return self._hindered(mine, passing=False)
-
-    def waits(self, policy: str) -> str:
-        """Why the policy's change has not come here yet; empty: it has."""
-        return TURN if policy in self.held else ""
 
     def delayed(self, mine: PolicyOutcome) -> str:
         """Why the policy with this outcome is not in effect here yet, where nothing has failed; empty: it is."""
@@ -213,14 +208,11 @@ def contribution(policy: str, outcome: NodeOutcome) -> Contribution | None:
     mine, trial = (outcome.outcomes or {}).get(policy), outcome.trials.get(policy)
     if mine is None:
         return Contribution(trial=trial) if policy in outcome.selected else None
-    made = Contribution(trial=trial, mine=mine)
-    if why := outcome.failed(mine):
-        return replace(made, failure=why)
-    if not mine.supplies:
-        return made
-    if why := outcome.waits(policy) or outcome.delayed(mine):
-        return replace(made, waiting=why)
-    return replace(made, notes=tuple(note for note in outcome.unmatched if note.section in mine.supplies))
+    failure, waiting = outcome.failed(mine), ""
+    if mine.supplies and not failure:
+        waiting = TURN if policy in outcome.held else outcome.delayed(mine)
+    in_effect = () if failure or waiting else mine.supplies
+    return Contribution(mine, trial, failure, waiting, tuple(it for it in outcome.unmatched if it.section in in_effect))
 
 
 def contributes_the_same(policy: str, before: NodeOutcome, after: NodeOutcome) -> bool:
@@ -279,7 +271,7 @@ def policy_status(
     if policy.paused:
         rolled_out = "False", names.PAUSED, f"spec.mode is Paused: nodes keep what they have; {_in_effect(counts)}"
     wanted = (
-        (names.ACCEPTED, _accepted(policy)),
+        (names.ACCEPTED, ("False", policy.refusal, policy.problem) if policy.refusal else ("True", names.ACCEPTED, "")),
         (names.APPLIED, _applied(policy, counts)),
         (names.CONFLICTED, _conflicted(counts)),
         *(() if rolled_out is None else ((names.ROLLED_OUT, rolled_out),)),
@@ -317,12 +309,6 @@ def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
         and shown.keys() == wanted.keys()
         and all(same(shown[kind], condition) for kind, condition in wanted.items())
     )
-
-
-def _accepted(policy: PolicyRecord) -> ConditionVerdict:
-    if policy.refusal:
-        return "False", policy.refusal, policy.problem
-    return "True", names.ACCEPTED, ""
 
 
 def _applied(policy: PolicyRecord, counts: Tally) -> ConditionVerdict:
@@ -384,9 +370,10 @@ def _rolled_out(policy: PolicyRecord, rollout: RolloutState, failed: int) -> Con
         return "False", names.FAILED, f"{failed} node{' has' if failed == 1 else 's have'} failed: see Applied{refused}"
     if rollout.done:
         return "True", names.DONE, rollout.refused
-    some = ", ".join(rollout.under_way)
+    first = ", ".join(rollout.under_way)
     more = rollout.under_way_count - len(rollout.under_way)
-    on = f"{rollout.under_way_count} under way ({some}{f' and {more} more' if more else ''})" if some else "0 under way"
+    on = f"{rollout.under_way_count} under way"
+    on += f" ({first}{f' and {more} more' if more else ''})" if first else ""
     return "False", names.PROGRESSING, f"{rollout.waiting} nodes are waiting, {on}{refused}"
 
 
@@ -402,10 +389,6 @@ def rollout_message(policy: PolicyRecord, rollout: RolloutState) -> str:
 def _conflicted(counts: Tally) -> ConditionVerdict:
     if not counts.older:
         return "False", names.NO_CONFLICT, ""
-    older = sorted(counts.older)
-    listed = ", ".join(older[:MAX_NAMES]) + (", ..." if len(older) > MAX_NAMES else "")
-    return (
-        "True",
-        names.SAME_PRIORITY,
-        f"{listed}: older, has the same priority and sets the same section differently; give one a higher priority",
-    )
+    older = some(sorted(counts.older), MAX_NAMES)
+    why = "older, has the same priority and sets the same section differently; give one a higher priority"
+    return "True", names.SAME_PRIORITY, f"{older}: {why}"

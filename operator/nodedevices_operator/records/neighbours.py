@@ -24,9 +24,11 @@ TEXT_LIMIT: Final = 63  # characters of a label's value (Kubernetes' own limit) 
 
 
 class Place(Enum):
-    CONDITION = "condition"
-    LABEL = "label"
-    TAINT = "taint"
+    """Where it is said; the value is what a report says of that."""
+
+    CONDITION = ""
+    LABEL = "label "
+    TAINT = "taint "
 
 
 class Says(Enum):
@@ -111,23 +113,20 @@ SIGNS: Final[tuple[Sign, ...]] = (
 def reports(conditions: Mapping[str, ConditionRecord], labels: Raw, taints: Sequence[Raw]) -> tuple[ReportRecord, ...]:
     """Return what is on the Node, in the order of SIGNS. As a rule it is nothing, and costs a few look-ups."""
     tainted = {text(taint.get("key")): text(taint.get("value")) for taint in taints}
+    shown = {
+        Place.CONDITION: {kind: it.status for kind, it in conditions.items()},
+        Place.LABEL: labels,
+        Place.TAINT: tainted,
+    }
     found: list[ReportRecord] = []
     for sign in SIGNS:
-        value, reason = (tainted if sign.place is Place.TAINT else labels).get(sign.key), ""
-        if sign.place is Place.CONDITION:
-            shown = conditions.get(sign.key)
-            value, reason = (None, "") if shown is None else (shown.status, shown.reason)
+        value = shown[sign.place].get(sign.key)
         if isinstance(value, str) and sign.value in {"", value}:
-            found.append(_said(sign, value, reason))
+            at = _time(value) if sign.time else ""
+            more = at or (_fit(conditions[sign.key].reason) if sign.place is Place.CONDITION else "")
+            said = f"{sign.place.value}{sign.key}{f'={_fit(value)}' if value else ''}{f' ({more})' if more else ''}"
+            found.append(ReportRecord(sign.says, sign.by, said, at))
     return tuple(found)
-
-
-def _said(sign: Sign, value: str, reason: str) -> ReportRecord:
-    place = "" if sign.place is Place.CONDITION else f"{sign.place.value} "
-    at = _time(value) if sign.time else ""
-    more = at or _fit(reason)
-    shown = f"={_fit(value)}" if value else ""
-    return ReportRecord(sign.says, sign.by, f"{place}{sign.key}{shown}" + (f" ({more})" if more else ""), at)
 
 
 def _fit(value: str) -> str:

@@ -237,7 +237,7 @@ class Plain:
                 counts["silent"] += 1
             elif mine.generation != self.generation:
                 counts["outdated"] += 1
-            elif why := outcome.waits(self.policy) or outcome.delayed(mine):
+            elif why := (TURN if self.policy in outcome.held else "") or outcome.delayed(mine):
                 waiting.append((why in {SILENT, TURN}, node, why))
             else:
                 counts["applied"] += 1

@@ -402,7 +402,7 @@ def test_a_few_older_policies_are_named_and_a_node_counts_for_those_that_select_
 
     rest = ": older, has the same priority and sets the same section differently; give one a higher priority"
     assert conflicted(*"edcba")["message"] == f"a, b, c, d, e{rest}"
-    assert conflicted(*"fedcba")["message"] == f"a, b, c, d, e, ...{rest}"
+    assert conflicted(*"fedcba")["message"] == f"a, b, c, d, e and 1 more{rest}"
     none = conflicted()
     assert (none["status"], none["reason"], none["message"]) == ("False", "NoConflict", "")
     chosen = policy("p", selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))

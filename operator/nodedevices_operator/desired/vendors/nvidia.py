@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import Struct
@@ -58,8 +58,8 @@ def labels(record: NodeDevicesRecord) -> dict[str, str]:
     found = {
         "gpu.machine": _clean((platform.machine or "unknown").replace(" ", "-")),
         "gpu.mode": platform.mode if platform.mode in {"compute", "graphics"} else "unknown",
-        "mig.capable": _boolean(any(device.model.attribute("migCapable") is True for device in devices)),
-        "mps.capable": _boolean(mps and not mig),
+        "mig.capable": str(any(device.model.attribute("migCapable") is True for device in devices)).lower(),
+        "mps.capable": str(mps and not mig).lower(),
         **_versions(platform),
         **_models(record, [device for device in devices if device.model.product]),
     }
@@ -116,11 +116,13 @@ def _models(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[
     if not devices:
         return {}
     whole = [device for device in devices if not _mig_enabled(device)]
-    chosen = _commonest(whole or devices)
+    # Of the model with the most GPUs; the first by index where several have as many.
+    counts = Counter(device.model.product for device in whole or devices)
+    chosen = max(whole or devices, key=lambda device: counts[device.model.product])
     same = [device for device in devices if device.model.product == chosen.model.product]
     offer = (_by_memory(record, same) or _offer(record, "gpu")) if whole else _PARENT
     count = sum(not device.health.missing for device in same)
-    labels = dict(_common("gpu", chosen.model.product, (), count, offer))
+    labels = _common("gpu", chosen.model.product, (), count, offer)
     if chosen.model.memory_mib:
         labels["gpu.memory"] = str(chosen.model.memory_mib)
     labels |= _architecture(chosen.model)
@@ -135,17 +137,13 @@ def _mig_enabled(device: DeviceRecord) -> bool:
     return device.model.attribute("migEnabled") is True
 
 
-def _commonest(devices: Sequence[DeviceRecord]) -> DeviceRecord:
-    """A device of the model with the most GPUs, the first by index where several have as many."""
-    counts = Counter(device.model.product for device in devices)
-    return max(devices, key=lambda device: counts[device.model.product])
-
-
-def _common(key: str, model: str, ending: Sequence[str], count: int, offer: _Offer) -> Iterator[tuple[str, str]]:
-    yield f"{key}.product", _product(model, *ending, *(("SHARED",) if offer.suffix else ()))
-    yield f"{key}.count", str(count)
-    yield f"{key}.replicas", str(offer.replicas)
-    yield f"{key}.sharing-strategy", offer.strategy
+def _common(key: str, model: str, ending: Sequence[str], count: int, offer: _Offer) -> dict[str, str]:
+    return {
+        f"{key}.product": _product(model, *ending, *(("SHARED",) if offer.suffix else ())),
+        f"{key}.count": str(count),
+        f"{key}.replicas": str(offer.replicas),
+        f"{key}.sharing-strategy": offer.strategy,
+    }
 
 
 def _architecture(model: DeviceModel) -> dict[str, str]:
@@ -200,7 +198,7 @@ def _profiles(devices: Sequence[DeviceRecord]) -> dict[PartitionProfile, tuple[s
 
 
 def _mig(key: str, profile: PartitionProfile, product: str, count: int, offer: _Offer) -> dict[str, str]:
-    labels = dict(_common(key, product, ("MIG", profile.name), count, offer))
+    labels = _common(key, product, ("MIG", profile.name), count, offer)
     shape = _PROFILE.fullmatch(profile.name)
     gi = int(shape["gi"]) if shape is not None else None
     facts = {
@@ -226,10 +224,8 @@ def _offer(record: NodeDevicesRecord, base: str) -> _Offer:
     found = [it for it in served if it.name in {base, f"{base}.shared"}]
     if not found and base == "gpu":
         found = [it for it in served if not it.name.startswith("mig-")]
-    if not found:
-        return _Offer()
-    most = max(found, key=lambda it: it.replicas)
-    if most.replicas < 2:
+    most = max(found, key=lambda it: it.replicas, default=None)
+    if most is None or most.replicas < 2:
         return _Offer()
     return _Offer(most.replicas, STRATEGIES.get(most.sharing, "none"), suffix=most.name == base)
 
@@ -257,7 +253,3 @@ def _clean(text: str) -> str:
     """The text as a label value: GPU Feature Discovery's rule, and what Kubernetes takes."""
     plain = "-".join(_NOT_IN_PRODUCT.sub("", text).split())
     return plain[:MAX_VALUE].strip("-_.")
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
