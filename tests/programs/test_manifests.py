@@ -31,7 +31,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import together
 from nodedevices_plugin.vendors.nic.vendor import FOLDER
-from nodedevices_plugin.vendors.nvidia.injection import DRIVER
+from nodedevices_plugin.vendors.nvidia.vendor import DRIVER
 from nodedevices_probe.amd.exporter import SOCKET
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.command import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER

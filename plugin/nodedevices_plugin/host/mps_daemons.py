@@ -15,8 +15,8 @@ import structlog
 from nodedevices_common.files import update
 from nodedevices_common.periodic import Periodic
 
-from nodedevices_plugin.mps import records, system
-from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
+from nodedevices_plugin.mps import records
+from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError, read
 from nodedevices_plugin.mps.records import File, Running
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.sharing.daemons import BEING_STARTED, READY, DaemonProcess, DaemonState, DaemonStatus, MpsFacts
@@ -120,7 +120,7 @@ def _read(file: Path) -> tuple[MpsDaemon, ...]:
 def _which(file: Path) -> dict[str, Running]:
     """Return the runner's record of its daemons; empty where there is none: then a daemon's process is not known."""
     try:
-        found = records.read(system.read(file, records.MAX_BYTES + 1), File[Running])
+        found = records.read(read(file, records.MAX_BYTES + 1), File[Running])
         return {daemon.resource: daemon for daemon in found}
     except (OSError, records.RecordError):
         return {}

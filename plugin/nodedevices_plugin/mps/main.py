@@ -21,8 +21,7 @@ import structlog
 from nodedevices_common import __version__, logs
 from nodedevices_common.errors import OperationError
 
-from nodedevices_plugin.mps import system
-from nodedevices_plugin.mps.control import Control, for_containers
+from nodedevices_plugin.mps.control import Control, for_containers, open_folder
 from nodedevices_plugin.mps.runner import Runner
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.mps import CONTAINER_ROOT
@@ -41,7 +40,7 @@ def mount(root: Path) -> bool:
     """Mount it, unless it is mounted; True when it had to be. Raises ShmError."""
     folder = root / mps.SHARED_MEMORY
     try:
-        with system.folder(root, mps.SHARED_MEMORY):
+        with open_folder(root, mps.SHARED_MEMORY):
             if folder.is_mount():
                 return False
     except OSError as error:

@@ -21,10 +21,9 @@ from msgspec import Struct, field
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.files import replace
 
-from nodedevices_plugin.mps import records, system
-from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, Control, ControlError
+from nodedevices_plugin.mps import records
+from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, Control, ControlError, Process, read
 from nodedevices_plugin.mps.records import File, Running
-from nodedevices_plugin.mps.system import Process
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
@@ -217,7 +216,7 @@ class Runner:
     # --- files --------------------------------------------------------------------------------------------------------
     def _read(self) -> None:
         try:
-            found = records.read(system.read(self._wanted_file, records.MAX_BYTES + 1), File[MpsDaemon])
+            found = records.read(read(self._wanted_file, records.MAX_BYTES + 1), File[MpsDaemon])
         except FileNotFoundError:
             return
         except (OSError, records.RecordError) as error:
@@ -230,7 +229,7 @@ class Runner:
 
     def _remembered(self) -> tuple[Running, ...]:
         try:
-            return records.read(system.read(self._done_file, records.MAX_BYTES + 1), File[Running])
+            return records.read(read(self._done_file, records.MAX_BYTES + 1), File[Running])
         except FileNotFoundError:
             return ()
         except (OSError, records.RecordError) as error:

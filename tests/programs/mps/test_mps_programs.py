@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.mps import control, main, system
+from nodedevices_plugin.mps import control, main
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
 from support.mps import programs, with_path
 from support.patience import PATIENCE_SECONDS
@@ -197,8 +197,8 @@ def test_a_folder_that_a_client_made_in_a_daemons_place_is_out_of_the_way(tmp_pa
     (pipe / "control.log" / "deep" / "er").mkdir(parents=True)
     (pipe / "link").symlink_to(tmp_path)
     for _ in range(2):  # what was put aside once stays so
-        with system.folder(pipe) as descriptor:
-            system.clear(descriptor)
+        with control.open_folder(pipe) as descriptor:
+            control.clear(descriptor)
         [left] = pipe.iterdir()
-        assert left.name.startswith(system.ASIDE)
+        assert left.name.startswith(control.ASIDE)
     assert tmp_path.is_dir()

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.mps import records
-from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
+from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError, Process
 from nodedevices_plugin.mps.runner import BACKOFF, Runner
-from nodedevices_plugin.mps.system import Process
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
 GPU = "nvidia.com/gpu"

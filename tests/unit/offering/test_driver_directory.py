@@ -34,9 +34,8 @@ from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.nvidia import flags
-from nodedevices_plugin.vendors.nvidia.injection import mps_limits
 from nodedevices_plugin.vendors.nvidia.nodes import NEEDED
-from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
+from nodedevices_plugin.vendors.nvidia.vendor import Nvidia, mps_limits
 from nodedevices_plugin.vendors.registry import VendorValues
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases

@@ -11,7 +11,7 @@ from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.vendors.nvidia import nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
-from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
+from nodedevices_plugin.vendors.nvidia.vendor import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of, mig_id, partition

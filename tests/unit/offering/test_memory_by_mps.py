@@ -13,7 +13,7 @@ from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.daemons import has_daemon, silent, wanted
-from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
+from nodedevices_plugin.vendors.nvidia.vendor import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.daemons import answers

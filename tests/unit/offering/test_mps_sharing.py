@@ -14,7 +14,7 @@ from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.daemons import MpsFacts, silent, starting
 from nodedevices_plugin.sharing.daemons import wanted as daemons
 from nodedevices_plugin.sharing.mps import Mps
-from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
+from nodedevices_plugin.vendors.nvidia.vendor import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.daemons import answers as said

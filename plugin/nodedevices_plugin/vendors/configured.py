@@ -1,8 +1,11 @@
-"""Generic devices as a vendor: names, counts and what containers get are those of the configuration file.
+"""Devices that exist by a configuration file alone: names, counts and what containers get are those of the file.
 
-The probe reads the same file, live, and says of each device which group of which entry it is, by a hash of what it
-searched for. A device of a group that this agent's file does not have, because one of the two has read a newer one, has
-no name until both have.
+Generic devices of the node: the probe reads the same file, live, and says of each device which group of which entry it
+is, by a hash of what it searched for. A device of a group that this agent's file does not have, because one of the two
+has read a newer one, has no name until both have.
+
+Remote pools: a container gets variables and nothing else. What they say follows from the file and the number of ids
+alone, so that which program of which pod uses what stays the pool's matter.
 """
 
 from __future__ import annotations
@@ -11,17 +14,29 @@ from collections.abc import Collection, Mapping, Sequence, Set
 
 from msgspec import Struct, field
 from nodedevices_probe import generic as attributes
+from nodedevices_probe import remote
 from nodedevices_probe.files import rendered, rendered_path
 from nodedevices_probe.generic.config import ConfigEntry, DeviceGroup, GenericConfig, PathPart, find, parse
 from nodedevices_probe.generic.glob import is_pattern, match_text
 from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.remote.config import RemoteConfig, RemotePool
+from nodedevices_probe.remote.config import parse as parse_pools
 
-from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Grant, InventoryDevice, Mount, Unit
+from nodedevices_plugin.model import (
+    AllocationError,
+    ContainerEdits,
+    DeviceNode,
+    Grant,
+    HealthState,
+    InventoryDevice,
+    Mount,
+    Unit,
+)
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, gone, text
 from nodedevices_plugin.vendors.faults import FaultCondition, node_missing
 from nodedevices_plugin.vendors.settings import DeviceFile, content_of
 
-DEFAULT_DOMAIN = "generic.nodedevices.io"
+GENERIC_DOMAIN = "generic.nodedevices.io"
 
 
 class Generic(Vendor):
@@ -45,7 +60,7 @@ class Generic(Vendor):
         if found is None:
             return None
         name = found[0].name
-        return name if "/" in name else f"{config.domain or naming.prefix or DEFAULT_DOMAIN}/{name}"
+        return name if "/" in name else f"{config.domain or naming.prefix or GENERIC_DOMAIN}/{name}"
 
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
         config = _config(naming.files)
@@ -186,3 +201,76 @@ def _check(grant: Grant, devices: Collection[DeviceNode], mounts: Collection[Mou
                 f"{grant.resource.name}: {there[path]} and {on_host} would both be {path} in the container. "
                 "Request one, or give its containerPath a field, such as {{match}}, in the configuration file."
             )
+
+
+# --- remote pools -----------------------------------------------------------------------------------------------------
+REMOTE_DOMAIN = "remote.nodedevices.io"
+
+
+class Remote(Vendor):
+    name = remote.VENDOR
+    elsewhere = True
+    types = frozenset({remote.TYPE})
+    files = (DeviceFile(name=remote.FILE, type=RemoteConfig, parse=parse_pools),)
+
+    def usual_name(self, unit: Unit, naming: Naming) -> str | None:
+        config = _pools(naming.files)
+        pool = _pool(config, unit.device.fact)
+        if pool is None or "/" in pool.name:
+            return None if pool is None else pool.name
+        return f"{config.domain or naming.prefix or REMOTE_DOMAIN}/{pool.name}"
+
+    def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
+        config = _pools(naming.files)
+        pools = [_pool(config, unit.device.fact) for unit in units]
+        return VendorShares(counts=tuple(1 if pool is None else pool.count for pool in pools))
+
+    def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
+        return remote.FILE not in files or _pool(_pools(files), fact) is not None
+
+    def containers(self, node: NodeView) -> RemoteContainers:
+        config = _pools(node.files)
+        return RemoteContainers(pools={device.fact.id: _pool(config, device.fact) for device in node.inventory.devices})
+
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
+        known = remote.UNCHECKED not in readings.conditions
+        return (
+            FaultCondition(
+                reason="ControllerUnreachable",
+                state=HealthState.UNHEALTHY,
+                message="the controller of the pool cannot be reached; status.problems has what was tried",
+                evident=remote.UNREACHABLE in readings.conditions if known else None,
+                action="Inspect",
+                ends_by_itself=True,
+            ),
+        )
+
+
+class RemoteContainers(Struct, frozen=True, kw_only=True):
+    """`pools`: by the device's id; None: the file has it no more."""
+
+    pools: Mapping[str, RemotePool | None] = field(default_factory=dict)
+
+    def edits(self, grant: Grant) -> ContainerEdits:
+        """Raises AllocationError for a pool that the file has no more."""
+        envs: dict[str, str] = {}
+        for device_id in dict.fromkeys(schedulable.device_id for schedulable in grant.ids):
+            pool = self.pools.get(device_id)
+            if pool is None:
+                raise AllocationError(
+                    f"{grant.resource.name}: {device_id} is no longer in this node's configuration. "
+                    "Delete the pod, so that it is scheduled again."
+                )
+            own = [schedulable for schedulable in grant.ids if schedulable.device_id == device_id]
+            values = {"count": str(len(own)), "controller": pool.controller, "id": device_id}
+            envs |= {name: rendered(template, values) for name, template in pool.env.items()}
+        return ContainerEdits(envs=envs)
+
+
+def _pools(files: Mapping[str, object]) -> RemoteConfig:
+    return content_of(files, remote.FILE, RemoteConfig) or RemoteConfig()
+
+
+def _pool(config: RemoteConfig, fact: DeviceFact) -> RemotePool | None:
+    name = text(fact, remote.POOL)
+    return next((pool for pool in config.pools if pool.name == name), None)
