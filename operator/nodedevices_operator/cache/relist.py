@@ -44,7 +44,6 @@ MAX_CONFIRMED = 500  # by name, for one LIST: a list that misses more is not tru
 MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: a LIST costs next to nothing
 CHECK_SECONDS = 30.0  # between two small questions: kopf does not report that the API server is away
 AGAIN_SECONDS = 5.0  # after the first write that met an object that is gone
-AT_ONCE = 100  # objects that are read before others go on: some 15 ms
 HEARING_SECONDS = 20.0  # for kopf to deliver any of what a LIST has shown
 LOOK_SECONDS = 0.25  # between two looks at what it has delivered
 OFFERED = f"/apis/{GROUP}/{VERSION}"  # of these kinds, by discovery: kopf goes by it, too
@@ -194,29 +193,27 @@ class Relister:
             raise MissingCRDs(missing)
 
     async def _list_all(self, before: Mapping[Kind, Mapping[str, Record]]) -> dict[Kind, Listed]:
-        """List the metadata of every kind, and remove what is gone. MissingCRDs names all that are not installed."""
+        """List the metadata of every kind, and remove what is gone."""
         listed: dict[Kind, Listed] = {}
-        missing: list[str] = []
         for kind in KINDS:
+            result = "failed"
             try:
                 listed[kind] = await self._list(kind)
                 await self._remove_absent(kind, listed[kind], before[kind])
+                result = "complete"
             except KubeError as error:
-                self._metrics.relists.labels(kind.name.lower(), "failed").inc()
-                if error.status != HTTPStatus.NOT_FOUND or error.absent is not None or kind not in CRDS:
-                    raise
-                missing.append(CRDS[kind])
-            else:
-                self._metrics.relists.labels(kind.name.lower(), "complete").inc()
-        if missing:
-            raise MissingCRDs(missing)
+                if error.status == HTTPStatus.NOT_FOUND and error.absent is None:  # no object, but all of the kind
+                    await self._look_for_kinds()
+                raise
+            finally:
+                self._metrics.relists.labels(kind.name.lower(), result).inc()
         return listed
 
     async def _list(self, kind: Kind) -> Listed:
         listed: Listed = {}
         async for page in self._kube.pages(kind.value, metadata_only=True):
-            for metadata in (raw["metadata"] for raw in page):
-                listed[metadata["name"]] = (metadata["uid"], metadata["resourceVersion"])
+            found = [raw["metadata"] for raw in page]
+            listed |= {metadata["name"]: (metadata["uid"], metadata["resourceVersion"]) for metadata in found}
             await asyncio.sleep(0)
         return listed
 
@@ -258,26 +255,22 @@ class Relister:
 
     async def _catch_up(self, kind: Kind, before: Mapping[str, Record]) -> int:
         """List the kind in full. Returns of how many objects an older state was taken in than was known."""
-        missed = back = 0
+        back = 0
         gc.disable()  # nearly all of it stays: the collector would look through it again and again
         try:
             async for page in self._kube.pages(kind.value):
-                for number, raw in enumerate(page, start=1):
-                    if number % AT_ONCE == 0:
-                        await asyncio.sleep(0)  # others go first
-                    name = raw["metadata"]["name"]
-                    known = self._cache.records(kind).get(name)
+                for raw in page:
+                    known = self._cache.records(kind).get(raw["metadata"]["name"])
                     record = read(kind, raw, known)
                     if record.uid in (self._cache.removed or ()):
                         continue
                     age = 0 if known is None else compared(record.resource_version, known.resource_version) or 0
-                    earlier = age < 0 and known is before.get(name)
+                    earlier = age < 0 and known is before.get(record.name)
                     back += earlier
-                    missed += self._take(self._cache.observe(kind, record, force=earlier))
-                await asyncio.sleep(0)
+                    self._missed(kind, self._cache.observe(kind, record, force=earlier))
+                await asyncio.sleep(0)  # others go first
         finally:
             gc.enable()
-        self._missed(kind, missed)
         return back
 
     async def _confirm(self, kind: Kind, before: Record) -> None:
@@ -290,19 +283,15 @@ class Relister:
             if error.status != HTTPStatus.NOT_FOUND or error.absent != before.name:
                 raise  # also where the whole collection is gone (a CRD deleted): that is no news of this object
             log.info("deletion found by relist", kind=kind.name, name=before.name)
-            self._missed(kind, self._take(self._cache.remove(kind, before.name, before.uid)))
+            self._missed(kind, self._cache.remove(kind, before.name, before.uid))
         else:
-            self._take(self._cache.observe(kind, read(kind, raw)))
+            self._dirty(self._cache.observe(kind, read(kind, raw)))
 
-    def _missed(self, kind: Kind, count: int) -> None:
-        if self._cache.synced and count:
-            self._metrics.missed.labels(kind.name.lower()).inc(count)
-
-    def _take(self, dirty: Dirty) -> int:
-        if not dirty:
-            return 0
+    def _missed(self, kind: Kind, dirty: Dirty) -> None:
+        """A LIST has shown what the watch has not."""
         self._dirty(dirty)
-        return 1
+        if dirty and self._cache.synced:
+            self._metrics.missed.labels(kind.name.lower()).inc()
 
     def _explain(self, error: KubeError, wait: float) -> None:
         """Once for each new kind of problem, not once for each try."""

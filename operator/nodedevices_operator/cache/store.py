@@ -57,13 +57,12 @@ class Cache(Struct):
     removed: set[str] | None = None  # uids of objects that are gone since a LIST began; None: none is under way
 
     def records(self, kind: Kind) -> Mapping[str, Record]:
-        match kind:
-            case Kind.NODE_DEVICES:
-                return self.node_devices
-            case Kind.NODE:
-                return self.nodes
-            case Kind.POLICY:
-                return self.policies
+        known: dict[Kind, Mapping[str, Record]] = {
+            Kind.NODE_DEVICES: self.node_devices,
+            Kind.NODE: self.nodes,
+            Kind.POLICY: self.policies,
+        }
+        return known[kind]
 
     def observe(self, kind: Kind, record: Record, *, force: bool = False) -> Dirty:
         """Take a newer state of an object in (with `force`, any). Returns what is to be reconciled; nothing when no
@@ -85,18 +84,19 @@ class Cache(Struct):
         before = self.records(kind).get(name)
         if before is None or before.uid != uid:
             return NOTHING
+        if isinstance(before, PolicyRecord):
+            del self.policies[name]
+            return Dirty(frozenset(self._concerned(before)))
+        policies = frozenset[str]()
         if isinstance(before, NodeDevicesRecord):
             del self.node_devices[name]
             self.changed_at.pop(name, None)
             self.heartbeats.pop(name, None)
-            self._revised(name)
-            return Dirty(frozenset({name}), frozenset(self.policies))
-        if isinstance(before, NodeRecord):
+            policies = frozenset(self.policies)
+        else:
             del self.nodes[name]
-            self._revised(name)
-            return Dirty(frozenset({name}))
-        del self.policies[name]
-        return Dirty(frozenset(self._concerned(before)))
+        self._revised(name)
+        return Dirty(frozenset({name}), policies)
 
     def not_heard(self, name: str, at: float) -> None:
         """It is not known whether a heartbeat has come: count as if it had come then, if that is later."""

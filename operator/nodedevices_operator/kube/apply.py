@@ -75,17 +75,14 @@ class EventOutbox:
         """Send until none waits."""
         try:
             while self._waiting:
-                await self._try(self._waiting.popleft())
+                try:
+                    await self._send(self._waiting.popleft())
+                except KubeError as error:
+                    if error.status != 409:  # one of that name that is there already is as good
+                        log.warning("event not written", error=str(error))
+                        await asyncio.sleep(error.retry_after or 0.0)
         finally:  # at once: the next Event needs another sender
             self._senders.discard(asyncio.current_task())
-
-    async def _try(self, body: JsonObject) -> None:
-        try:
-            await self._send(body)
-        except KubeError as error:
-            if error.status != 409:  # one of that name that is there already is as good
-                log.warning("event not written", error=str(error))
-                await asyncio.sleep(error.retry_after or 0.0)
 
 
 def utc_now() -> str:

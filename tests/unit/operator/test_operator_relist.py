@@ -259,7 +259,7 @@ async def test_an_object_deleted_during_a_list_does_not_come_back_by_it(manager:
 
 
 async def test_missing_crds_are_named_all_at_once(shelf: Shelf) -> None:
-    shelf.no_collection = True
+    shelf.no_collection, shelf.offered = True, False
     shelf.items[NODES] = [raw_node()]
     manager = Manager(shelf, OperatorMetrics())  # type: ignore[arg-type]
     with pytest.raises(MissingCRDs, match=r"devicepolicies\.nodedevices\.io, nodedevices\.nodedevices\.io"):
