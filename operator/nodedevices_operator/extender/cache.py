@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from sys import intern
 
 from msgspec import Struct, field
-from nodedevices_common.raw import Raw, mapping
+from nodedevices_common.raw import Raw, mapping, mappings
 
 from nodedevices_operator.desired.conditions import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.extender.shares import NodeShares, PodRequest, pod_key, read, requests_of
@@ -50,8 +50,12 @@ class SharesCache:
         self.pods_wanted: Callable[[], None] = lambda: None  # called when pods have to be listed again
 
     # --- NodeDevices -------------------------------------------------------------------------------------------------
-    def observe_node(self, raw: Raw, now: float) -> None:
-        self._observe(read(raw), now)
+    def observe_node(self, raw: Raw, now: float, *, gone: bool = False) -> None:
+        shares = read(raw)
+        if gone:
+            self._remove(shares.name)
+        else:
+            self._observe(shares, now)
 
     def _observe(self, shares: NodeShares, now: float) -> None:
         known = self._nodes.get(shares.name)
@@ -72,7 +76,7 @@ class SharesCache:
         if not self._covered.issuperset(shares.resources):
             self.pods_wanted()
 
-    def remove_node(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         known = self._nodes.pop(name, None)
         if known is not None:
             self.version += 1
@@ -84,7 +88,7 @@ class SharesCache:
         for shares in found:
             self._observe(shares, now)
         for name in self._nodes.keys() - {shares.name for shares in found}:
-            self.remove_node(name)
+            self._remove(name)
 
     @property
     def resources(self) -> frozenset[str]:
@@ -101,26 +105,19 @@ class SharesCache:
         requests = requests_of(raw, resources)
         if not requests:
             return None
-        conditions = status.get("conditions")
-        scheduled = next(
-            (
-                condition.get("lastTransitionTime")
-                for condition in (conditions if isinstance(conditions, list) else ())
-                if isinstance(condition, Mapping) and condition.get("type") == "PodScheduled"
-            ),
-            "",
-        )
+        conditions = mappings(status.get("conditions"))
+        scheduled = (it.get("lastTransitionTime") for it in conditions if it.get("type") == "PodScheduled")
         return BoundPod(
-            order=(_moment(scheduled), arrival, _moment(metadata.get("creationTimestamp")), _uid(raw)),
+            order=(_moment(next(scheduled, "")), arrival, _moment(metadata.get("creationTimestamp")), _uid(raw)),
             key=pod_key(str(metadata.get("namespace", "")), str(metadata.get("name", ""))),
             node=intern(str(node)),
             requests=_one_of_equals(tuple(requests.items())),
         )
 
-    def observe_pod(self, raw: Raw) -> None:
-        """One that is new, changed, or no longer bound and running."""
+    def observe_pod(self, raw: Raw, *, gone: bool = False) -> None:
+        """One that is new, changed, no longer bound and running, or `gone`."""
         self._arrivals += 1
-        pod = self.read_pod(raw, self._covered, arrival=self._arrivals)
+        pod = None if gone else self.read_pod(raw, self._covered, arrival=self._arrivals)
         if pod is None:
             self._end(raw)
             return
@@ -130,10 +127,6 @@ class SharesCache:
             of_node[pod.uid] = pod
             self._forget(pod.node, pod.requests)
         self.bound(pod.uid)
-
-    def remove_pod(self, raw: Raw) -> None:
-        self._arrivals += 1
-        self._end(raw)
 
     def _end(self, raw: Raw) -> None:
         uid, node = _uid(raw), str(mapping(raw.get("spec")).get("nodeName", ""))

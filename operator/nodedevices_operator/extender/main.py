@@ -16,17 +16,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
-from nodedevices_common.raw import Raw
 
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.reflector import Reflector
 from nodedevices_operator.extender.server import Server
 from nodedevices_operator.extender.settings import ExtenderSettings
-from nodedevices_operator.extender.shares import NodeShares, read
-from nodedevices_operator.extender.verbs import Verbs, name_of
+from nodedevices_operator.extender.shares import read
+from nodedevices_operator.extender.verbs import Verbs
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import WatchingKube
 from nodedevices_operator.metrics import ExtenderMetrics
@@ -49,26 +48,24 @@ class Extender:
         self.cache = SharesCache()
         self.metrics = ExtenderMetrics()
         self.verbs = Verbs(self.cache, sees=lambda: not self.problem(), clock=clock)
-        self._nodes = Reflector(kube, NODE_DEVICES, lambda: (read, self._listed), self._node_devices_event, clock=clock)
+        cache = self.cache
+        self._nodes = Reflector(
+            kube,
+            NODE_DEVICES,
+            lambda: (read, lambda found: cache.replace_nodes(found, clock())),
+            lambda raw, gone: cache.observe_node(raw, clock(), gone=gone),
+            clock=clock,
+        )
         self._pods = Reflector(
             kube,
             PODS,
-            self.cache.listing_pods,
-            lambda gone, pod: (self.cache.remove_pod if gone else self.cache.observe_pod)(pod),
+            cache.listing_pods,
+            lambda raw, gone: cache.observe_pod(raw, gone=gone),
             query={"fieldSelector": BOUND},
             clock=clock,
         )
         self._wanted = asyncio.Event()  # a node shares memory: pods matter
         self.cache.pods_wanted = self._want_pods
-
-    def _listed(self, found: Sequence[NodeShares]) -> None:
-        self.cache.replace_nodes(found, self._clock())
-
-    def _node_devices_event(self, gone: bool, item: Raw) -> None:
-        if gone:
-            self.cache.remove_node(name_of(item))
-        else:
-            self.cache.observe_node(item, self._clock())
 
     def _want_pods(self) -> None:
         self._wanted.set()

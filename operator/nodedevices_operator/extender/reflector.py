@@ -35,15 +35,15 @@ log = structlog.get_logger()
 
 
 class Reflector(Generic[T]):
-    """Fills a store, for ever: `listing` is called when a LIST begins, `event` with whether an object is gone, and the
-    object. Nothing raises for what an object contains."""
+    """Fills a store, for ever: `listing` is called when a LIST begins, `event` with an object and whether it is
+    gone. Nothing raises for what an object contains."""
 
     def __init__(
         self,
         kube: WatchingKube,
         path: str,
         listing: Callable[[], Listing[T]],
-        event: Callable[[bool, Raw], None],
+        event: Callable[[Raw, bool], None],
         *,
         query: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -144,5 +144,5 @@ class Reflector(Generic[T]):
                 raise KubeError(str(error), status=GONE) from error
             self._version = str(mapping(item.get("metadata")).get("resourceVersion") or self._version)
             if kind != "BOOKMARK":
-                self._event(kind == "DELETED", item)
+                self._event(item, kind == "DELETED")
         self._heard = self._clock()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from msgspec import Struct
 from nodedevices_common.pod_requests import INIT, WHOLE, Demand, choose
@@ -319,37 +320,30 @@ class _Timeline:
                         self._returns.append((ends[pod.uid], device, taken, used))
             else:
                 self._add(pod)
-        self._return_until(None)
+        self._return_until(inf)
 
-    def _return_until(self, arrival: int | None) -> None:
-        if not self._returns:
-            return
-        left = []
-        for at, device, shares, power in self._returns:
-            if arrival is None or at < arrival or at == LONG_AGO:
-                self._free[device] += shares
-                if device in self._power:
-                    self._power[device] += power
-            else:
-                left.append((at, device, shares, power))
-        self._returns = left
+    def _return_until(self, arrival: float) -> None:
+        for _, device, shares, power in (it for it in self._returns if it[0] < arrival):
+            self._free[device] += shares
+            if device in self._power:
+                self._power[device] += power
+        self._returns = [it for it in self._returns if it[0] >= arrival]
 
     def _add(self, pod: BoundPod) -> None:
         """Take what it will get, or has got since."""
         request = pod.requests[self._resource.name]
         held = self._holding.get(pod.key)
-        if not held:
-            size = sum(size for kind, size in request.steps if kind != INIT)
-            if self._unlisted and size <= self._unlisted:
-                self._unlisted -= size
-                return
-            placement = self._place(request.steps, request.demands)
-        else:
-            missing = [
-                at for at, (kind, _) in enumerate(request.steps) if kind != INIT and request.names[at] not in held
-            ]
-            demands = [request.demands[at] for at in missing] if request.demands else []
-            placement = self._place(tuple(request.steps[at] for at in missing), demands)
+        size = sum(size for kind, size in request.steps if kind != INIT)
+        if not held and self._unlisted and size <= self._unlisted:
+            self._unlisted -= size
+            return
+        missing = [
+            at
+            for at, (kind, _) in enumerate(request.steps)
+            if not held or (kind != INIT and request.names[at] not in held)
+        ]
+        demands = [request.demands[at] for at in missing] if request.demands else []
+        placement = self._place(tuple(request.steps[at] for at in missing), demands)
         if placement.devices:
             self.coming[pod.key] = placement.devices[0]
 

@@ -173,9 +173,7 @@ class Verbs:
 
     # --- pods that are being bound -----------------------------------------------------------------------------------
     def _bound(self, uid: str) -> None:
-        waited_for = self._unbound.pop(uid, None)
-        if waited_for is not None:
-            waited_for.set()
+        self._unbound.pop(uid, asyncio.Event()).set()
 
     async def _settle(self, uid: str) -> None:
         """Until all other pods that passed are bound. One that is not in time is waited for once, and never again."""

@@ -159,7 +159,7 @@ def test_a_pod_that_passes_is_never_refused_at_admission(seed: int, packing: str
             name = dice.choice(list(running))
             ended = running.pop(name)
             kubelets[ended["spec"]["nodeName"]].end(name)
-            cache.remove_pod(ended)
+            cache.observe_pod(ended, gone=True)
         elif action < 0.85:
             name = dice.choice(list(kubelets))
             observed[name] = kubelets[name].report()

@@ -217,12 +217,12 @@ def test_what_comes_and_goes_takes_computing_power_and_gives_it_back() -> None:
     known = cache(node_devices("n1", gpu(0, 24, held, cores_held=20)), coming, pod("held", 4, node="n1"))
     wanted = pod("p", 4, cores={"main": "25"})
     assert judge(known, wanted).refusal != ""
-    known.remove_pod(pod("held", 4, node="n1"))
+    known.observe_pod(pod("held", 4, node="n1"), gone=True)
     assert judge(known, wanted).refusal == ""
     known = cache(node_devices("n1", gpu(0, 24, cores_held=0)))
     known.observe_pod(coming)
     assert judge(known, pod("p", 4, cores={"main": "50"})).refusal != ""
-    known.remove_pod(coming)
+    known.observe_pod(coming, gone=True)
     assert judge(known, pod("p", 4, cores={"main": "100"})).refusal == ""
     known.observe_pod(pod("other", 4, node="n1", cores={"main": "60"}))
     assert judge(known, pod("p", 4, cores={"main": "40"})).refusal == ""
@@ -318,11 +318,11 @@ def test_every_change_of_a_pod_or_a_node_devices_shows_in_the_next_answer() -> N
     assert free(known) == [14]
     known.observe_node(node_devices("n1", gpu(0, 24, holder("p", 10))), 1.0)
     assert free(known) == [14]
-    known.remove_pod(pod("p", 10, node="n1", phase="Succeeded"))
+    known.observe_pod(pod("p", 10, node="n1", phase="Succeeded"), gone=True)
     assert free(known) == [24]
     known.observe_node(node_devices("n1", gpu(0, 24)), 1.0)
     assert free(known) == [24]
-    known.remove_node("n1")
+    known.observe_node(node_devices("n1"), 1.0, gone=True)
     assert known.table("n1", MEMORY, 1.0) is None
 
 
@@ -389,7 +389,7 @@ def test_whatever_stands_at_any_place_of_an_object_nothing_is_raised(data: st.Da
             request = requests_of(bound, {MEMORY})[MEMORY]
             assert isinstance(table.fits(request), bool)
             assert 0 <= table.score(request) <= 10
-        known.remove_pod(odd if thing is bound else bound)
+        known.observe_pod(odd if thing is bound else bound, gone=True)
 
 
 # --- what is remembered ----------------------------------------------------------------------------------------------
@@ -410,6 +410,6 @@ def test_pods_that_are_gone_leave_nothing_behind() -> None:
     for number in range(100):
         one = pod(f"p{number}", container(f"step-{number}", 1), node="n1")
         known.observe_pod(one)
-        known.remove_pod(one)
+        known.observe_pod(one, gone=True)
     assert known.sizes() == (1, 1)
     assert free(known) == [21, 24]

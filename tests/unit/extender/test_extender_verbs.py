@@ -165,5 +165,5 @@ async def test_a_refusal_everywhere_is_judged_again_when_a_pod_ends_just_then() 
     known = cache(node_devices("n1", gpu(0, 24, holder("ending", 24))), ending)
     judged = asyncio.create_task(verbs(known).filter(read_arguments(asked(pod("p", 20), "n1"))))
     await asyncio.sleep(0)
-    known.remove_pod(ending)
+    known.observe_pod(ending, gone=True)
     assert (await judged).passed == ["n1"]
