@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None, **fixed: float) -> int:
         if isinstance(settings, ExtenderSettings):
             asyncio.run(extender.run(settings))
         elif settings.command == "cleanup":
-            return asyncio.run(_clean_up(settings))
+            return FAILED if asyncio.run(_clean_up(settings)) else 0
         else:
             asyncio.run(run(settings))
     except (OperationError, OSError) as error:
@@ -92,13 +92,12 @@ def main(arguments: Sequence[str] | None = None, **fixed: float) -> int:
 async def _clean_up(settings: OperatorSettings) -> int:
     kube = await KubeClient.connect(settings.kubeconfig)
     try:
-        failed = await clean_up(
+        return await clean_up(
             kube,
             dry_run=settings.dry_run,
             cluster_properties=settings.cluster_properties,
             agents_gone=settings.agents_gone,
         )
-        return FAILED if failed else 0
     finally:
         await kube.close()
 

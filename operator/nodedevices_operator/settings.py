@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +44,8 @@ def _kubeconfig(path: str) -> str | None:
 
 def _namespace(name: str) -> str:
     if not name:
-        try:
+        with suppress(OSError):
             name = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
-        except OSError:
-            name = ""
         return name or NAMESPACE
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
         right = "give lower-case letters, digits and '-', at most 63, a letter or digit first and last"
@@ -127,23 +126,6 @@ OPTIONS = (*COMMON, *OWN)
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:
     """Flags over environment over defaults. InputError; `--help` prints and raises SystemExit(0)."""
-    parsed, flags = _parser().read(arguments, rest="unknown argument; see nodedevices-operator --help")
-    if parsed.command not in ("run", "cleanup"):
-        raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup, or extender before all flags")
-    if parsed.dry_run and parsed.command != "cleanup":
-        raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
-    if parsed.agents_gone and parsed.command != "cleanup":
-        raise InputError("--agents-gone: only valid with cleanup")
-    given = given_by(OPTIONS, flags, environment)
-    return OperatorSettings(
-        **settings_of(OperatorSettings, given),
-        command=parsed.command,
-        dry_run=parsed.dry_run,
-        agents_gone=parsed.agents_gone,
-    )
-
-
-def _parser() -> Parser:
     parser = Parser(
         prog="nodedevices-operator",
         description="Applies DevicePolicies to nodes, and reports faulty devices on Nodes and pods.",
@@ -166,4 +148,17 @@ def _parser() -> Parser:
         help="cleanup only: the agents are removed as well; NodeDevices that say Ready then say AgentStopped",
     )
     parser.add_options(OPTIONS, title="settings")
-    return parser
+    parsed, flags = parser.read(arguments, rest="unknown argument; see nodedevices-operator --help")
+    if parsed.command not in ("run", "cleanup"):
+        raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup, or extender before all flags")
+    if parsed.dry_run and parsed.command != "cleanup":
+        raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
+    if parsed.agents_gone and parsed.command != "cleanup":
+        raise InputError("--agents-gone: only valid with cleanup")
+    given = given_by(OPTIONS, flags, environment)
+    return OperatorSettings(
+        **settings_of(OperatorSettings, given),
+        command=parsed.command,
+        dry_run=parsed.dry_run,
+        agents_gone=parsed.agents_gone,
+    )

@@ -110,7 +110,8 @@ class Rollouts:
         """Forget a node that is gone."""
         before = self._entries.get(node)
         if before is not None:
-            self._put(node, before, None)
+            self._put(node, before, _Entry())
+            del self._entries[node]
             self._changed(before.under_way | before.waits)
             self._call(before.members)
 
@@ -185,7 +186,7 @@ class Rollouts:
         return self._room(policy) - (len(nodes.called) if nodes.under_way else 0)
 
     # --- the memory -------------------------------------------------------------------------------------------------
-    def _put(self, node: str, before: _Entry, after: _Entry | None) -> None:
+    def _put(self, node: str, before: _Entry, after: _Entry) -> None:
         for policy in before.members | before.under_way | before.waits:
             nodes = self._nodes.setdefault(policy, _Nodes())
             nodes.members.discard(node)
@@ -197,24 +198,21 @@ class Rollouts:
             self._waiting[group].nodes.discard(node)
             if not self._waiting[group].nodes:
                 del self._waiting[group]
-        if after is None:
-            self._entries.pop(node, None)
-        else:
-            self._entries[node] = after
-            for policy in after.members | after.under_way | after.waits:
-                nodes = self._nodes.setdefault(policy, _Nodes())
-                nodes.members.add(node)
-                if policy in after.under_way:
-                    nodes.under_way[node] = None
-                    if after.worse_off:
-                        nodes.worse_off[node] = after.worse_off
-                nodes.waiting += policy in after.waits
-            for group in after.groups:
-                waiting = self._waiting.setdefault(group, _Waiting())
-                waiting.nodes.add(node)
-                heapq.heappush(waiting.heap, (not after.first, node))
-                if len(waiting.heap) > 2 * len(waiting.nodes) + NAMED:  # of nodes that asked several times
-                    waiting.heap = sorted((not self._entries[other].first, other) for other in waiting.nodes)
+        self._entries[node] = after
+        for policy in after.members | after.under_way | after.waits:
+            nodes = self._nodes.setdefault(policy, _Nodes())
+            nodes.members.add(node)
+            if policy in after.under_way:
+                nodes.under_way[node] = None
+                if after.worse_off:
+                    nodes.worse_off[node] = after.worse_off
+            nodes.waiting += policy in after.waits
+        for group in after.groups:
+            waiting = self._waiting.setdefault(group, _Waiting())
+            waiting.nodes.add(node)
+            heapq.heappush(waiting.heap, (not after.first, node))
+            if len(waiting.heap) > 2 * len(waiting.nodes) + NAMED:  # of nodes that asked several times
+                waiting.heap = sorted((not self._entries[other].first, other) for other in waiting.nodes)
         for policy in before.members | before.under_way | before.waits:
             if policy in self._nodes and not self._nodes[policy].members:
                 del self._nodes[policy]

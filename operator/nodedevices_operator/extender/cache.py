@@ -187,20 +187,16 @@ class SharesCache:
         """Forget ended pods whose end no longer matters: it does while they seem to hold shares, and while pods that
         were bound before it are not among the holders yet."""
         ended = self._ended.get(shares.name)
-        if ended is None:
+        if not ended:
             return
         devices = [device for resource in shares.resources.values() for device in resource.devices]
         holding = {held.pod for device in devices for held in device.holders}
         coming = [pod.order[1] for pod in self._pods.get(shares.name, {}).values() if pod.key not in holding]
-        kept = {
+        self._ended[shares.name] = {
             uid: end
             for uid, end in ended.items()
             if end.pod.key in holding or any(arrival < end.at for arrival in coming)
         }
-        if kept:
-            self._ended[shares.name] = kept
-        else:
-            del self._ended[shares.name]
 
     def nodes(self) -> list[str]:
         return sorted(self._nodes)

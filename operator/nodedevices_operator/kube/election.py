@@ -171,7 +171,13 @@ class Election:
         try:
             renewed_at = await self._try()
         except (KubeError, TimeoutError) as error:
-            self._failed(error)
+            forbidden = isinstance(error, KubeError) and error.forbidden
+            action = "install the operator's RBAC (Role nodedevices-operator)" if forbidden else "retrying"
+            why = str(error) or "no answer in time"
+            problem = f"cannot use Lease {self._namespace}/{LEASE_NAME}: {why}; {action}"
+            if problem != self.problem:  # once for each new kind, not once for each try
+                log.warning("failed to use the Lease", error=why, action=action)
+            self.problem = problem
             return False
         if self.problem and self._seen is not None and self.leader:
             log.info("the Lease is known", leader=self.leader)
@@ -247,12 +253,3 @@ class Election:
             self.leader = lease.holder
             if self.leader and self.leader != self.identity:
                 log.info("standing by, another replica is the leader", leader=self.leader)
-
-    def _failed(self, error: Exception) -> None:
-        """Once for each new kind of problem, not once for each try."""
-        forbidden = isinstance(error, KubeError) and error.forbidden
-        why = "install the operator's RBAC (Role nodedevices-operator)" if forbidden else "retrying"
-        said = f"cannot use Lease {self._namespace}/{LEASE_NAME}: {str(error) or 'no answer in time'}; {why}"
-        if said != self.problem:
-            log.warning("failed to use the Lease", error=str(error) or "no answer in time", action=why)
-        self.problem = said
