@@ -47,7 +47,7 @@ class Extender:
         self._clock = clock
         self.cache = SharesCache()
         self.metrics = ExtenderMetrics()
-        self.verbs = Verbs(self.cache, sees=lambda: not self.problem(), clock=clock)
+        self.verbs = Verbs(self.cache, problem=self.problem, clock=clock)
         cache = self.cache
         self._nodes = Reflector(
             kube,
@@ -130,9 +130,7 @@ async def run(settings: ExtenderSettings) -> None:
         server = Server(
             settings.address,
             verbs=extender.verbs,
-            cache=extender.cache,
             metrics=extender.metrics,
-            ready=extender.problem,
             scrape=extender.scrape,
             limits=settings.limits,
         )

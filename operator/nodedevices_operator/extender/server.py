@@ -25,13 +25,10 @@ from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import METRICS_TEXT
 
-from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.verbs import Verbs, inspect_node, inspected, read_arguments
+from nodedevices_operator.extender.verbs import Verbs, read_arguments
 from nodedevices_operator.metrics import ExtenderMetrics
-from nodedevices_operator.process import HealthCheck
 
 STOP_SECONDS = 5.0  # for the answers that are being made
-AT_ONCE = 100  # nodes of an inspection, then others have their turn
 JSON = "application/json"
 
 log = structlog.get_logger()
@@ -61,18 +58,14 @@ class Server:
         address: Address,
         *,
         verbs: Verbs,
-        cache: SharesCache,
         metrics: ExtenderMetrics,
-        ready: HealthCheck,
         scrape: Callable[[], bytes],
         limits: ServerLimits = LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
         self._verbs = verbs
-        self._cache = cache
         self._metrics = metrics
-        self._ready = ready
         self._scrape = scrape
         self._limits = limits
         self._clock = clock
@@ -186,18 +179,11 @@ class Server:
 
     async def _inspect(self, request: web.Request) -> web.Response:
         name = request.match_info.get("node", "")
-        found = []
-        for at, node in enumerate([name] if name else self._cache.nodes()):
-            if (shares := self._cache.shares(node)) is not None:
-                found.append(inspect_node(self._cache, shares, self._clock()))
-            if at % AT_ONCE == AT_ONCE - 1:
-                await asyncio.sleep(0)
-        if name and not found:
-            return _json(inspected([], f"node {name}: no NodeDevices of it with shares of memory is known"), 404)
-        return _json(inspected(found, self._ready()))
+        found = await self._verbs.inspect(name)
+        return _json(found, 404 if name and not found["nodes"] else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        wrong = self._ready()
+        wrong = self._verbs.problem()
         return web.Response(status=503 if wrong else 200, text=wrong or "ok")
 
     async def _scraped(self, _: web.Request) -> web.Response:

@@ -30,6 +30,7 @@ from nodedevices_operator.extender.table import Table
 
 SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
 MAX_NODES = 20_000  # in a call; the scheduler itself stops at some thousands that would do
+AT_ONCE = 100  # nodes of an inspection, then others have their turn
 LAG_SECONDS = 0.02  # by which the watches here may be behind the scheduler's
 
 
@@ -112,10 +113,10 @@ class Verbs:
     """
 
     def __init__(
-        self, cache: SharesCache, *, sees: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+        self, cache: SharesCache, *, problem: Callable[[], str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cache = cache
-        self._sees = sees  # whether what is remembered is complete, and not old
+        self.problem = problem  # why what is remembered is not complete, or old; empty: it is not
         self._clock = clock
         self._unbound: dict[str, asyncio.Event] = {}  # pods that passed, by uid; set: it is bound
         cache.bound = self._bound
@@ -149,8 +150,19 @@ class Verbs:
             found.append({"Host": name, "Score": total // count if count else 0})
         return orjson.dumps(found)
 
+    async def inspect(self, name: str) -> dict[str, Any]:
+        """Who has what on this node; empty: on all. `nodes` is empty where nothing is known."""
+        found = []
+        for at, node in enumerate([name] if name else self._cache.nodes()):
+            if (shares := self._cache.shares(node)) is not None:
+                found.append(_inspected(self._cache, shares, self._clock()))
+            if at % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+        unknown = f"node {name}: no NodeDevices of it with shares of memory is known" if name and not found else ""
+        return {"nodes": found, "error": unknown or self.problem()}
+
     def _requests(self, arguments: Arguments) -> Mapping[str, PodRequest]:
-        return requests_of(arguments.pod, self._cache.resources) if self._sees() else {}
+        return requests_of(arguments.pod, self._cache.resources) if not self.problem() else {}
 
     def _filter(self, names: Iterable[str], requests: Mapping[str, PodRequest]) -> Filtered:
         found, now, table = Filtered(), self._clock(), self._cache.table
@@ -195,11 +207,7 @@ def name_of(node: Raw) -> str:
 
 
 # --- inspect ---------------------------------------------------------------------------------------------------------
-def inspected(nodes: Iterable[dict[str, Any]], error: str = "") -> dict[str, Any]:
-    return {"nodes": list(nodes), "error": error}
-
-
-def inspect_node(cache: SharesCache, shares: NodeShares, now: float) -> dict[str, Any]:
+def _inspected(cache: SharesCache, shares: NodeShares, now: float) -> dict[str, Any]:
     devices = []
     coming: list[dict[str, Any]] = []
     for name, resource in shares.resources.items():

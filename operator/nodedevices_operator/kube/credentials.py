@@ -27,15 +27,12 @@ class CredentialsError(OperationError):
 
 
 class Credentials(Struct, frozen=True):
-    """A Configuration of kubernetes.aio, and what it was made of. Equal ones need no new connection."""
+    """A Configuration of kubernetes.aio, and what it was made of. With the same trust and token no new connection is needed."""
 
     configuration: Any
     trust: tuple[object, ...]  # the CA and the client certificate, by content
     token: str
     files: list[Path]  # that they come from, and that may change
-
-    def same_as(self, other: Credentials) -> bool:
-        return (self.trust, self.token) == (other.trust, other.token)
 
 
 async def load(kubeconfig: str | None) -> Credentials:

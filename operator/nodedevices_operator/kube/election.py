@@ -70,11 +70,6 @@ class Lease(Struct, frozen=True, kw_only=True):
     acquired: str
     transitions: int
 
-    @property
-    def released(self) -> bool:
-        """True when its holder has given it up, and no person has cleared it."""
-        return not self.holder and self.seconds == RELEASED_SECONDS
-
     @classmethod
     def read(cls, raw: JsonObject) -> Self:
         """Odd values count as absent: a Lease that cannot be understood is taken over when its time has passed."""
@@ -208,7 +203,8 @@ class Election:
         if lease.holder not in ("", self.identity) and self._clock() < self._seen_at + lease.seconds:
             return None
         if lease.holder != self.identity:
-            self._free_at = 0.0 if lease.released else self._seen_at + LEASE_SECONDS
+            released = not lease.holder and lease.seconds == RELEASED_SECONDS  # and no person has cleared it
+            self._free_at = 0.0 if released else self._seen_at + LEASE_SECONDS
         elif not self._holds():  # it is ours by a write whose answer was lost
             self._free_at = self._clock() + LEASE_SECONDS
         return await self._won(self._write(lease, self.identity))

@@ -97,29 +97,25 @@ def make_registry(deliver: Deliver, kubeconfig: str | None) -> kopf.OperatorRegi
         if logins:
             await asyncio.sleep(logins.pop() + LOGIN_PAUSE_SECONDS - loop.time())
         logins.append(loop.time())
-        return connection_info((await credentials.load(kubeconfig)).configuration)
+        configuration = (await credentials.load(kubeconfig)).configuration  # one way of logging in for both
+        scheme, token = credentials.header(configuration).rpartition(" ")[::2]
+        return kopf.ConnectionInfo(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=not configuration.verify_ssl,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+            proxy_url=configuration.proxy,
+            expiration=datetime.now(UTC) + LOGIN_AGAIN,
+        )
 
     return registry
 
 
 async def _handle(kind: Kind, deliver: Deliver, *, event: Mapping[str, Any], **_: Any) -> None:
     deliver(kind, event["type"], event["object"])
-
-
-def connection_info(configuration: Any) -> kopf.ConnectionInfo:
-    """Return the official client's credentials as kopf takes them: one way of logging in for both."""
-    scheme, _, token = credentials.header(configuration).rpartition(" ")
-    return kopf.ConnectionInfo(
-        server=configuration.host,
-        ca_path=configuration.ssl_ca_cert,
-        insecure=not configuration.verify_ssl,
-        scheme=scheme or None,
-        token=token or None,
-        certificate_path=configuration.cert_file,
-        private_key_path=configuration.key_file,
-        proxy_url=configuration.proxy,
-        expiration=datetime.now(UTC) + LOGIN_AGAIN,
-    )
 
 
 # --- the watches -----------------------------------------------------------------------------------------------------
@@ -252,7 +248,12 @@ class Watch:
     async def _operate(self) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_quiet)  # of tasks that ended with the one that said why
+        # Of tasks that ended with the one that said why.
+        loop.set_exception_handler(
+            lambda _, context: log.debug(
+                "error in the watch loop", said=context.get("message"), error=repr(context.get("exception"))[:500]
+            )
+        )
         self._kopf = (loop, stop)
         if self._ending.is_set():
             return
@@ -314,7 +315,3 @@ class Watch:
         if self._news:  # it came in between, and has not called
             self._called = True
             self._home.call_soon(self._take_news)
-
-
-def _quiet(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    log.debug("error in the watch loop", said=context.get("message"), error=repr(context.get("exception"))[:500])

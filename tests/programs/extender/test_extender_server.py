@@ -40,10 +40,8 @@ async def serving(
     metrics = ExtenderMetrics()
     made = Server(
         Address("127.0.0.1", 0),
-        verbs=Verbs(known, sees=lambda: not problem, clock=lambda: 1.0),
-        cache=known,
+        verbs=Verbs(known, problem=lambda: problem, clock=lambda: 1.0),
         metrics=metrics,
-        ready=lambda: problem,
         scrape=metrics.render,
         limits=limits,
         clock=lambda: 1.0,

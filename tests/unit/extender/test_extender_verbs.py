@@ -16,7 +16,7 @@ from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devic
 
 
 def verbs(remembered: SharesCache, *, sees: bool = True) -> Verbs:
-    return Verbs(remembered, sees=lambda: sees, clock=lambda: 1.0)
+    return Verbs(remembered, problem=lambda: "" if sees else "listing pods", clock=lambda: 1.0)
 
 
 def asked(wanted: Mapping[str, Any], *names: str) -> bytes:

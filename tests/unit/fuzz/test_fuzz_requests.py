@@ -36,7 +36,7 @@ async def check_body(body: bytes) -> None:
     except InputError as error:
         sentence(error)
         return
-    verbs = Verbs(cache(*KNOWN), sees=lambda: True, clock=lambda: 1.0)
+    verbs = Verbs(cache(*KNOWN), problem=lambda: "", clock=lambda: 1.0)
     found = await verbs.filter(arguments)
     assert {*found.passed, *found.failed, *found.never} == set(arguments.names), "each node has an answer"
     try:
