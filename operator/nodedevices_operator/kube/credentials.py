@@ -27,7 +27,7 @@ class CredentialsError(OperationError):
 
 
 class Credentials(Struct, frozen=True):
-    """A Configuration of kubernetes.aio, and what it was made of. With the same trust and token no new connection is needed."""
+    """A Configuration of kubernetes.aio, and what it was made of. The same trust and token need no new connection."""
 
     configuration: Any
     trust: tuple[object, ...]  # the CA and the client certificate, by content
