@@ -12,7 +12,7 @@ from nodedevices_plugin.claims.request import Claim, Result
 from nodedevices_plugin.model import DRA_DRIVER, Api, Holder, cuda_mps
 from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
-from nodedevices_plugin.vendors.nvidia.nodes import NEEDED
+from nodedevices_plugin.vendors.nvidia.cdi import NEEDED
 from support.daemons import answers
 from support.facts import GIB, START, gpu, gpu_id, old
 from support.local import at_once

@@ -34,7 +34,7 @@ from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.nvidia import flags
-from nodedevices_plugin.vendors.nvidia.nodes import NEEDED
+from nodedevices_plugin.vendors.nvidia.cdi import NEEDED
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia, mps_limits
 from nodedevices_plugin.vendors.registry import VendorValues
 from nodedevices_probe.protocol import DeviceFact

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Mount, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.vendors.nvidia import nodes
+from nodedevices_plugin.vendors.nvidia import cdi
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_plugin.vendors.nvidia.vendor import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
@@ -103,7 +103,7 @@ def answered(
     )
     context = InjectionContext(
         injection=section,
-        units=nodes.units_by_id(inventory),
+        units=cdi.units_by_id(inventory),
         host=Host(**{"existing": frozenset(CONTROL), **host}),
         cdi_annotation_prefix=prefix,
     )
@@ -259,7 +259,7 @@ def test_an_imex_channel_is_a_variable_a_mount_a_node_and_a_cdi_name() -> None:
 def test_a_device_that_the_toolkits_own_cdi_spec_has_is_named_there_and_any_other_in_ours() -> None:
     context = InjectionContext(
         injection=Injection(device_list_strategies=("cdi-cri",)),
-        units=nodes.units_by_id(inventory_of(gpu(0), gpu(1))),
+        units=cdi.units_by_id(inventory_of(gpu(0), gpu(1))),
         cdi_names={gpu_id(0): "0"},
     )
     assert allocate(offered(), [gpu_id(0), gpu_id(1)], context).cdi_devices == (

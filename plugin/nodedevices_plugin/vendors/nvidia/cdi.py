@@ -1,27 +1,127 @@
-"""Container Device Interface: names of devices, the minimal specs that we write where there are no others, and how
-nvidia-ctk makes a whole one.
+"""NVIDIA's device nodes (which ones a device needs, and where they are on the host), and the CDI specifications
+(Container Device Interface) that are made of them: names of devices, the minimal specs that we write where there are no
+others, and how nvidia-ctk makes a whole one.
+
+What a GPU needs is what the probe reports. Which other nodes exist (control nodes, IMEX channels, GDRCopy, GDS, MOFED)
+is an input, read where the host's /dev is visible: a node that does not exist keeps a container from starting. Memory
+shared between GPUs of several nodes needs an IMEX channel in the container. Channel 0 is all there is: NVIDIA's plugin
+takes [] or [0], and gives the channel to every container, if its node exists.
 
 One spec per class, under NVIDIA's plugin's kinds and file names. A spec has device nodes and what goes with them, no
 libraries: where those come from is vendors.cdi's matter. The container toolkit's own spec (kind nvidia.com/gpu) is
 preferred for every device that it has, else one of our kind. A class without devices has no spec, and no name in an
-answer either.
-
-nvidia-ctk runs in this container, where the driver root may be mounted at another place than on the host.
+answer either. nvidia-ctk runs in this container, where the driver root may be mounted at another place than on the
+host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence, Set
+from fnmatch import fnmatchcase
 from typing import Any
 
 from msgspec import Struct, field
-from nodedevices_probe.nvidia import NVIDIA_CTK, mig_enabled
+from nodedevices_probe.nvidia import DISPLAY_PRODUCTS, NVIDIA_CTK, mig_enabled
+from nodedevices_probe.nvidia import VENDOR as NVIDIA
+from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import Inventory, Unit
+from nodedevices_plugin.model import Inventory, InventoryDevice, Unit
 from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Libraries, SpecRequest, ToolkitDevice, version
-from nodedevices_plugin.vendors.nvidia import nodes
-from nodedevices_plugin.vendors.nvidia.nodes import computing_gpus
 
+TYPES = frozenset({"gpu"})
+DEFAULT_PREFIX = "nvidia.com"
+# Needed with any GPU; each is passed only if it exists (NVIDIA's plugin alike).
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+NEEDED = CONTROL_NODES[:2]  # without which no program can use a GPU
+GPU_NODES = "/dev/nvidia[0-9]*"
+# What goes with a GPU on request: nodes by glob, and files of the host (NVIDIA's container toolkit looks for the same).
+FEATURE_NODES: Mapping[str, tuple[str, ...]] = {
+    "gdrcopy": ("/dev/gdrdrv",),
+    "gds": ("/dev/nvidia-fs*",),
+    "mofed": ("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"),
+}
+FEATURE_FILES: Mapping[str, tuple[str, ...]] = {"gds": ("/etc/cufile.json", "/run/udev")}
+# All that an adapter has to find besides the devices of the line, as globs.
+OPTIONAL_PATHS = (
+    *CONTROL_NODES,
+    GPU_NODES,
+    "/dev/nvidia-caps-imex-channels/channel*",
+    *(path for paths in FEATURE_NODES.values() for path in paths),
+    *(path for paths in FEATURE_FILES.values() for path in paths),
+)
+
+
+def computing_gpus(devices: Iterable[InventoryDevice]) -> tuple[InventoryDevice, ...]:
+    """NVIDIA's GPUs without display adapters, in their order."""
+    return tuple(
+        device
+        for device in devices
+        if device.fact.type in TYPES
+        and device.fact.vendor == NVIDIA
+        and device.fact.product_name not in DISPLAY_PRODUCTS
+    )
+
+
+def units_by_id(inventory: Inventory) -> Mapping[str, Unit]:
+    """Return GPUs and MIG devices by id. Missing devices are in it with their last facts."""
+    gpus = computing_gpus(inventory.devices)
+    return {unit.id: unit for device in gpus for unit in (Unit(device), *device.partitions)}
+
+
+def nodes_of(unit: Unit) -> tuple[str, ...]:
+    """`/dev/nvidia<minor>`, and for a MIG device those of its GPU instance and its compute instance."""
+    own = unit.partition.device_nodes if unit.partition else ()
+    return (*_gpu_nodes(unit.device.fact), *own)
+
+
+def _gpu_nodes(fact: DeviceFact) -> tuple[str, ...]:
+    if fact.device_nodes or fact.minor is None:
+        return fact.device_nodes
+    return (f"/dev/nvidia{fact.minor}",)
+
+
+def control_nodes(existing: Set[str]) -> tuple[str, ...]:
+    return tuple(path for path in CONTROL_NODES if path in existing)
+
+
+def seen(existing: Set[str]) -> bool:
+    """True when one of NVIDIA's nodes is there; else this agent does not see the host's /dev, since the driver's own
+    library needs them as well."""
+    return not existing.isdisjoint(CONTROL_NODES) or any(fnmatchcase(path, GPU_NODES) for path in existing)
+
+
+def missing(fact: DeviceFact, existing: Set[str]) -> tuple[str, ...]:
+    """Return what a container with this GPU would lack."""
+    of_gpu = (path for path in _gpu_nodes(fact) if fnmatchcase(path, GPU_NODES))
+    return tuple(path for path in (*NEEDED, *of_gpu) if path not in existing)
+
+
+def feature_nodes(feature: str, existing: Set[str]) -> tuple[str, ...]:
+    """The nodes of `gdrcopy`, `gds` or `mofed` on this node, sorted; empty: it is not to be had here."""
+    globs = FEATURE_NODES[feature]
+    return tuple(sorted(path for path in existing if any(fnmatchcase(path, glob) for glob in globs)))
+
+
+def host_path(root: str, path: str) -> str:
+    """Return the path of `/dev/...` on the host, below the root that has the devices: `/run/nvidia/driver/dev/nvidia0`.
+
+    A root may be given with its `/dev` or without.
+    """
+    base = posixpath.normpath(root or "/")
+    if base == "/dev" or base.endswith("/dev"):
+        base = base[: -len("/dev")] or "/"
+    return posixpath.join(base, path.lstrip("/"))
+
+
+IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"
+
+
+def imex_node(channel: int) -> str:
+    return f"/dev/nvidia-caps-imex-channels/channel{channel}"
+
+
+# --- CDI --------------------------------------------------------------------------------------------------------------
 VENDOR = "k8s.device-plugin.nvidia.com"
 UNNAMED = (  # as by nvidia-ctk
     "the GPU is in MIG mode, and CDI specifications name its MIG devices alone; set partitions.strategy, or switch MIG "
@@ -52,7 +152,7 @@ class Host(Struct, frozen=True, kw_only=True):
     """The facts of the node that an answer or a spec needs, besides its devices.
 
     driver_root, dev_root: paths on the host (--driver-root, --dev-root); an empty dev_root is the driver root.
-    existing: those of nodes.OPTIONAL_PATHS that exist there. imex_channels: those that exist .
+    existing: those of OPTIONAL_PATHS that exist there. imex_channels: those that exist .
     """
 
     driver_root: str = "/"
@@ -63,12 +163,12 @@ class Host(Struct, frozen=True, kw_only=True):
 
     def path(self, path: str) -> str:
         """Return the path of a device node on the host."""
-        return nodes.host_path(self.dev_root or self.driver_root, path)
+        return host_path(self.dev_root or self.driver_root, path)
 
     def features_present(self) -> tuple[str, ...]:
         """The features that are switched on and have a device node on this node."""
         return tuple(
-            feature for feature in FEATURES if feature in self.features and nodes.feature_nodes(feature, self.existing)
+            feature for feature in FEATURES if feature in self.features and feature_nodes(feature, self.existing)
         )
 
 
@@ -80,7 +180,7 @@ def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dic
     by_name = {device.name: device for device in devices}
     found = {}
     for unit in present_units(inventory) if devices else ():
-        own = nodes.nodes_of(unit)
+        own = nodes_of(unit)
         for name in (unit.id, unit.index):
             candidate = by_name.get(name)
             if candidate is not None and own and candidate.nodes.issuperset(own):
@@ -111,14 +211,14 @@ def specs(
     units = present_units(inventory)
     if all(unit.id in elsewhere for unit in units):
         units = ()
-    gpus = {unit.index if id_strategy == "index" else unit.id: nodes.nodes_of(unit) for unit in units}
-    control = nodes.control_nodes(host.existing)
+    gpus = {unit.index if id_strategy == "index" else unit.id: nodes_of(unit) for unit in units}
+    control = control_nodes(host.existing)
     common = {"env": [_NO_LEGACY], **(_edits(control, host) if control else {})}
-    channels = {str(channel): (nodes.imex_node(channel),) for channel in host.imex_channels}
+    channels = {str(channel): (imex_node(channel),) for channel in host.imex_channels}
     found = [_spec("gpu", gpus, host, common=common), _spec("imex-channel", channels, host)]
     for feature in host.features_present():
-        files = [path for path in nodes.FEATURE_FILES.get(feature, ()) if path in host.existing]
-        found.append(_spec(feature, {ALL: nodes.feature_nodes(feature, host.existing)}, host, files=files))
+        files = [path for path in FEATURE_FILES.get(feature, ()) if path in host.existing]
+        found.append(_spec(feature, {ALL: feature_nodes(feature, host.existing)}, host, files=files))
     return tuple(sorted((spec for spec in found if spec is not None), key=lambda spec: spec.kind))
 
 
@@ -146,8 +246,7 @@ def _edits(paths: Sequence[str], host: Host, files: Sequence[str] = ()) -> dict[
     if files:
         options = ["ro", "nosuid", "nodev", "bind"]
         edits["mounts"] = [
-            {"hostPath": nodes.host_path(host.driver_root, path), "containerPath": path, "options": options}
-            for path in files
+            {"hostPath": host_path(host.driver_root, path), "containerPath": path, "options": options} for path in files
         ]
     return edits
 
@@ -199,7 +298,7 @@ def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> d
     def mount(entry: Mapping[str, Any]) -> dict[str, Any]:
         path = str(entry["hostPath"])
         moved = inside(path)
-        return dict(entry) if moved == path else {**entry, "hostPath": nodes.host_path(host.driver_root, moved)}
+        return dict(entry) if moved == path else {**entry, "hostPath": host_path(host.driver_root, moved)}
 
     def edits(before: Mapping[str, Any]) -> dict[str, Any]:
         after = dict(before)

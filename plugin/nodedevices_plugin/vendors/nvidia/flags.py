@@ -20,8 +20,7 @@ from nodedevices_common.options import Option, Values, option, with_flag_variabl
 from nodedevices_common.text import show
 
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.vendors.nvidia import nodes
-from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host
+from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host, imex_node
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 from nodedevices_plugin.vendors.settings import FlagRule, VendorFlags
 
@@ -91,7 +90,7 @@ class NvidiaSettings:
 
     def host(self, existing: Set[str]) -> Host:
         """The node as containers get it; `existing`: which device nodes and files are there."""
-        channels = tuple(channel for channel in self.imex_channels if nodes.imex_node(channel) in existing)
+        channels = tuple(channel for channel in self.imex_channels if imex_node(channel) in existing)
         return Host(
             driver_root=self.driver_root,
             dev_root=self.dev_root,

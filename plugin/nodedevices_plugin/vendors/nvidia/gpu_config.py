@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self
 from nodedevices_api.sections import MAX_REASONS
 from pydantic import AfterValidator, Field, model_validator
 
-from nodedevices_plugin.vendors.nvidia.nodes import DEFAULT_PREFIX
+from nodedevices_plugin.vendors.nvidia.cdi import DEFAULT_PREFIX
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, ignored, matching, number, read, refuse
 from nodedevices_plugin.vendors.settings import DeviceFile

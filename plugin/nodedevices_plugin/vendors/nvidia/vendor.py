@@ -45,10 +45,9 @@ from nodedevices_plugin.model.inventory import plain
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, gone, path_score, unlike_most
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiNeeds, qualified
 from nodedevices_plugin.vendors.faults import CODED, FaultCondition, Meaning, node_missing
-from nodedevices_plugin.vendors.nvidia import cdi, faults, gpu_config, kernel_log, nodes
-from nodedevices_plugin.vendors.nvidia.cdi import CtkRequest, Host
+from nodedevices_plugin.vendors.nvidia import cdi, faults, gpu_config, kernel_log
+from nodedevices_plugin.vendors.nvidia.cdi import DEFAULT_PREFIX, CtkRequest, Host, computing_gpus
 from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, CDI_PREFIX, DRIVER_DIRECTORY, FLAGS, settings_of
-from nodedevices_plugin.vendors.nvidia.nodes import DEFAULT_PREFIX, computing_gpus
 from nodedevices_plugin.vendors.nvidia.xids import look_up
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
@@ -67,7 +66,7 @@ LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA'
 
 class Nvidia(Vendor):
     name = VENDOR
-    types = nodes.TYPES
+    types = cdi.TYPES
     reasons = faults.NUMBERED
     meanings = faults.MEANINGS
     dra_driver = "gpu.nvidia.com"
@@ -76,7 +75,7 @@ class Nvidia(Vendor):
     files = (gpu_config.FILE,)
 
     def host_paths(self, files: Mapping[str, object]) -> tuple[str, ...]:
-        return nodes.OPTIONAL_PATHS
+        return cdi.OPTIONAL_PATHS
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """The strategies are those of NVIDIA's plugin: none offers every GPU whole; single offers MIG devices of one
@@ -106,7 +105,7 @@ class Nvidia(Vendor):
         return InjectionContext(
             injection=node.injection,
             host=own.host(node.existing),
-            units=nodes.units_by_id(node.inventory),
+            units=cdi.units_by_id(node.inventory),
             cdi_annotation_prefix=own.cdi_annotation_prefix,
             cdi_names=cdi.toolkit_names(node.inventory, node.cdi.toolkit),
             driver_directory=own.driver_directory,
@@ -116,10 +115,10 @@ class Nvidia(Vendor):
         """Raises PlanError where an IMEX channel that is required is not there, or without which GPUs are of no use."""
         own = settings_of(node.local)
         for channel in own.imex_channels if own.imex_required else ():
-            if (path := nodes.imex_node(channel)) not in node.existing:
+            if (path := cdi.imex_node(channel)) not in node.existing:
                 hint = f"{path} does not exist on this node; start nvidia-imex, or set imex.required to false"
                 raise PlanError("imex.channelIDs", channel, hint)
-        missing = [path for path in nodes.NEEDED if path not in node.existing]
+        missing = [path for path in cdi.NEEDED if path not in node.existing]
         by_directory = BY_DIRECTORY in node.injection.device_list_strategies
         if by_directory and missing and any(gpu.present for gpu in computing_gpus(node.inventory.devices)):
             hint = (
@@ -252,7 +251,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     """The way in which containers get their devices.
 
     cdi_names: devices and MIG devices that the container toolkit's own spec has, with their names there; all others are
-    in ours. units: the current devices and MIG devices, by id (nodes.units_by_id); needed for indices and device nodes.
+    in ours. units: the current devices and MIG devices, by id (cdi.units_by_id); needed for indices and device nodes.
     driver_directory: the driver's path on the node, for the strategy of that name.
     """
 
@@ -278,11 +277,11 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         """Return by device the nodes that its containers are to get from here and that are not there. What the
         container toolkit brings, by a variable or its own CDI specification, it sees to itself."""
         passes, existing = self.passes_nodes, self.host.existing
-        if not nodes.seen(existing) or (not passes and STRATEGIES.isdisjoint(self.strategies)):
+        if not cdi.seen(existing) or (not passes and STRATEGIES.isdisjoint(self.strategies)):
             return {}
         given = (unit for unit in cdi.present_units(inventory) if passes or unit.id not in self.cdi_names)
         facts = {unit.device.fact.id: unit.device.fact for unit in given}
-        return {id_: lacking for id_, fact in facts.items() if (lacking := nodes.missing(fact, existing))}
+        return {id_: lacking for id_, fact in facts.items() if (lacking := cdi.missing(fact, existing))}
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
@@ -294,7 +293,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         if "envvar" in strategies:
             envs[VISIBLE_DEVICES] = ",".join(names)
             if channels:
-                envs[nodes.IMEX_VARIABLE] = ",".join(str(channel) for channel in channels)
+                envs[cdi.IMEX_VARIABLE] = ",".join(str(channel) for channel in channels)
         if "volume-mounts" in strategies:
             envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
             mounts = tuple(
@@ -349,9 +348,9 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     def _specs(self, granted: Sequence[SchedulableId], resource: OfferedResource) -> tuple[DeviceNode, ...]:
         """Nodes for the kubelet to pass: the control nodes that exist, the devices' own, and those of IMEX channels."""
         paths = [
-            *nodes.control_nodes(self.host.existing),
-            *(path for schedulable in granted for path in nodes.nodes_of(self._unit(schedulable, resource))),
-            *(nodes.imex_node(channel) for channel in self.host.imex_channels),
+            *cdi.control_nodes(self.host.existing),
+            *(path for schedulable in granted for path in cdi.nodes_of(self._unit(schedulable, resource))),
+            *(cdi.imex_node(channel) for channel in self.host.imex_channels),
         ]
         return tuple(DeviceNode(container_path=path, host_path=self.host.path(path)) for path in dict.fromkeys(paths))
 
