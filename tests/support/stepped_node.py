@@ -119,7 +119,7 @@ class Steps:
             return False
         applied, before, local = self.world.state.applied, self.inputs.saved, self.local
         if self._read is None or self._read[0] != applied:
-            self._read = applied, understood(applied, local.modes, local.vendors)
+            self._read = applied, understood(applied, local.modes, local.vendors)[0]
         self.given(saved=self._read[1], unsaved_because="")
         return self.inputs.saved != before
 

@@ -18,7 +18,7 @@ import structlog
 
 from nodedevices_plugin.pipeline.state import State, StateError, StateFile, same_but_times
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.settings.effective import Effective, understood, unread
+from nodedevices_plugin.settings.effective import Effective, understood
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.metrics import AgentMetrics
 
@@ -66,7 +66,8 @@ class StateKeeper:
             log.warning("state file unusable, starting without it", error=str(error))
             return State()
         problem = self._file.unread
-        if of_configuration := unread(state.applied, self._local.modes, self._local.vendors):
+        _, of_configuration = understood(state.applied, self._local.modes, self._local.vendors)
+        if of_configuration:
             problem = "; ".join(filter(None, (of_configuration, problem or self._file.keep_aside())))
         if problem:
             self.lost = f"at start: {problem}"
@@ -120,7 +121,7 @@ class StateKeeper:
             return
         error = writing.exception()
         if error is None:
-            self.saved = understood(state.applied, self._local.modes, self._local.vendors)
+            self.saved, _ = understood(state.applied, self._local.modes, self._local.vendors)
             if self.problem is not None:
                 log.info("state file writes succeed again")
             self.problem = None

@@ -157,7 +157,7 @@ def begin(
     """The world after a start, before a probe has reported: what the state file remembers, and which probes run.
     `file`, `files`, `device_files`, `hardware`: as in Inputs."""
     active = ActiveConfig(effective=resolve(local, None, None))
-    if (applied := understood(state.applied, local.modes, local.vendors)) is not None:  # else the wanted one counts
+    if (applied := understood(state.applied, local.modes, local.vendors)[0]) is not None:  # else the wanted one counts
         active = ActiveConfig(effective=applied, applied_hash=state.applied_hash, applied_once=True)
     spec = None if local.standalone else state.spec
     requested = request_config(

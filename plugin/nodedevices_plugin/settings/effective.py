@@ -258,7 +258,7 @@ def to_saved(effective: Effective) -> dict[str, Any]:
 
 
 def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> Effective:
-    """Read what `to_saved` wrote, but for the parts that `unread` names. Raises ConfigError for anything else."""
+    """Read what `to_saved` wrote, but for the parts that `understood` names. Raises ConfigError for anything else."""
     said = saved.get("sections")
     try:
         try:
@@ -289,22 +289,16 @@ def _known(sections: object) -> object:
     return found
 
 
-def unread(saved: Mapping[str, Any] | None, modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> str:
-    """Return for people what of a saved configuration cannot be read; empty: nothing."""
-    if saved is None:
-        return ""
-    try:
-        from_saved(saved, modes, vendors)
-    except ConfigError as error:
-        return f"applied: {error}"
-    return "; ".join(f"applied.node.{problem}" for problem in from_plain(saved.get("node", {}), vendors)[1])
-
-
 def understood(
     saved: Mapping[str, Any] | None, modes: SharingModes = MODES, vendors: Vendors = VENDORS
-) -> Effective | None:
-    """The same; None where there is nothing, or another version wrote it in a way that this one does not read."""
+) -> tuple[Effective | None, str]:
+    """Return what was saved, and for people what of it cannot be read. None where there is nothing, or another version
+    wrote it in a way that this one does not read."""
+    if saved is None:
+        return None, ""
     try:
-        return None if saved is None else from_saved(saved, modes, vendors)
-    except ConfigError:
-        return None
+        effective = from_saved(saved, modes, vendors)
+    except ConfigError as error:
+        return None, f"applied: {error}"
+    problems = from_plain(saved.get("node", {}), vendors)[1]
+    return effective, "; ".join(f"applied.node.{problem}" for problem in problems)

@@ -102,9 +102,8 @@ def problems(document: Any) -> tuple[str, ...]:
     names = [device.name for device in spec.devices]
     found = [] if names else ["devices: none; a spec has one at least"]
     found += [f"devices: {name} is listed twice" for name in sorted(set(names)) if names.count(name) > 1]
-    for place, device in enumerate(spec.devices):
-        if device.container_edits == _Edits():
-            found.append(f"devices[{place}].containerEdits: empty; a device must change something")
+    empty = [place for place, device in enumerate(spec.devices) if device.container_edits == _Edits()]
+    found += [f"devices[{place}].containerEdits: empty; a device must change something" for place in empty]
     needed, why = _needed(spec)
     if tuple(int(part) for part in spec.cdi_version.split(".")) < needed:
         version = ".".join(str(part) for part in needed)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.model import Holder, Unit
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
-from nodedevices_plugin.settings.effective import from_saved, to_saved, unread
+from nodedevices_plugin.settings.effective import from_saved, to_saved, understood
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.base import Naming, Vendor
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
@@ -149,12 +149,12 @@ def test_a_saved_content_that_cannot_be_read_costs_its_devices_alone_until_the_f
 
 def test_a_saved_content_survives_the_state_file_and_what_of_it_cannot_be_read_is_named() -> None:
     node = Hubbed(hub(0), file=HubFile(HUB)).now()
-    text = unread(damaged(node), vendors=WITH_HUBS)
+    text = understood(damaged(node), vendors=WITH_HUBS)[1]
     assert text.startswith(UNREADABLE)
     assert text.endswith(", and devices of hubs are not offered until the file was read again")
-    assert unread(node.world.state.applied, vendors=WITH_HUBS) == ""
-    assert unread({"sections": {}}, vendors=WITH_HUBS) == "applied: saved configuration: 'resourcePrefix'"
-    assert "applied.node.files.hubs.json: " in unread({**damaged(node), "node": {"files": 7}}, vendors=WITH_HUBS)
+    assert understood(node.world.state.applied, vendors=WITH_HUBS)[1] == ""
+    assert understood({"sections": {}}, vendors=WITH_HUBS)[1] == "applied: saved configuration: 'resourcePrefix'"
+    assert "applied.node.files.hubs.json: " in understood({**damaged(node), "node": {"files": 7}}, vendors=WITH_HUBS)[1]
     node = Hubbed(hub(0), file=HubFile(HUB, shares=3, together=True)).now()
     effective = node.world.active.effective
     assert from_saved(to_saved(effective), vendors=WITH_HUBS) == effective

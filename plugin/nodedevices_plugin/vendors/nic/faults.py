@@ -41,55 +41,12 @@ from nodedevices_plugin.vendors.faults import (
     CounterLimit,
     Effect,
     FaultCondition,
+    FaultSource,
     Meaning,
     hot,
     node_missing,
     pcie_meanings,
 )
-from nodedevices_plugin.vendors.nic import onload
-
-
-def read(readings: Readings) -> tuple[FaultCondition, ...]:
-    return (
-        FaultCondition(
-            reason="DriverUnbound",
-            state=HealthState.UNHEALTHY,
-            unused=HealthState.DEGRADED,
-            message="no driver is bound to the NIC",
-            evident=attributes.DRIVER_UNBOUND in readings.conditions,
-            action="Inspect",
-            ends_by_itself=True,
-        ),
-        FaultCondition(
-            reason="LinkDown",
-            state=HealthState.UNHEALTHY,
-            unused=HealthState.DEGRADED,
-            message="the NIC has lost its link: the cable, the transceiver or the switch's port",
-            evident=attributes.LINK_DOWN in readings.conditions,
-            action="Inspect",
-            ends_by_itself=True,
-        ),
-        replace(node_missing(readings), unused=HealthState.DEGRADED),
-        onload.condition(readings),
-        FaultCondition(
-            reason="NoLink",
-            state=HealthState.DEGRADED,
-            message="the NIC has had no link since the machine was booted",
-            evident=attributes.NO_LINK in readings.conditions,
-            action="Inspect",
-            ends_by_itself=True,
-        ),
-        FaultCondition(
-            reason="FewerPorts",
-            state=HealthState.DEGRADED,
-            message="the card has fewer ports than the others of its model on this node",
-            evident=attributes.FEWER_PORTS in readings.conditions,
-            action="Inspect",
-            ends_by_itself=True,
-        ),
-        hot(readings),
-    )
-
 
 RESET = "ResetDevice"
 MEANINGS: Mapping[str, Meaning] = {
@@ -280,3 +237,57 @@ LIMITS = (
         message="more than 100 packets a minute were received by EFA and dropped, for 5 minutes",
     ),
 )
+
+
+class NicFaults(FaultSource):
+    meanings = MEANINGS
+    counter_limits = LIMITS
+
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
+        return (
+            FaultCondition(
+                reason="DriverUnbound",
+                state=HealthState.UNHEALTHY,
+                unused=HealthState.DEGRADED,
+                message="no driver is bound to the NIC",
+                evident=attributes.DRIVER_UNBOUND in readings.conditions,
+                action="Inspect",
+                ends_by_itself=True,
+            ),
+            FaultCondition(
+                reason="LinkDown",
+                state=HealthState.UNHEALTHY,
+                unused=HealthState.DEGRADED,
+                message="the NIC has lost its link: the cable, the transceiver or the switch's port",
+                evident=attributes.LINK_DOWN in readings.conditions,
+                action="Inspect",
+                ends_by_itself=True,
+            ),
+            replace(node_missing(readings), unused=HealthState.DEGRADED),
+            FaultCondition(
+                reason="OnloadMissing",
+                state=HealthState.UNHEALTHY,
+                unused=HealthState.DEGRADED,
+                message="Onload's kernel modules are not loaded, or its device nodes are not there",
+                evident=attributes.ONLOAD_MISSING in readings.conditions,
+                action="Inspect",
+                ends_by_itself=True,
+            ),
+            FaultCondition(
+                reason="NoLink",
+                state=HealthState.DEGRADED,
+                message="the NIC has had no link since the machine was booted",
+                evident=attributes.NO_LINK in readings.conditions,
+                action="Inspect",
+                ends_by_itself=True,
+            ),
+            FaultCondition(
+                reason="FewerPorts",
+                state=HealthState.DEGRADED,
+                message="the card has fewer ports than the others of its model on this node",
+                evident=attributes.FEWER_PORTS in readings.conditions,
+                action="Inspect",
+                ends_by_itself=True,
+            ),
+            hot(readings),
+        )

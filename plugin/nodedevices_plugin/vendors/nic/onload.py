@@ -15,13 +15,12 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from nodedevices_api.fields import Flag
-from nodedevices_probe.nic import DRIVER, ONLOAD_MISSING, ONLOAD_NODES, PHYSICAL
-from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.nic import DRIVER, ONLOAD_NODES, PHYSICAL
+from nodedevices_probe.protocol import DeviceFact
 from pydantic import Field, model_validator
 
-from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, HealthState, Mount, Unit
+from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Mount, Unit
 from nodedevices_plugin.vendors.base import VendorShares, text
-from nodedevices_plugin.vendors.faults import FaultCondition
 from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, matching, number, read, refuse
 
 MAKER = "solarflare"
@@ -119,18 +118,6 @@ def edits(config: OnloadConfig, existing: Set[str]) -> ContainerEdits:
         envs={"LD_PRELOAD": f"{config.libraries}/{PRELOADED}"} if config.preload else {},
         mounts=tuple(Mount(container_path=inside, host_path=host) for host, inside in files.items()),
         devices=tuple(DeviceNode(container_path=node, host_path=node) for node in (*ONLOAD_NODES, *more)),
-    )
-
-
-def condition(readings: Readings) -> FaultCondition:
-    return FaultCondition(
-        reason="OnloadMissing",
-        state=HealthState.UNHEALTHY,
-        unused=HealthState.DEGRADED,
-        message="Onload's kernel modules are not loaded, or its device nodes are not there",
-        evident=ONLOAD_MISSING in readings.conditions,
-        action="Inspect",
-        ends_by_itself=True,
     )
 
 

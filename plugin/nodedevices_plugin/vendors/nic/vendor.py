@@ -25,13 +25,13 @@ from typing import Any
 
 from msgspec import Struct, field
 from nodedevices_probe import nic as attributes
-from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, InventoryDevice, OfferedResource, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, gone, text, whole_or_partitions
-from nodedevices_plugin.vendors.faults import FaultCondition
-from nodedevices_plugin.vendors.nic import faults, onload
+from nodedevices_plugin.vendors.nic import onload
 from nodedevices_plugin.vendors.nic.configs import FILES, FLAGS, Configs, NamedEntry
+from nodedevices_plugin.vendors.nic.faults import NicFaults
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.selecting import is_hca, node_called, rdma_nodes, vfio_node
@@ -46,12 +46,10 @@ READ_WRITE, READ_WRITE_MAKE = "rw", "rwm"
 RDMA_NAMES = ("uverbs", "umad", "issm", "rdma_cm")  # keys of the JSON
 
 
-class Nic(Vendor):
+class Nic(NicFaults, Vendor):
     name = "nic"
     every_maker = True
     types = attributes.TYPES
-    meanings = faults.MEANINGS
-    counter_limits = faults.LIMITS
     flags = FLAGS
     files = FILES
 
@@ -98,9 +96,6 @@ class Nic(Vendor):
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
         found = _device_files(resources, facts, Configs.for_node(node.local, node.files))
         return FolderFiles(folder=FOLDER, files=found)
-
-    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
-        return faults.read(readings)
 
 
 def _configs(naming: Naming) -> Configs:

@@ -291,21 +291,16 @@ def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> d
         return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
 
     def node(entry: Mapping[str, Any]) -> dict[str, Any]:
-        path = str(entry["path"])
-        place = host.path(inside(str(entry.get("hostPath") or path)))
-        return {**entry, "hostPath": place} if place != path or "hostPath" in entry else dict(entry)
+        place = host.path(inside(str(entry.get("hostPath") or entry["path"])))
+        return {**entry, "hostPath": place} if place != entry["path"] or "hostPath" in entry else dict(entry)
 
     def mount(entry: Mapping[str, Any]) -> dict[str, Any]:
-        path = str(entry["hostPath"])
-        moved = inside(path)
-        return dict(entry) if moved == path else {**entry, "hostPath": host_path(host.driver_root, moved)}
+        moved = inside(str(entry["hostPath"]))
+        return dict(entry) if moved == entry["hostPath"] else {**entry, "hostPath": host_path(host.driver_root, moved)}
 
     def edits(before: Mapping[str, Any]) -> dict[str, Any]:
-        after = dict(before)
-        for key, change in (("deviceNodes", node), ("mounts", mount)):
-            if before.get(key):
-                after[key] = [change(edit) for edit in before[key]]
-        return after
+        changes = (("deviceNodes", node), ("mounts", mount))
+        return {**before, **{key: [change(edit) for edit in before[key]] for key, change in changes if before.get(key)}}
 
     after = {
         **document,

@@ -20,12 +20,20 @@ from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
-from nodedevices_probe.protocol import Readings
+from nodedevices_probe import kmsg
+from nodedevices_probe.protocol import ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import Effect, FaultCondition, Meaning, pcie_meanings
+from nodedevices_plugin.vendors.faults import (
+    CODED,
+    Effect,
+    FaultCondition,
+    FaultSource,
+    Meaning,
+    node_missing,
+    pcie_meanings,
+)
 from nodedevices_plugin.vendors.nvidia import kernel_log
-from nodedevices_plugin.vendors.nvidia.kernel_log import SXIDS
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
 
 NO_ACTION: Final = "None"
@@ -313,25 +321,9 @@ MEANINGS: Mapping[str, Meaning] = {
 }
 NUMBERED = (
     *(f"Xid{number}" for number in range(1, MAX_XID + 1)),
-    *(f"Sxid{number}" for number in sorted(SXIDS)),
+    *(f"Sxid{number}" for number in sorted(kernel_log.SXIDS)),
     kernel_log.UNLISTED,
 )
-
-
-def decide(code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-    """Return the state that an XID causes when no worse one came beside it."""
-    row = look_up(code)
-    if code == CLEANUP:  # alone or after an application's error: a process was cleaned up
-        return None
-    if code == DOUBLE_BIT and CONTAINED in together:
-        return HealthState.DEGRADED
-    # A row that is marked (63) is remapped with the next reset: NVIDIA's workflow for 48 says to drain, then to reset.
-    # A driver that requires nothing has said that the GPU can be used again.
-    if code == DOUBLE_BIT and REMAPPED in together and driver_action == NO_ACTION:
-        return HealthState.DEGRADED
-    if row.action == "Inspect" or (code == NVLINK and driver_action == NO_ACTION):
-        return HealthState.DEGRADED
-    return HealthState.UNHEALTHY
 
 
 def meaning(row: Xid) -> Meaning:
@@ -350,3 +342,36 @@ def meaning(row: Xid) -> Meaning:
         driver_decides=row.effect is Effect.UNDECIDED and row.action == "Inspect",
         decides_others=row.number in DECIDE_48,
     )
+
+
+class NvidiaFaults(FaultSource):
+    reasons = NUMBERED
+    meanings = MEANINGS
+
+    def kind_of(self, event: ProbeEvent) -> str:
+        return kernel_log.kind_of(event)
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        if code is not None and kind == CODED:
+            return meaning(look_up(code))
+        if code is not None and kind in {kmsg.SXID, kmsg.SXID_FATAL}:
+            return kernel_log.switch(code, fatal=kind == kmsg.SXID_FATAL)
+        return self.meanings.get(kind)
+
+    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        """Return the state that an XID causes when no worse one came beside it."""
+        row = look_up(code)
+        if code == CLEANUP:  # alone or after an application's error: a process was cleaned up
+            return None
+        if code == DOUBLE_BIT and CONTAINED in together:
+            return HealthState.DEGRADED
+        # A row that is marked (63) is remapped with the next reset: NVIDIA's workflow for 48 says to drain, then to
+        # reset. A driver that requires nothing has said that the GPU can be used again.
+        if code == DOUBLE_BIT and REMAPPED in together and driver_action == NO_ACTION:
+            return HealthState.DEGRADED
+        if row.action == "Inspect" or (code == NVLINK and driver_action == NO_ACTION):
+            return HealthState.DEGRADED
+        return HealthState.UNHEALTHY
+
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
+        return (node_missing(readings), *read(readings))

@@ -37,7 +37,6 @@ class Reach(Enum):
 
 
 class Sxid(Struct, frozen=True):
-    number: int
     meaning: str
     reach: Reach
 
@@ -114,7 +113,7 @@ _FABRIC = {
 
 SXIDS: MappingProxyType[int, Sxid] = MappingProxyType(
     {
-        number: Sxid(number, meaning, reach)
+        number: Sxid(meaning, reach)
         for reach, some in ((Reach.CORRECTED, _CORRECTED), (Reach.LINK, _LINK), (Reach.FABRIC, _FABRIC))
         for number, meaning in some.items()
     }
@@ -128,12 +127,16 @@ _GRAPHICS_KIND = "graphics-exception"
 
 
 class _Bits(Struct, frozen=True):
-    """One kind of NVLink error: `registers` by their number, from 1, with the bits that show it."""
+    """One kind of NVLink error: `registers` by their number, from 1, with a mask of the bits that show it."""
 
     kind: str
     reason: str
     message: str
-    registers: Mapping[int, tuple[int, ...]]
+    registers: Mapping[int, int]
+
+
+def _mask(*bits: int) -> int:
+    return sum(1 << bit for bit in bits)
 
 
 # What needs most first: of several kinds in one line the first one is shown.
@@ -142,40 +145,40 @@ _NVLINK_BITS = (
         "nvlink-connection",
         "NvlinkConnection",
         "NVLink error that a loose connection can cause: check it; if it continues, run field diagnostics",
-        {1: (8, 9, 12, 16, 17, 24, 28)},
+        {1: _mask(8, 9, 12, 16, 17, 24, 28)},
     ),
     _Bits(
         "nvlink-signal",
         "NvlinkSignal",
         "NVLink signal is marginal: unless other errors explain it, check the connection and run field diagnostics",
-        {1: (21, 22)},
+        {1: _mask(21, 22)},
     ),
     _Bits(
         "nvlink-ecc",
         "NvlinkEcc",
         "NVLink ECC or parity error, likely of the hardware: run field diagnostics if one link has it more than twice",
-        {1: (4, 5), 3: (0, 1, 2, 6), 5: (18, 19, 21, 22, 24, 25, 27, 28)},
+        {1: _mask(4, 5), 3: _mask(0, 1, 2, 6), 5: _mask(18, 19, 21, 22, 24, 25, 27, 28)},
     ),
     _Bits(
         "nvlink-error",
         "NvlinkError",
         "NVLink error: run field diagnostics if it is repeated",
-        {1: (27, 29), 3: (13, 16, 17, 18, 19)},
+        {1: _mask(27, 29), 3: _mask(13, 16, 17, 18, 19)},
     ),
     _Bits(
         "nvlink-threshold",
         "NvlinkThreshold",
         "NVLink had more corrected ECC errors than its threshold: operation continues",
-        {5: (20, 23, 26, 29)},
+        {5: _mask(20, 23, 26, 29)},
     ),
     _Bits(
         "nvlink-secondary",
         "NvlinkSecondary",
         "NVLink error that follows another one: see the other XIDs and SXIDs",
-        {1: (1, 20), 4: (16, 17, 18)},
+        {1: _mask(1, 20), 4: _mask(16, 17, 18)},
     ),
 )
-_NVLINK_IGNORED = {1: (0, 23, 30)}
+_NVLINK_IGNORED = {1: _mask(0, 23, 30)}
 _OTHER = _Bits(
     "nvlink-other", "NvlinkOther", "NVLink error with register bits that NVIDIA's workflow does not list", {}
 )
@@ -193,10 +196,10 @@ def kind_of(event: ProbeEvent) -> str:
 
 def _nvlink_kind(details: Mapping[str, str]) -> str:
     values = {number: _register(details.get(f"register{number}", "")) for number in _READ}
-    found = next((bits for bits in _NVLINK_BITS if _any(values, bits.registers)), None)
-    if found is not None:
-        return found.kind
-    rest = {number: value & ~_mask(_NVLINK_IGNORED.get(number, ())) for number, value in values.items()}
+    for bits in _NVLINK_BITS:
+        if any(values[number] & mask for number, mask in bits.registers.items()):
+            return bits.kind
+    rest = {number: value & ~_NVLINK_IGNORED.get(number, 0) for number, value in values.items()}
     return _OTHER.kind if any(rest.values()) else kinds.XID_DETAIL
 
 
@@ -205,14 +208,6 @@ def _register(text: str) -> int:
         return int(text, 16)
     except ValueError:  # left out because it is 0, or of a probe of another maker
         return 0
-
-
-def _any(values: Mapping[int, int], registers: Mapping[int, tuple[int, ...]]) -> bool:
-    return any(values[number] & _mask(bits) for number, bits in registers.items())
-
-
-def _mask(bits: tuple[int, ...]) -> int:
-    return sum(1 << bit for bit in bits)
 
 
 def switch(number: int, *, fatal: bool) -> Meaning:

@@ -22,15 +22,13 @@ from uuid import UUID, uuid5
 from msgspec import Struct, field
 from nodedevices_api.sections import Injection
 from nodedevices_common.quantity import MEBIBYTE
-from nodedevices_probe import kmsg
 from nodedevices_probe.nvidia import VENDOR, fills_instance, mig_enabled
-from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
+from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import (
     ContainerEdits,
     DeviceNode,
     Grant,
-    HealthState,
     Inventory,
     InventoryDevice,
     Mount,
@@ -44,11 +42,10 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.inventory import plain
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, gone, path_score, unlike_most
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiNeeds, qualified
-from nodedevices_plugin.vendors.faults import CODED, FaultCondition, Meaning, node_missing
-from nodedevices_plugin.vendors.nvidia import cdi, faults, gpu_config, kernel_log
+from nodedevices_plugin.vendors.nvidia import cdi, gpu_config
 from nodedevices_plugin.vendors.nvidia.cdi import DEFAULT_PREFIX, CtkRequest, Host, computing_gpus
+from nodedevices_plugin.vendors.nvidia.faults import NvidiaFaults
 from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, CDI_PREFIX, DRIVER_DIRECTORY, FLAGS, settings_of
-from nodedevices_plugin.vendors.nvidia.xids import look_up
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
 # The toolkit reads device names from mounts under this folder, which an unprivileged image cannot forge.
@@ -64,11 +61,9 @@ _GOOGLE_SHARE = re.compile(r"(?P<device>nvidia[0-9]{1,4}(/gi[0-9]{1,3})?)/vgpu[0
 LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA's plugin
 
 
-class Nvidia(Vendor):
+class Nvidia(NvidiaFaults, Vendor):
     name = VENDOR
     types = cdi.TYPES
-    reasons = faults.NUMBERED
-    meanings = faults.MEANINGS
     dra_driver = "gpu.nvidia.com"
     cdi_source = cdi.SOURCE
     flags = FLAGS
@@ -195,22 +190,6 @@ class Nvidia(Vendor):
             return (name,)
         profile, _, start = tail.rpartition("-")
         return (f"{parent}{_MIG}{plain(profile.rpartition('-')[0])}-{start}", parent)
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        if code is not None and kind == CODED:
-            return faults.meaning(look_up(code))
-        if code is not None and kind in {kmsg.SXID, kmsg.SXID_FATAL}:
-            return kernel_log.switch(code, fatal=kind == kmsg.SXID_FATAL)
-        return self.meanings.get(kind)
-
-    def kind_of(self, event: ProbeEvent) -> str:
-        return kernel_log.kind_of(event)
-
-    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        return faults.decide(code, together, driver_action)
-
-    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
-        return (node_missing(readings), *faults.read(readings))
 
 
 def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:

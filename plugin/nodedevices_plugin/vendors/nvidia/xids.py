@@ -194,5 +194,4 @@ CATALOGUE: MappingProxyType[int, Xid] = MappingProxyType({row.number: row for ro
 
 def look_up(number: int) -> Xid:
     """The row of an XID; for one that is not listed, Degraded without a recovery action."""
-    row = CATALOGUE.get(number)
-    return row or Xid(number, "", "not in NVIDIA's catalogue, or listed there as unused", _SUSPECT, source="field")
+    return CATALOGUE.get(number) or _unclassified(number, "", "not in NVIDIA's catalogue, or listed there as unused")
