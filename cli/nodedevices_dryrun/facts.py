@@ -26,11 +26,6 @@ def inventory(status: Raw) -> Inventory:
     return Inventory(devices=tuple(_device(raw, parts) for raw, *parts in grouped(status.get("devices"))))
 
 
-def complete(status: Raw) -> bool:
-    """True when no device and no partition was left out of the object."""
-    return not status.get("partitionsTruncated")
-
-
 def _device(raw: Raw, parts: Sequence[Raw]) -> InventoryDevice:
     attributes = mapping(raw.get("attributes"))
     fact = DeviceFact(

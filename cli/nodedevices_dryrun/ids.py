@@ -127,7 +127,7 @@ def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
         return "its agent has not applied the current configuration yet"
     if any((record.config or {}).get(name) != now.get(name) for name in DECIDE_IDS):
         return "it does not have the result of the current policies yet"
-    if not facts.complete(status):
+    if status.get("partitionsTruncated"):
         return "its object has no room for all partitions"
     if mapping(now.get("serving")).get("mode") == OBSERVE:
         return "another plugin serves its kubelet now (serving.mode Observe)"

@@ -177,20 +177,20 @@ def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now
     records: dict[str, NodeDevicesRecord] = {}
     nodes: dict[str, NodeRecord] = {}
     found: list[_Node] = []
-    selected = {change.name: [0, 0] for change in policies.changes}
     for raw in cluster.items:
         record = node_devices_record(raw)
         node = _node(record, known)
         records[record.name], nodes[record.name] = record, node
-        for at, side in enumerate((policies.before, policies.after)):
-            for policy in side:
-                if policy.name in selected and policy.selects(node.labels):
-                    selected[policy.name][at] += 1
         if any(policy.selects(node.labels) for policy in concerned):
             found.append(_resolved(raw, record, node, policies))
     _answered(found, records, nodes, policies, cluster=cluster, now=now)
     effects = tuple(made.effect for made in found if made.effect.effect != NOTHING)
-    return Rehearsal(policies.changes, effects, {name: (was, will) for name, (was, will) in selected.items()})
+    before, after = (
+        {it.name: sum(it.selects(node.labels) for node in nodes.values()) for it in side if it.name in changed_names}
+        for side in (policies.before, policies.after)
+    )
+    selected = {change.name: (before.get(change.name, 0), after.get(change.name, 0)) for change in policies.changes}
+    return Rehearsal(policies.changes, effects, selected)
 
 
 def _node(record: NodeDevicesRecord, known: Mapping[str, Raw]) -> NodeRecord:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from nodedevices_common.errors import InputError
-from nodedevices_common.raw import Raw
+from nodedevices_common.raw import Raw, mapping
 from nodedevices_common.text import nearest, show
 
 STDIN = "-"
@@ -30,7 +31,7 @@ def read(paths: Sequence[str], kinds: Sequence[str]) -> list[Raw]:
                 wanted = " or ".join(kinds)
                 hint = nearest(kind, kinds) if isinstance(kind, str) else ""
                 raise InputError(f"{place}: kind: {show(kind)} is not supported here; give {wanted}{hint}")
-            name = raw.get("metadata", {}).get("name") if isinstance(raw.get("metadata"), dict) else None
+            name = mapping(raw.get("metadata")).get("name")
             if not isinstance(name, str) or not name:
                 raise InputError(f"{place}: metadata.name: {show(name)}: give the object's name")
             found.append(raw)
@@ -39,7 +40,8 @@ def read(paths: Sequence[str], kinds: Sequence[str]) -> list[Raw]:
 
 def _documents(path: str) -> list[Any]:
     try:
-        raw = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STDIN else _bytes(Path(path))
+        with nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; give a file with objects, in YAML or JSON") from error
     if len(raw) > MAX_BYTES:
@@ -55,11 +57,6 @@ def _documents(path: str) -> list[Any]:
         return safe_yaml.load_all(raw, max_values=MAX_VALUES)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)
 
 
 def _objects(documents: Sequence[Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

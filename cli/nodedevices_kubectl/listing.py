@@ -107,15 +107,16 @@ def _show_several(session: Session, listing: Listing, source: Source, field: str
         session.say(line)
     answers = read_clusters(session, contexts, source.names, listing.selector)
     kind = replace(source.kind, columns=(Column("CLUSTER", "cluster"), *source.kind.columns))
-    rows, without = [], []  # of devices, and of clusters that have nothing to show
-    for answer in answers:
-        if answer.state != ANSWERED:
-            fields = {"cluster": answer.context, kind.state: answer.state, "reason": answer.problem}
-            without.append(Row(f"{answer.context}:", fields, key=answer.context))
-        for item in answer.items:
-            for row in source.rows(item):
-                fields = {"cluster": answer.context, **row.fields}
-                rows.append(Row(f"{answer.context}:{row.name}", fields, key=f"{answer.context}:{row.key}"))
+    found = [(answer.context, row) for answer in answers for item in answer.items for row in source.rows(item)]
+    rows = [
+        Row(f"{context}:{row.name}", {"cluster": context, **row.fields}, key=f"{context}:{row.key}")
+        for context, row in found
+    ]
+    without = [  # anything to show
+        Row(f"{it.context}:", {"cluster": it.context, kind.state: it.state, "reason": it.problem}, key=it.context)
+        for it in answers
+        if it.state != ANSWERED
+    ]
     printer = _Printer(session, listing, replace(source, kind=kind))
     if not rows and not without:
         printer.say_empty()

@@ -90,22 +90,14 @@ def _line(detail: ErrorDetails, model: type[BaseModel] | None, where: str) -> st
     return f"{place}: {text}" if place else text
 
 
-def _choose(context: dict[str, Any]) -> str:
-    return f"choose {context['expected']}".replace("'", "")
-
-
-def _pattern(context: dict[str, Any]) -> str:
-    pattern = str(context["pattern"])
-    return PATTERN_HINTS.get(pattern, f"it must match {pattern}")
-
-
 # By pydantic's kind of an error: what would be right, from its context.
 ADVICE: dict[str, Callable[[dict[str, Any]], str]] = {
     "greater_than_equal": lambda context: f"give {context['ge']} or more",
     "less_than_equal": lambda context: f"give {context['le']} or less",
-    "literal_error": _choose,
-    "enum": _choose,
-    "string_pattern_mismatch": _pattern,
+    "literal_error": lambda context: f"choose {context['expected']}".replace("'", ""),
+    "string_pattern_mismatch": lambda context: PATTERN_HINTS.get(
+        context["pattern"], f"it must match {context['pattern']}"
+    ),
     "string_too_long": lambda context: f"give at most {context['max_length']} characters",
     "string_too_short": lambda context: f"give at least {context['min_length']} characters",
     "too_long": lambda context: f"give at most {context['max_length']} entries",

@@ -15,8 +15,6 @@ from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session, allowed
 from nodedevices_kubectl.views import check as view
 from nodedevices_kubectl.views import claims, facts
-from nodedevices_kubectl.views.check import Seen
-from nodedevices_kubectl.views.claims import SeenClaims
 from nodedevices_kubectl.views.findings import BROKEN, CLUSTER, KIND, OK, PENDING, WARNING, having, rows
 
 FOUND_BROKEN, FOUND_PENDING = 3, 4  # exit codes
@@ -120,26 +118,26 @@ def _summary(nodes: str, broken: list[Row], pending: list[Row], warnings: list[R
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
-def _read(session: Session, names: Sequence[str], selector: str, system_namespace: str) -> Seen:
+def _read(session: Session, names: Sequence[str], selector: str, system_namespace: str) -> view.Seen:
     """Without names and selector all of the cluster."""
     api = session.api
     if names:
         items = [session.node(name) for name in dict.fromkeys(names)]
         found = allowed(lambda: [api.find(objects.at(objects.NODES, facts.name_of(item))) for item in items])
-        return Seen(items, by_name(found), claims=claims_of(session, items))
+        return view.Seen(items, by_name(found), claims=claims_of(session, items))
     items, _ = api.list_all(objects.NODE_DEVICES, selector=selector)
     if not items:
         agents = None if selector else session.listed(objects.pods(system_namespace), selector=facts.AGENTS)
-        return Seen(items, agents=agents or ())
+        return view.Seen(items, agents=agents or ())
     nodes = by_name(session.listed(objects.NODES))
     if selector:
-        return Seen(items, nodes, claims=claims_of(session, items))
+        return view.Seen(items, nodes, claims=claims_of(session, items))
     policies, _ = api.list_all(objects.POLICIES)
     lease, seen = lease_of(session, system_namespace), claims_of(session, items)
-    return Seen(items, nodes, whole=True, policies=policies, lease=lease, claims=seen)
+    return view.Seen(items, nodes, whole=True, policies=policies, lease=lease, claims=seen)
 
 
-def claims_of(session: Session, items: Sequence[Raw]) -> SeenClaims | None:
+def claims_of(session: Session, items: Sequence[Raw]) -> claims.SeenClaims | None:
     """Read what there is of DRA, where a node serves by it. Claims and Events only where a pod waits with a claim."""
     if not any(map(claims.by_dra, items)):
         return None
@@ -149,11 +147,11 @@ def claims_of(session: Session, items: Sequence[Raw]) -> SeenClaims | None:
     except ApiError as error:
         if error.status != 404:
             raise
-        return SeenClaims(api=False)
+        return claims.SeenClaims(api=False)
     pending = session.listed(objects.PODS, fields="status.phase=Pending")
     waiting = None if pending is None else [pod for pod in pending if claims.named(pod)]
     found = session.listed(objects.CLAIMS) if waiting else []
-    return SeenClaims(
+    return claims.SeenClaims(
         slices=slices,
         classes=session.listed(objects.CLASSES),
         pods=waiting,
@@ -162,12 +160,12 @@ def claims_of(session: Session, items: Sequence[Raw]) -> SeenClaims | None:
     )
 
 
-def _read_installation(session: Session, system_namespace: str) -> Seen:
+def _read_installation(session: Session, system_namespace: str) -> view.Seen:
     """Read all agents' pods and their Nodes, and what these report. Without the right to, an error."""
     items, _ = session.api.list_all(objects.NODE_DEVICES)
     nodes, _ = session.api.list_all(objects.NODES)
     agents, _ = session.api.list_all(objects.PODS, selector=facts.AGENTS)
-    return Seen(items, by_name(nodes), agents=agents, lease=lease_of(session, system_namespace))
+    return view.Seen(items, by_name(nodes), agents=agents, lease=lease_of(session, system_namespace))
 
 
 def by_name(items: Iterable[Raw | None] | None) -> dict[str, Raw] | None:

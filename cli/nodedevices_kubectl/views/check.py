@@ -328,25 +328,17 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
     if not node:
         return Finding("allocatable", UNKNOWN, "you may not read Nodes" if node is None else "there is no Node")
     shown = mapping(facts.status_of(node).get("allocatable"))
-    differ: list[str] = []
-    same: list[str] = []
-    nothing = False  # of a resource is allocatable, though it is offered
-    for resource in _by_plugin(item):
-        name, healthy = text(resource.get("name")), facts.number(resource.get("healthy"))
-        if healthy is None:
-            continue
-        known = whole_units(shown.get(name))
-        if known == healthy:
-            same.append(f"{name}: {known}")
-        else:
-            differ.append(f"{name}: {known}, but the agent offers {healthy}")
-            nothing |= known == 0
+    offered = {text(it.get("name")): facts.number(it.get("healthy")) for it in _by_plugin(item)}
+    known = {name: whole_units(shown.get(name)) for name, healthy in offered.items() if healthy is not None}
+    differ = {name: count for name, count in known.items() if count != offered[name]}
     if differ:
+        nothing = 0 in differ.values()  # of a resource is allocatable, though it is offered
         status = (PENDING if changed else BROKEN) if nothing else WARNING
         later = "" if status == PENDING else "; then: docs/troubleshooting.md"
-        wait = f"the kubelet updates it within a minute{later}"
-        return Finding("allocatable", status, "; ".join(differ), wait)
-    return Finding("allocatable", OK, ", ".join(same) or "nothing is offered")
+        said = [f"{name}: {count}, but the agent offers {offered[name]}" for name, count in differ.items()]
+        return Finding("allocatable", status, "; ".join(said), f"the kubelet updates it within a minute{later}")
+    same = ", ".join(f"{name}: {count}" for name, count in known.items())
+    return Finding("allocatable", OK, same or "nothing is offered")
 
 
 def _holders(item: Raw) -> Finding:
@@ -379,19 +371,18 @@ def policies(items: Sequence[Raw] | None) -> Iterator[Finding]:
     if items is None:
         yield Finding("policies", UNKNOWN, "you may not read DevicePolicies")
         return
-    said = False
-    for item in items:
-        name = facts.name_of(item)
-        for kind, well in _POLICY_WELL.items():
-            found = facts.condition(item, kind)
-            reason = text(found.get("reason"))
-            if found.get("status", well) == well or reason in _SAID_ELSEWHERE.get(kind, ()):
-                continue
-            said = True
-            status = WARNING if reason in _WAITS else BROKEN
-            next_ = _POLICY_NEXT.get(kind, _DESCRIBE) if status == BROKEN else _DESCRIBE
-            yield Finding(f"policy {name}", status, f"{kind}: {about(found)}", next_.format(name))
-    if not said:
+    conditions = [(item, kind, well) for item in items for kind, well in _POLICY_WELL.items()]
+    wrong = [
+        (facts.name_of(item), kind, found)
+        for item, kind, well in conditions
+        if (found := facts.condition(item, kind)).get("status", well) != well
+        and text(found.get("reason")) not in _SAID_ELSEWHERE.get(kind, ())
+    ]
+    for name, kind, found in wrong:
+        status = WARNING if text(found.get("reason")) in _WAITS else BROKEN
+        advice = _POLICY_NEXT.get(kind, _DESCRIBE) if status == BROKEN else _DESCRIBE
+        yield Finding(f"policy {name}", status, f"{kind}: {about(found)}", advice.format(name))
+    if not wrong:
         yield Finding("policies", OK, f"policies: {len(items)}")
 
 

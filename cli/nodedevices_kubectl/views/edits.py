@@ -63,7 +63,7 @@ def cordon(item: Raw, devices: Sequence[str], *, reason: str, until: str, by: st
     taken back."""
     node = facts.name_of(item)
     entries = [dict(each) for each in mappings(mapping(item.get("spec")).get("unschedulable"))]
-    said, changed, observed = [], False, observes(facts.status_of(item))
+    said, observed = [], observes(facts.status_of(item))
     for name in devices:
         unit = find.device(item, name)
         shown = f"{node}/{unit.name}"
@@ -77,14 +77,13 @@ def cordon(item: Raw, devices: Sequence[str], *, reason: str, until: str, by: st
         entry = {"id": unit.id, "reason": why, "since": text(known.get("since")) or rfc3339(now)}
         entry |= {key: given for key, given in (("by", clip(by, MAX_BY)), ("until", until)) if given}
         entries = [each for each in entries if each is not known] + [entry]
-        changed = True
         out = f"{shown} is out of service ({after}{f'; before: {before}' if known else ''})"
         said.append(f"{out}, {OFFERED_BY_ANOTHER} {node}" if observed else f"{out}: no new pod gets it.")
         if pods := facts.pods_of(unit.holders):
             keeps = "keeps" if len(pods) == 1 else "keep"
             said.append(f"It is held by {some(pods, MOST_PODS)}, which {keeps} running.")
         said.append(f"To take it back: kubectl nodedevices uncordon {shown}")
-    return Edit(_unschedulable(item, entries) if changed else None, said)
+    return Edit(_unschedulable(item, entries), said)
 
 
 def _terms(reason: Any, until: Any) -> str:
@@ -97,13 +96,13 @@ def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
     node = facts.name_of(item)
     entries = mappings(mapping(item.get("spec")).get("unschedulable"))
     listed = {unit.id for unit in facts.units(item)}
-    said, changed = [], False
+    said = []
     for name in devices:
         gone = {id_: entry for entry in entries if (id_ := text(entry.get("id"))) not in listed}
         unit = _in_service_again(item, name, entries, gone)
         if isinstance(unit, str):
             said.append(f"{_with_reason(gone, unit)}, which {node} no longer has, is no longer out of service.")
-            entries, changed = [entry for entry in entries if entry.get("id") != unit], True
+            entries = [entry for entry in entries if entry.get("id") != unit]
             continue
         shown = f"{node}/{unit.name}"
         kept = [entry for entry in entries if text(entry.get("id")) != unit.id]
@@ -116,12 +115,12 @@ def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
             if any(entry.get("id") == parent for entry in entries):
                 said.append(f"Its device is: uncordon {node}/{text(unit.device.get('name')) or parent}")
             continue
-        entries, changed = kept, True
+        entries = kept
         state = text(unit.health.get("state"))
         held_back = "" if observes(facts.status_of(item)) else ", and no new pod gets it until it is healthy"
         rest = f"; it is {state}{held_back}" if state == facts.UNHEALTHY else ""
         said.append(f"{shown} is back in service{rest}.")
-    return Edit(_unschedulable(item, entries) if changed else None, said)
+    return Edit(_unschedulable(item, entries), said)
 
 
 def _in_service_again(item: Raw, name: str, entries: Sequence[Raw], gone: Mapping[str, Raw]) -> facts.Unit | str:
@@ -141,7 +140,10 @@ def _with_reason(gone: Mapping[str, Raw], id_: str) -> str:
     return f"{id_} ({text(gone[id_].get('reason'))})"
 
 
-def _unschedulable(item: Raw, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _unschedulable(item: Raw, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the patch that makes these the object's entries; None: they are."""
+    if entries == mappings(mapping(item.get("spec")).get("unschedulable")):
+        return None
     return {"metadata": {"resourceVersion": facts.version_of(item)}, "spec": {"unschedulable": list(entries) or None}}
 
 
