@@ -40,12 +40,12 @@ Write = Callable[[bytes], None]
 
 def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind]) -> None:
     """The agent's options that these kinds get values of, by the same names."""
-    users: dict[str, list[str]] = {}
+    users = defaultdict[str, list[str]](list)
     for kind in kinds.values():
         options = [DEVICES_DIR] if kind.files else []
         options += [option for option in kind.passed_on.values() if option not in kind.files]
         for option in options if kind.automatic else ():
-            users.setdefault(option, []).append(kind.name)
+            users[option].append(kind.name)
     for option, names in sorted(users.items()):
         shown = f"as the agent's --{option}, for {', '.join(names)}"
         parser.add_argument(f"--{option}", nargs="?", const=True, default="", metavar="VALUE", help=shown)
@@ -61,15 +61,13 @@ def _nothing(kinds: Mapping[str, ProbeKind]) -> str:
 
 def run(options: Namespace, write: Write, kinds: Mapping[str, ProbeKind]) -> int:
     """The exit status: of --once the worst of the children's; else 128 and the signal that ended it."""
-    found = wanted(options, kinds)
-    for name, why in found.items():
-        say(f"starting {name}: {why}")
-    if not found:
+    running = _Running(options, write, kinds)
+    if not running.look():
         say(_nothing(kinds))
     if not options.once:
-        return _Running(options, write, kinds).run(found)
+        return running.run()
     worst = 0
-    for name in found:
+    for name in running.children:
         done = subprocess.run([*_command(kinds[name], options), "--once"], stdout=subprocess.PIPE, check=False)  # noqa: S603
         write(done.stdout)
         worst = max(worst, abs(done.returncode))
@@ -93,24 +91,28 @@ class _Child:
 class _Running:
     def __init__(self, options: Namespace, write: Write, kinds: Mapping[str, ProbeKind]) -> None:
         self._options, self._write, self._kinds = options, write, kinds
-        self._children: dict[str, _Child] = {}
+        self.children: dict[str, _Child] = {}
         self._writing = threading.Lock()  # a line is longer than what a pipe takes in one piece
         self._unread = threading.Event()  # the reader of our lines has gone
         self._signal = 0
 
-    def run(self, found: Mapping[str, str]) -> int:
+    def look(self) -> bool:
+        """Take note of the kinds that are wanted now. True when there are any."""
+        for name, why in wanted(self._options, self._kinds).items():
+            if name not in self.children:
+                say(f"starting {name}: {why}")
+                self.children[name] = _Child()
+        return bool(self.children)
+
+    def run(self) -> int:
         for signum in PASSED_ON:
             signal.signal(signum, self._end)
-        self._children = {name: _Child() for name in found}
         checked = time.monotonic()
         while not self._signal and not self._unread.wait(TICK_SECONDS):
             if time.monotonic() - checked >= CHECK_SECONDS:
                 checked = time.monotonic()
-                for name, why in wanted(self._options, self._kinds).items():
-                    if name not in self._children:
-                        say(f"starting {name}: {why}")
-                        self._children[name] = _Child()
-            for name, child in self._children.items():
+                self.look()
+            for name, child in self.children.items():
                 self._keep(name, child)
         self._stop(self._signal or signal.SIGTERM)
         return 128 + self._signal if self._signal else 0
@@ -148,7 +150,7 @@ class _Running:
         self._signal = number
 
     def _stop(self, number: int) -> None:
-        running = [child.process for child in self._children.values() if child.process is not None]
+        running = [child.process for child in self.children.values() if child.process is not None]
         for process in running:
             process.send_signal(number)
         until = time.monotonic() + END_SECONDS

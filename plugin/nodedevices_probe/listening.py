@@ -90,7 +90,7 @@ def bound(path: Path, backlog: int) -> socket.socket:
     try:
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket.socket(socket.AF_UNIX) as other:
             other.connect(str(path))
-            raise CheckError(f"--listen unix:{path}: another program listens there already")
+            raise OSError("another program listens there already")
         if path.is_socket():
             path.unlink()
         before = os.umask(OWNER_ALONE)
@@ -102,7 +102,4 @@ def bound(path: Path, backlog: int) -> socket.socket:
     except OSError as error:
         server.close()
         raise CheckError(f"--listen unix:{path}: {error.strerror or error}") from error
-    except CheckError:
-        server.close()
-        raise
     return server

@@ -61,8 +61,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] 
             threading.Thread(target=_follow_input, args=[loop], name="wanted", daemon=True).start()
         if options.once:
             return _report_problems(loop.once())
-        else:
-            loop.run()
+        loop.run()
     except CheckError as error:
         parser.exit(EXIT_USAGE, f"nodedevices-probe: {error}\n")
     except BrokenPipeError:

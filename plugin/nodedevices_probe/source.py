@@ -25,13 +25,7 @@ from nodedevices_probe.protocol import Attribute, DeviceFact, Driver, DriverStat
 KERNEL = "linux"  # the driver's name where any driver will do
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """`folders`: of PCI devices, where those that are on PCI have to be still when all was read of them."""
-
-    devices: tuple[DeviceFact, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    folders: tuple[str, ...] = ()
+Found = tuple[Sequence[DeviceFact], Sequence[Problem]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,12 +58,6 @@ class SysfsSource(Source):
                 readings=self.system.with_pcie_link(device.readings, device.pci_bus_id),
             )
 
-    def _whole(self, devices: Sequence[DeviceFact], folders: Sequence[str]) -> Sequence[DeviceFact]:
-        """Without those that left these folders while they were read: what was read of them is not all, and is not to
-        stand in the place of what was known before."""
-        there = {id_ for folder in folders for id_ in self.system.bus_ids(folder)}
-        return [device for device in devices if not folders or not device.pci_bus_id or device.pci_bus_id in there]
-
     def gpus(
         self, modules: Sequence[str], pci_vendor: str, folders: tuple[str, ...], devices: Callable[[], list[DeviceFact]]
     ) -> SourceFacts:
@@ -79,16 +67,25 @@ class SysfsSource(Source):
 
         def find() -> Found:
             listed = devices()
-            return Found(devices=tuple(listed), problems=unbound(accelerators, listed), folders=folders)
+            return listed, unbound(accelerators, listed)
 
-        facts = self.facts(modules, find, on_bus=len(accelerators))
+        facts = self.facts(modules, find, on_bus=len(accelerators), folders=folders)
         if facts.driver.state is not DriverState.LOADED and self.system.only_for_guests(pci_vendor):
             return SourceFacts(driver=NONE_NEEDED, machine=facts.machine)
         return facts
 
-    def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> SourceFacts:
+    def facts(
+        self,
+        modules: Sequence[str],
+        find: Callable[[], Found],
+        *,
+        on_bus: int = 0,
+        folders: Sequence[str] = (),
+    ) -> SourceFacts:
         """Return what `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The
-        first of them that is loaded is the driver. `on_bus`: SourceFacts.accelerators_on_bus."""
+        first of them that is loaded is the driver. `on_bus`: SourceFacts.accelerators_on_bus. `folders`: of PCI
+        devices. One that left them while it was read is left out: what was read of it is not all, and is not to stand
+        in the place of what was known before."""
         roots, machine = self.roots, Machine(type=self.system.machine_type())
         loaded = next((module for module in modules if roots.exists(f"sys/module/{module}")), "" if modules else KERNEL)
         if not loaded:
@@ -100,15 +97,19 @@ class SysfsSource(Source):
             )
         # Of a module that comes apart from the kernel; Xilinx' have the commit after a comma.
         version = roots.word(f"sys/module/{loaded}/version").partition(",")[0]
-        found = find()
+        found, problems = find()
+        placed = list(self._placed(found))
+        there = {id_ for folder in folders for id_ in self.system.bus_ids(folder)}
         return SourceFacts(
             driver=Driver(
                 state=DriverState.LOADED, name=loaded, version=version or roots.word("proc/sys/kernel/osrelease")
             ),
             machine=machine,
             accelerators_on_bus=on_bus,
-            problems=found.problems,
-            devices=_numbered(self._whole(tuple(self._placed(found.devices)), found.folders)),
+            problems=tuple(problems),
+            devices=_numbered(
+                device for device in placed if not folders or not device.pci_bus_id or device.pci_bus_id in there
+            ),
         )
 
 

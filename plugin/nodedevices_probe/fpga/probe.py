@@ -81,8 +81,8 @@ class FpgaSource(SysfsSource):
     def _found(self, listed: OnBus) -> Found:
         cards, problems = self._cards(self.roots, listed)
         every = [*cards, *self._media(self.roots, listed)]
-        every.sort(key=lambda device: (device.type, device.pci_bus_id, device.id))
-        return Found(devices=tuple(every), problems=tuple(problems[:MAX_PROBLEMS]))
+        ordered = sorted(every, key=lambda device: (device.type, device.pci_bus_id, device.id))
+        return ordered, problems[:MAX_PROBLEMS]
 
     def _cards(self, roots: Roots, found: OnBus) -> tuple[list[DeviceFact], list[Problem]]:
         functions = {fpga.user: fpga for fpga in found.fpgas}

@@ -152,9 +152,9 @@ class KernelLogSource(SysfsSource):
         try:
             self._read()
         except OSError as error:
-            return Found(problems=(_unreadable(error),))
+            return (), (_unreadable(error),)
         shown = self._lost_at is not None and self.monotonic() - self._lost_at < LOST_SHOWN_SECONDS
-        return Found(problems=(LOST,) if shown else ())
+        return (), (LOST,) if shown else ()
 
     def _read(self) -> None:
         first = self._follower is None

@@ -42,6 +42,7 @@ P_KEYS = "pKeys"  # "0xffff,0x8001": InfiniBand partitions, without empty entrie
 NODE_GUID = "nodeGUID"  # "0c42:a103:0065:d7a6"
 
 ETHER, INFINIBAND = "ether", "infiniband"  # LINK_TYPE
+SOLARFLARE = "1924"  # PCI_VENDOR
 
 VFS = "vfs"  # capacity: how many virtual functions a physical function can have
 
@@ -88,7 +89,7 @@ def _special_card(hardware: Hardware) -> str:
     for function in hardware.pci:
         if not function.pci_class.startswith("0x02"):
             continue
-        if function.vendor == "0x1924" or (driver := hardware.driver(function)) == "sfc":
+        if function.vendor == f"0x{SOLARFLARE}" or (driver := hardware.driver(function)) == "sfc":
             return f"{function.address} is a Solarflare card"
         if "vfio" in driver:
             return f"{function.address} is a network card with the driver {driver}"

@@ -17,8 +17,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nodedevices_probe.nic import INFINIBAND, LINK_DOWN, NO_LINK
-from nodedevices_probe.nic.interfaces import Interface
+from nodedevices_probe.nic import INFINIBAND, LINK_DOWN, NO_LINK, SOLARFLARE
+from nodedevices_probe.nic.functions import Interface
 from nodedevices_probe.nic.rdma import PHYSICALLY_DISABLED, PortState, RdmaDevice
 
 
@@ -28,7 +28,6 @@ class Maker:
     brand: str  # for people
 
 
-SOLARFLARE = "1924"
 LINUX = Maker("linux", "")  # of RDMA devices that the kernel makes of any interface
 
 _MAKERS: Mapping[str, Maker] = {

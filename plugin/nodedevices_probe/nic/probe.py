@@ -20,14 +20,16 @@ from nodedevices_common.text import some
 from nodedevices_probe import nic as names
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import required_nodes
-from nodedevices_probe.nic.functions import Function, functions, onload_missing
-from nodedevices_probe.nic.interfaces import (
+from nodedevices_probe.nic.functions import (
     NET,
+    Function,
     Interface,
     SysfsOwner,
     default_interfaces,
+    functions,
     interface,
     interfaces,
+    onload_missing,
     owner,
 )
 from nodedevices_probe.nic.models import LINUX, link_condition, maker, model, with_fewer_ports
@@ -96,7 +98,7 @@ class NicSource(SysfsSource):
     _boards: dict[str, str] = field(default_factory=dict)  # by PCI address; a pod may have the RDMA device meanwhile
 
     def poll(self) -> SourceFacts:
-        return self.facts((), self._found)
+        return self.facts((), self._found, folders=(PCI_DEVICES,))
 
     def has_paths(self, device: DeviceFact) -> bool:
         return names.PHYSICAL_FUNCTION not in device.extra
@@ -137,7 +139,7 @@ class NicSource(SysfsSource):
                 usable.setdefault(device.id, device)
         ordered = sorted(usable.values(), key=lambda device: (device.type == names.VIRTUAL, not device.pci_bus_id))
         problems = _problems(roots, machine, devices, ordered, routes_needed=self.selected and not knows_routes)
-        return Found(devices=tuple(ordered[:MAX_DEVICES]), folders=(PCI_DEVICES,), problems=tuple(problems))
+        return ordered[:MAX_DEVICES], tuple(problems)
 
     def _read_routes(self, cards: Mapping[SysfsOwner, Interface]) -> bool:
         """True when it is known which interfaces have a default route: not where the routes and the interfaces may be

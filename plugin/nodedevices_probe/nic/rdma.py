@@ -22,7 +22,7 @@ from enum import IntEnum
 from functools import partial
 
 from nodedevices_probe.nic import ETHER, INFINIBAND
-from nodedevices_probe.nic.interfaces import NET, SysfsOwner, owner
+from nodedevices_probe.nic.functions import NET, SysfsOwner, owner
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import sensors
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Readings, camel, within

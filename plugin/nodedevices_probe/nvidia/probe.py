@@ -25,8 +25,15 @@ from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.sysfs import System, nearest, unbound
 from nodedevices_probe.nvidia.calls import DriverGoneError, Library, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
-from nodedevices_probe.nvidia.facts import PCIE_PATHS, GpuIdentity, identify, kernel_gpus, links_of, read_links
-from nodedevices_probe.nvidia.mig import MigDevices
+from nodedevices_probe.nvidia.facts import (
+    PCIE_PATHS,
+    GpuIdentity,
+    MigDevices,
+    identify,
+    kernel_gpus,
+    links_of,
+    read_links,
+)
 from nodedevices_probe.nvidia.readings import (
     COMPLETED,
     SLOW_SECONDS,
@@ -267,18 +274,13 @@ class NvmlSource(SysfsSource):
 
     def _beside(self, readings: Readings, nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> Readings:
         """The readings with those of what is beside the GPU: its fabric, and its PCIe link, which the kernel knows."""
-        fact, fabric = known.fact, read_fabric(nvml, handle)
-        if fabric.state is not None:
-            known.clique = fabric.clique
-        if fabric.state == COMPLETED:
+        fact = known.fact
+        readings, clique = read_fabric(nvml, handle, readings)
+        if readings.fabric_state == COMPLETED:
             self._completed.add(fact.id)
-        readings = replace(
-            readings,
-            fabric_state=fabric.state,
-            fabric_was_completed=None if fabric.state is None else fact.id in self._completed,
-            fabric_error=fabric.error,
-            fabric_conditions=fabric.conditions,
-        )
+        if readings.fabric_state is not None:
+            known.clique = clique
+            readings = replace(readings, fabric_was_completed=fact.id in self._completed)
         return self.system.with_pcie_link(readings, fact.pci_bus_id)
 
     def _unanswering(self, index: int, count: int, answering: set[str], nvml: NvmlCalls) -> DeviceFact:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from ctypes import byref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pynvml
@@ -203,33 +203,26 @@ def _numbers(values: Iterable[Any], field: int, low: int = 0, high: int = MAX_IN
     return [number for number in found if low <= number <= high]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
-    """The NVLink fabric of a machine or rack with switches, as the driver of one GPU sees it."""
+def read_fabric(nvml: NvmlCalls, handle: Any, readings: Readings) -> tuple[Readings, str]:
+    """Return the readings with those of the NVLink fabric of a machine or rack with switches, as the driver of one GPU
+    sees it, and the clique, <cluster uuid>.<clique id>, once the GPU has joined one.
 
-    state: str | None = None  # None: the driver does not say
-    error: str | None = None
-    conditions: tuple[str, ...] = ()
-    clique: str = ""  # <cluster uuid>.<clique id>, once the GPU has joined one
-
-
-def read_fabric(nvml: NvmlCalls, handle: Any) -> Fabric:
-    """A fabric manager registers each GPU with the fabric, at boot and after a reset. The state stays Completed when
-    the manager dies later: what says so then is the health mask of newer drivers, and that a GPU which was Completed is
-    not any more."""
+    A fabric manager registers each GPU with the fabric, at boot and after a reset. The state stays Completed when the
+    manager dies later: what says so then is the health mask of newer drivers, and that a GPU which was Completed is not
+    any more."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     if nvml.call("nvmlDeviceGetGpuFabricInfoV", handle, byref(info), telemetry=True) is None:
-        return Fabric()
-    state, cluster = STATES.get(info.state), bytes(info.clusterUuid)
-    if state != COMPLETED:  # "must be checked only if state returns complete", says nvml.h of the status
-        return Fabric(state=state)
+        return readings, ""
+    readings = replace(readings, fabric_state=STATES.get(info.state))
+    if (
+        readings.fabric_state != COMPLETED
+    ):  # "must be checked only if state returns complete", says nvml.h of the status
+        return readings, ""
     if info.status != pynvml.NVML_SUCCESS:
-        return Fabric(state=state, error=text(describe(info.status), MAX_MESSAGE))
-    return Fabric(
-        state=state,
-        conditions=_conditions(info.healthMask),
-        clique=f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}" if any(cluster) else "",
-    )
+        return replace(readings, fabric_error=text(describe(info.status), MAX_MESSAGE)), ""
+    cluster = bytes(info.clusterUuid)
+    clique = f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}" if any(cluster) else ""
+    return replace(readings, fabric_conditions=_conditions(info.healthMask)), clique
 
 
 def _conditions(mask: int) -> tuple[str, ...]:

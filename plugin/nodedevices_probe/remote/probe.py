@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import urlsplit
 
 from nodedevices_api.bounds import MAX_DEVICE_NAME
@@ -58,12 +59,10 @@ def _tcp(check: ControllerCheck) -> str:
 
 def _http(check: ControllerCheck) -> str:
     url = urlsplit(check.http)
-    kind: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
-    options: dict[str, object] = {}
+    connect: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
     if url.scheme == "https":  # as the kubelet does: nothing is told, and nothing taken from the answer
-        kind, options = http.client.HTTPSConnection, {"context": ssl._create_unverified_context()}  # noqa: S323
-    connection = kind(url.hostname, url.port, timeout=check.timeout_seconds, **options)
-    with contextlib.closing(connection):
+        connect = partial(http.client.HTTPSConnection, context=ssl._create_unverified_context())  # noqa: S323
+    with contextlib.closing(connect(url.hostname, url.port, timeout=check.timeout_seconds)) as connection:
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connection.request("GET", path, headers={"User-Agent": f"nodedevices-probe/{__version__}"})
         status = connection.getresponse().status
@@ -84,8 +83,10 @@ class Checker:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
 
-    def start(self) -> None:
+    def start(self) -> Checker:
+        """Begin, and return itself."""
         threading.Thread(target=self._run, name="check", daemon=True).start()
+        return self
 
     def end(self) -> None:
         self._ended.set()
@@ -125,18 +126,12 @@ class Checker:
 FIRST_SECONDS = 10.0  # the agent waits 15 s for a probe's first line
 
 
-def _started(check: ControllerCheck) -> Checker:
-    checker = Checker(check=check)
-    checker.start()
-    return checker
-
-
 @dataclass(slots=True, kw_only=True)
 class RemoteSource(Source):
     """`make`: what checks a controller from now on."""
 
     file: WatchedFile[RemoteConfig]
-    make: Callable[[ControllerCheck], Checker] = _started
+    make: Callable[[ControllerCheck], Checker] = lambda check: Checker(check=check).start()
     poll_seconds: float = 1.0
     name: str = "remote"
     clock: Callable[[], float] = time.monotonic
@@ -152,9 +147,11 @@ class RemoteSource(Source):
         self._began = self.clock() if self._began is None else self._began
         self._follow({pool.check for pool in config.pools})
         states = {pool.name: self._checkers[pool.check].state() for pool in config.pools}
-        for name, (reachable, why) in states.items():
-            if reachable is False:
-                problems.append(problem("ControllerUnreachable", f"{name}: its controller cannot be reached: {why}"))
+        problems += [
+            problem("ControllerUnreachable", f"{name}: its controller cannot be reached: {why}")
+            for name, (reachable, why) in states.items()
+            if reachable is False
+        ]
         early = self.clock() < self._began + FIRST_SECONDS
         return SourceFacts(
             driver=Driver(state=DriverState.LOADED),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodedevices_probe import amd, fpga, intel, nic
-from nodedevices_probe.nic.models import SOLARFLARE, maker, model
+from nodedevices_probe.nic.models import maker, model
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Partition
 from nodedevices_probe.source import attributes
 
@@ -256,7 +256,7 @@ BOARDS = {
     ),
     "e810": _nic("8086", "1592", "ice", _E810_INTERFACE, speed=100, firmware="1.71", most_functions=128, functions=4),
     "e810-vf": _nic("8086", "1889", "iavf", _e810_function, speed=100, type=nic.VIRTUAL),
-    "sfn-x2": _nic(SOLARFLARE, "0b03", "sfc", _interface(50, "f0np0"), speed=25),
+    "sfn-x2": _nic(nic.SOLARFLARE, "0b03", "sfc", _interface(50, "f0np0"), speed=25),
     "u250": Board(
         type=fpga.FPGA,
         vendor=fpga.VENDOR,

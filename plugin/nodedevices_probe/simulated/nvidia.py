@@ -52,7 +52,7 @@ def partitions(
             )
         gi_slices = entry.get("giSlices", int(match["g"]))
         ci_slices = entry.get("ciSlices", int(match["c"] or gi_slices))
-        gi = entry["gi"] if "gi" in entry else _unused(taken_gi)
+        gi = entry["gi"] if "gi" in entry else next(free for free in range(1, 65536) if free not in taken_gi)
         taken_gi.add(gi)
         ci = entry.get("ci", sum(1 for partition in made if partition.gi == gi))
         if gi not in placed:
@@ -111,10 +111,6 @@ def _start(where: str, entry: Mapping[str, Any], size: int, placed: Mapping[int,
         if start + size <= MEMORY_SLICES and not wanted & used:
             return start
     raise CheckError(f"{where}: no room for {size} memory slices; a GPU has {MEMORY_SLICES}, and {len(used)} are taken")
-
-
-def _unused(taken: set[int]) -> int:
-    return next(number for number in range(1, 65536) if number not in taken)
 
 
 def _driver_minors(gpu: int, gi: int, ci: int) -> dict[tuple[int, int, int | None], int]:

@@ -17,7 +17,7 @@ from nodedevices_probe.main import main
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DriverState, Problem
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.source import Found, SysfsSource
+from nodedevices_probe.source import SysfsSource
 from support import leds
 from support.patience import PATIENCE_SECONDS
 from support.trees import Tree
@@ -86,7 +86,7 @@ def test_a_root_that_is_no_folder_is_refused(kind: str, root: str, capsys: pytes
 
 def test_kernel_modules_are_reported_with_those_missing_and_the_version_of_the_one_there(tmp_path: Path) -> None:
     source = SysfsSource(name="x", system=System(tmp_path))
-    found = Found(problems=(Problem(code="Odd", message="odd"),))
+    found = (), (Problem(code="Odd", message="odd"),)
     for modules, why in (
         (("one",), "the kernel module one is not loaded"),
         (("one", "two", "three"), "none of the kernel modules one, two and three is loaded"),
@@ -101,7 +101,7 @@ def test_kernel_modules_are_reported_with_those_missing_and_the_version_of_the_o
     tree.file("sys/class/dmi/id/product_name", "Box")
     facts = source.facts(("one", "two", "three"), lambda: found)
     assert (facts.driver.name, facts.driver.version, facts.machine.type) == ("two", "1.2", "Box")
-    assert facts.problems == found.problems
+    assert facts.problems == found[1]
     assert source.facts(("three",), lambda: found).driver.version == "6.8.0", "a module that comes with the kernel"
 
 
