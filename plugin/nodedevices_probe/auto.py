@@ -77,8 +77,7 @@ def run(options: Namespace, write: Write, kinds: Mapping[str, ProbeKind]) -> int
 def wanted(options: Namespace, kinds: Mapping[str, ProbeKind]) -> dict[str, str]:
     """Return the kinds to start, and why, in their order."""
     hardware = Hardware(Roots(options.root))
-    found = {name: kind.wanted(hardware, _given(options, kind)) for name, kind in kinds.items()}
-    return {name: why for name, why in found.items() if why}
+    return {name: why for name, kind in kinds.items() if (why := kind.wanted(hardware, _given(options, kind)))}
 
 
 @dataclass(slots=True)

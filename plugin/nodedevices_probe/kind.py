@@ -41,14 +41,14 @@ class Hardware:
 
     @cached_property
     def pci(self) -> tuple[PciFunction, ...]:
-        names = (name for name in self.roots.names(PCI_DEVICES) if PCI_DEVICE.fullmatch(name))
         return tuple(
             PciFunction(
                 address=name,
                 vendor=self.roots.word(f"{PCI_DEVICES}/{name}/vendor"),
                 pci_class=self.roots.word(f"{PCI_DEVICES}/{name}/class"),
             )
-            for name in names
+            for name in self.roots.names(PCI_DEVICES)
+            if PCI_DEVICE.fullmatch(name)
         )
 
     def driver(self, function: PciFunction) -> str:

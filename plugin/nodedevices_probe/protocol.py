@@ -417,6 +417,7 @@ def is_device_id(value: str) -> bool:
     return len(value) <= MAX_DEVICE_ID and re.fullmatch(DEVICE_ID, value) is not None
 
 
-def within(value: int | None, low: int, high: int) -> int | None:
-    """The number if the line may carry it; None for one that no hardware means, such as a failed reading's -1."""
-    return value if value is not None and low <= value <= high else None
+def within(value: int | None, low: int, high: int, *, per: int = 1) -> int | None:
+    """The number, in units of so many, if the line may carry it; None for one that no hardware means, such as a failed
+    reading's -1."""
+    return value // per if value is not None and low <= value // per <= high else None

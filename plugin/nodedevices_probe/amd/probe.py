@@ -71,20 +71,17 @@ def _busy(roots: Roots, at: str) -> int | None:
 def with_telemetry(readings: Readings, roots: Roots, at: str) -> Readings:
     """The same with what says nothing about health."""
     sensors_at = hwmon(roots, at)
-    files = ("pwm1", "freq1_input", "freq2_input")
-    fan, clock, memory_clock = (roots.number(f"{sensors_at}/{file}") if sensors_at else None for file in files)
+    fan, clock, memory_clock = (
+        roots.number(f"{sensors_at}/{file}") if sensors_at else None for file in ("pwm1", "freq1_input", "freq2_input")
+    )
     return replace(
         readings,
         fan_percent=within(fan * 100 // 255, 0, 100) if fan is not None else None,
         utilization_percent=_busy(roots, at),
         memory_used_bytes=within(roots.number(f"{at}/mem_info_vram_used"), 0, MAX_INTEGER),
-        sm_clock_mhz=_megahertz(clock),
-        memory_clock_mhz=_megahertz(memory_clock),
+        sm_clock_mhz=within(clock, 0, MAX_SMALL, per=1_000_000),
+        memory_clock_mhz=within(memory_clock, 0, MAX_SMALL, per=1_000_000),
     )
-
-
-def _megahertz(value: int | None) -> int | None:
-    return None if value is None else within(value // 1_000_000, 0, MAX_SMALL)
 
 
 # --- GPUs and their partitions ----------------------------------------------------------------------------------------

@@ -66,14 +66,12 @@ class IntelSource(SysfsSource):
         )
 
     def _extra(self, at: str, driver: str) -> dict[str, Attribute]:
-        device_id = self.roots.word(f"{at}/device").removeprefix("0x")
-        functions = within(self.roots.number(f"{at}/sriov_numvfs"), 1, MAX_SMALL)
         parent = self.roots.link(f"{at}/physfn")
         return attributes(
             {
                 DRIVER: driver,
-                "deviceID": device_id,
-                FUNCTIONS: functions,
+                "deviceID": self.roots.word(f"{at}/device").removeprefix("0x"),
+                FUNCTIONS: within(self.roots.number(f"{at}/sriov_numvfs"), 1, MAX_SMALL),
                 "physicalFunction": parent if PCI_DEVICE.fullmatch(parent) else None,
             }
         )
@@ -86,7 +84,7 @@ class IntelSource(SysfsSource):
             *(self.roots.number(f"{card}/lmem_total_bytes") for card in cards[:1]),
             *(self.roots.number(f"{tile}/physical_vram_size_bytes", 0) for tile in tiles),
         ]
-        size = sum(size for size in sizes if size is not None and size > 0) >> 20
+        size = sum(max(size or 0, 0) for size in sizes) >> 20
         return {"memory": f"{size}Mi"} if 0 < size < 1 << 31 else {}
 
     def _readings(self, at: str, nodes: tuple[str, ...], unsaid: str | None) -> Readings:

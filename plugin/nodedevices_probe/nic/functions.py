@@ -26,8 +26,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from nodedevices_probe import nic as names
 from nodedevices_probe.nic import ETHER, INFINIBAND, ONLOAD_NODES, SOLARFLARE
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES
@@ -97,7 +98,7 @@ def interface(roots: Roots, name: str, *, speed: bool = True) -> Interface:
         has_carrier=None if carrier is None else carrier == 1,
         was_up=(roots.number(f"{at}/carrier_up_count") or 0) > 0,
         carrier_downs=within(roots.number(f"{at}/carrier_down_count"), 0, MAX_INTEGER),
-        speed_gbps=None if megabits is None else within(megabits // 1000, 1, MAX_SMALL),
+        speed_gbps=within(megabits, 1, MAX_SMALL, per=1000),
     )
 
 
@@ -190,15 +191,10 @@ _VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
 _UIO = re.compile(r"uio[0-9]{1,5}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vdpa:
-    """A device of the vDPA bus. `type`: "vhost", "virtio"; empty without such a driver. `path`: what programs open, or
-    the virtio device that the kernel made of it."""
-
-    name: str
-    type: str
-    path: str
-    device_nodes: tuple[str, ...]
+# A device of the vDPA bus: its attributes, and the nodes that programs open. Its type is "vhost" or "virtio", empty
+# without such a driver; its path is what programs open, or the virtio device that the kernel made of it.
+Vdpa = tuple[Mapping[str, str], tuple[str, ...]]
+NO_VDPA: Vdpa = ({}, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +213,7 @@ class Function:
     acpi_index: int | None = None
     has_rdma: bool = False  # even while a pod's namespace has its RDMA device
     auxiliary_type: str = ""
-    vdpa: Vdpa | None = None
+    vdpa: Mapping[str, str] = field(default_factory=dict)  # attributes
     device_nodes: tuple[str, ...] = ()
     unsaid: str | None = None  # why it is not known how many virtual functions it has
 
@@ -256,18 +252,18 @@ def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> d
     with_rdma = {*others, *(its_owner.pci for _, its_owner, kind in parts if kind in RDMA_TYPES)}
     every = {
         SysfsOwner(bus_id): _function(
-            roots, bus_id, indexes, vdpa.get(SysfsOwner(bus_id)), has_rdma=bus_id in with_rdma
+            roots, bus_id, indexes, vdpa.get(SysfsOwner(bus_id), NO_VDPA), has_rdma=bus_id in with_rdma
         )
         for bus_id in found
     }
     for name, its_owner, kind in parts:
         if kind == SUB_FUNCTION and its_owner in every:
             its = SysfsOwner(its_owner.pci, name)
-            every[its] = _sub_function(roots, name, every[its_owner], vdpa.get(its))
+            every[its] = _sub_function(roots, name, every[its_owner], vdpa.get(its, NO_VDPA))
     return every
 
 
-def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: Vdpa | None, *, has_rdma: bool) -> Function:
+def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: Vdpa, *, has_rdma: bool) -> Function:
     at = f"{PCI_DEVICES}/{bus_id}"
     driver, physical = roots.link(f"{at}/driver"), roots.link(f"{at}/physfn")
     return Function(
@@ -281,13 +277,13 @@ def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: Vdpa 
         most_virtual_functions=_count(roots, f"{at}/sriov_totalvfs"),
         acpi_index=within(roots.number(f"{at}/acpi_index"), 0, MAX_INTEGER),
         has_rdma=has_rdma,
-        vdpa=vdpa,
-        device_nodes=(*_user_space(roots, at, driver), *(vdpa.device_nodes if vdpa else ())),
+        vdpa=vdpa[0],
+        device_nodes=(*_user_space(roots, at, driver), *vdpa[1]),
         unsaid=None if physical else roots.unsaid(at, "sriov_numvfs", "sriov_totalvfs"),
     )
 
 
-def _sub_function(roots: Roots, name: str, card: Function, vdpa: Vdpa | None) -> Function:
+def _sub_function(roots: Roots, name: str, card: Function, vdpa: Vdpa) -> Function:
     """Return a sub-function, with what its card says of itself."""
     at = f"{AUXILIARY}/{name}"
     return Function(
@@ -298,8 +294,8 @@ def _sub_function(roots: Roots, name: str, card: Function, vdpa: Vdpa | None) ->
         physical=card.id,
         index=within(roots.number(f"{at}/sfnum"), 0, MAX_INTEGER),
         auxiliary_type=SUB_FUNCTION,
-        vdpa=vdpa,
-        device_nodes=vdpa.device_nodes if vdpa else (),
+        vdpa=vdpa[0],
+        device_nodes=vdpa[1],
     )
 
 
@@ -323,20 +319,19 @@ def _indexes(roots: Roots, found: Collection[str]) -> dict[str, int]:
 
 
 def _vdpa(roots: Roots) -> dict[SysfsOwner, Vdpa]:
-    found = {}
+    found = dict[SysfsOwner, Vdpa]()
     for name in roots.names(VDPA):
         at = f"{VDPA}/{name}"
         below = roots.names(at)
         nodes = [f"/dev/{folder}" for folder in below if _VHOST_VDPA.fullmatch(folder)][:1]
         virtio = [f"/{VIRTIO}/{folder}" for folder in below if _VIRTIO.fullmatch(folder)]
-        vdpa = Vdpa(
-            name=text(name),
-            type=_VDPA_DRIVERS.get(roots.link(f"{at}/driver"), ""),
-            path=next(iter((*nodes, *virtio)), ""),
-            device_nodes=tuple(nodes),
-        )
+        said = {
+            names.VDPA_TYPE: _VDPA_DRIVERS.get(roots.link(f"{at}/driver"), ""),
+            names.VDPA_DEVICE: text(name),
+            names.VDPA_PATH: next(iter((*nodes, *virtio)), ""),
+        }
         if (its_owner := owner(roots, at)) is not None:
-            found[its_owner] = vdpa
+            found[its_owner] = said, tuple(nodes)
     return found
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from nodedevices_probe.nic import INFINIBAND, LINK_DOWN, NO_LINK, SOLARFLARE
 from nodedevices_probe.nic.functions import Interface
-from nodedevices_probe.nic.rdma import PHYSICALLY_DISABLED, PortState, RdmaDevice
+from nodedevices_probe.nic.rdma import PHYSICALLY_DISABLED, PORT_ACTIVE, PORT_DOWN, RdmaDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +149,11 @@ def link_condition(own: Interface | None, rdma: RdmaDevice | None) -> str | None
     """LINK_DOWN, NO_LINK, or None. An InfiniBand port needs no interface, so its own state counts. An active port of
     Ethernet has a link, although the interface may have none: that of the other port, with which it is bonded."""
     every = rdma.said.ports if rdma is not None else ()
-    if any(port.state == PortState.ACTIVE for port in every):
+    if any(port.state == PORT_ACTIVE for port in every):
         return None
     if ports := [port for port in every if port.link_type == INFINIBAND]:
         wanted = [port for port in ports if port.physical != PHYSICALLY_DISABLED]
-        if not wanted or any(port.state != PortState.DOWN for port in wanted):
+        if not wanted or any(port.state != PORT_DOWN for port in wanted):
             return None
         return LINK_DOWN if any(port.was_up for port in wanted) else NO_LINK
     if own is None or not own.is_wanted_up or own.has_carrier is not False:

@@ -187,9 +187,7 @@ class NicSource(SysfsSource):
                     names.DEFAULT_ROUTE: True if its_owner in machine.routed else None,
                     names.AUX_TYPE: function.auxiliary_type,
                     names.PF_DRIVER: physical.driver if function.auxiliary_type else "",
-                    names.VDPA_TYPE: function.vdpa.type if function.vdpa else "",
-                    names.VDPA_DEVICE: function.vdpa.name if function.vdpa else "",
-                    names.VDPA_PATH: function.vdpa.path if function.vdpa else "",
+                    **function.vdpa,
                     **_of_rdma(rdma),
                 }
             ),
@@ -202,23 +200,23 @@ class NicSource(SysfsSource):
         rdma, own = machine.rdma.get(its_owner), machine.interfaces.get(its_owner)
         of_physical = SysfsOwner(machine.parent(function).id)
         link = link_condition(machine.interfaces.get(of_physical), machine.rdma.get(of_physical))
-        missing = node_conditions(self.roots, function.device_nodes)
-        if not missing and rdma is not None and rdma.missing(self.roots, self.required):
-            missing = (NODE_MISSING,)
-        unbound = () if function.driver else (names.DRIVER_UNBOUND,)
         if function.physical:
             felt, counters = Readings(), {}  # those of its physical function
         else:
             at = f"{PCI_DEVICES}/{its_owner.pci}"
             felt = rdma.said.sensors if rdma is not None else sensors(self.roots, at, shown="asic")
             counters = _carrier(own)
-        lacks_onload = machine.onload_missing and function.needs_onload
-        of_onload = (names.ONLOAD_MISSING,) if lacks_onload else ()
-        fewer = (names.FEWER_PORTS,) if function.id in machine.fewer_ports else ()
+        holds = {
+            names.DRIVER_UNBOUND: not function.driver,
+            NODE_MISSING: bool(node_conditions(self.roots, function.device_nodes))
+            or (rdma is not None and rdma.missing(self.roots, self.required)),
+            names.ONLOAD_MISSING: machine.onload_missing and function.needs_onload,
+            names.FEWER_PORTS: function.id in machine.fewer_ports,
+        }
         return replace(
             felt,
             error=function.unsaid or _no_answer(rdma),
-            conditions=(*unbound, *missing, *of_onload, *fewer, *([link] if link else ())),
+            conditions=(*(name for name in holds if holds[name]), *([link] if link else ())),
             counters={**(rdma.said.counters if rdma else {}), **counters},
         )
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from functools import partial
 
 from nodedevices_probe.nic import ETHER, INFINIBAND
@@ -65,9 +64,8 @@ CounterFiles = Mapping[str, Sequence[str]]  # by counter: a file of each port th
 def counter_files(roots: Roots, device: str, ports: Sequence[str]) -> CounterFiles:
     """Return the files of the RDMA device with this folder. `ports`: their folders."""
     is_part = any(roots.exists(f"{device}/device/{part}") for part in _PARTS)
-    files = _OWN_FILES if is_part else {**_PORT_FILES, **_OWN_FILES}
-    if roots.word(f"{device}/device/vendor") == _AMAZON:
-        files = {**files, **_EFA_FILES}
+    is_efa = roots.word(f"{device}/device/vendor") == _AMAZON
+    files = {**({} if is_part else _PORT_FILES), **_OWN_FILES, **(_EFA_FILES if is_efa else {})}
     found = {name: [path for port in ports if roots.exists(path := f"{port}/{file}")] for name, file in files.items()}
     return {name: paths for name, paths in found.items() if paths}
 
@@ -101,13 +99,7 @@ _P_KEY = re.compile(r"0x[0-9a-f]{4}")
 _LAYERS = {"InfiniBand": INFINIBAND, "Ethernet": ETHER}
 
 
-class PortState(IntEnum):
-    """ib_verbs.h ib_port_state."""
-
-    DOWN = 1
-    ACTIVE = 4
-
-
+PORT_DOWN, PORT_ACTIVE = 1, 4  # ib_verbs.h ib_port_state
 PHYSICALLY_DISABLED = 3  # ib_verbs.h ib_port_phys_state: by an administrator
 LAST_WITH_MANAGEMENT = 3  # rdma_node_type: up to it all have management datagrams; iWARP, usNIC and EFA have none
 
@@ -160,8 +152,8 @@ class RdmaDevice:
 
     def _usual_count(self, kind: str) -> int:
         """Return how many of these it has: a port of InfiniBand has a umad and an issm of its own."""
-        ports = [port for port in self.said.ports if port.link_type == INFINIBAND]
-        return max(len(ports), 1) if kind in _OF_PORTS else 1
+        ports = sum(port.link_type == INFINIBAND for port in self.said.ports)
+        return max(ports, 1) if kind in _OF_PORTS else 1
 
     def device_nodes(self, roots: Roots, required: Collection[str]) -> tuple[str, ...]:
         """Its own: those that it requires, and of the others those that are there."""
@@ -244,9 +236,9 @@ def _ask(roots: Roots, name: str, known: dict[str, CounterFiles]) -> FirmwareAns
 
 def _port(roots: Roots, at: str) -> Port:
     state = _said(roots, f"{at}/state")
-    rate = _RATE.fullmatch(roots.word(f"{at}/rate")) if state == PortState.ACTIVE else None
+    rate = _RATE.fullmatch(roots.word(f"{at}/rate")) if state == PORT_ACTIVE else None
     # Every active port was up; the counter is a command to the device, so it is read where it matters.
-    downed = roots.number(f"{at}/counters/link_downed") if state == PortState.DOWN else None
+    downed = roots.number(f"{at}/counters/link_downed") if state == PORT_DOWN else None
     return Port(
         state=state,
         physical=_said(roots, f"{at}/phys_state"),

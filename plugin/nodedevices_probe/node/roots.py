@@ -85,8 +85,7 @@ class Roots:
     def properties(self, path: str | Path) -> dict[str, int]:
         """Lines of a name and a number, as KFD writes them; other lines are left out."""
         pairs = (line.split() for line in self.read(path, 16 * MAX_BYTES).splitlines())
-        found = {pair[0]: number(pair[1]) for pair in pairs if len(pair) == 2}
-        return {key: value for key, value in found.items() if value is not None}
+        return {pair[0]: value for pair in pairs if len(pair) == 2 and (value := number(pair[1])) is not None}
 
     def names(self, path: str | Path, *, folders: bool = False) -> tuple[str, ...]:
         """Return what a folder holds, in natural order (card2 before card10), names with odd characters left out.
@@ -190,8 +189,7 @@ def existing(driver_root: Path, patterns: Iterable[str]) -> frozenset[str]:
 
     Where the driver's root is mounted and has a /dev of its own, that /dev counts, as for NVIDIA's plugin; links in it
     lead where they lead on the host. A folder that cannot be read counts as empty."""
-    wanted = dict.fromkeys(patterns)
-    return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
+    return frozenset(path for pattern in patterns for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
 
 
 def _found(driver_root: Path, pattern: str) -> Iterator[str]:

@@ -270,16 +270,14 @@ def sensors(roots: Roots, device: str, *, shown: str = "") -> Readings:
     folder = hwmon(roots, device)
     if not folder:
         return Readings()
-    values = {sensor: roots.number(f"{folder}/temp{sensor}_input") for sensor in _SENSORS}
-    limits = {sensor: roots.number(f"{folder}/temp{sensor}_crit") for sensor in _SENSORS}
-    pairs = [(value, limits[sensor]) for sensor, value in values.items() if value is not None]
-    hot = [value >= limit for value, limit in pairs if limit]
-    labelled = [sensor for sensor in _SENSORS if shown and roots.word(f"{folder}/temp{sensor}_label") == shown]
-    first = next((value for sensor in (*labelled, *_SENSORS) if (value := values[sensor]) is not None), None)
+    values = ((f"{folder}/temp{number}", roots.number(f"{folder}/temp{number}_input")) for number in _SENSORS)
+    felt = {sensor: value for sensor, value in values if value is not None}
+    hot = [value >= limit for sensor, value in felt.items() if (limit := roots.number(f"{sensor}_crit"))]
+    labelled = [value for sensor, value in felt.items() if shown and roots.word(f"{sensor}_label") == shown]
     watts = (roots.number(f"{folder}/power1_{kind}") for kind in ("average", "input"))
     microwatts = next((value for value in watts if value is not None), None)
     return Readings(
         thermal_slowdown=any(hot) if hot else None,
-        temperature_celsius=None if first is None else within(first // 1000, -300, 1000),
-        power_milliwatts=None if microwatts is None else within(microwatts // 1000, 0, MAX_INTEGER),
+        temperature_celsius=within(next(iter((*labelled, *felt.values())), None), -300, 1000, per=1000),
+        power_milliwatts=within(microwatts, 0, MAX_INTEGER, per=1000),
     )

@@ -241,8 +241,7 @@ Probe = Callable[[Sequence[str]], int]  # the command nodedevices-probe
 def present(kinds: Mapping[str, ProbeKind], root: Path = Path("/")) -> dict[str, str]:
     """Return the kinds whose hardware is there now, each with the reason."""
     machine = Hardware(Roots(root))
-    found = {name: kind.present(machine) for name, kind in kinds.items()}
-    return {name: why for name, why in found.items() if why}
+    return {name: why for name, kind in kinds.items() if (why := kind.present(machine))}
 
 
 def perform(
