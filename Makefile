@@ -88,7 +88,6 @@ PAGES := docs/flags.md docs/metrics.md docs/reliability.md docs/catalogue.md
 gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, tables of flags, metrics and scenarios, the probe line's schema, protobuf modules, PrometheusRule, dashboards, the Helm chart's templates, schema and README
 	$(call say,gen)
 	@PYTHONPATH=tests $(RUN)/python -m crdgen.generate --reference docs/reference crds $(PAGES)
-	@$(RUN)/python -m nodedevices_probe.schema crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
 	@manifests/components/prometheus/generate
 	@PYTHONPATH=tests $(RUN)/python -m dashboards
@@ -98,7 +97,6 @@ gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, table
 gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 	$(call say,gen-check)
 	@PYTHONPATH=tests $(RUN)/python -m crdgen.generate --check --reference docs/reference crds $(PAGES)
-	@$(RUN)/python -m nodedevices_probe.schema --check crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
 	@manifests/components/prometheus/generate --check
 	@PYTHONPATH=tests $(RUN)/python -m dashboards --check

@@ -1,21 +1,13 @@
-"""Writes the published JSON Schema of a probe's line, beside the CRDs, for people who write their own probe.
-
-    python -m nodedevices_probe.schema [--check] [crds]
-
-Generated from `protocol`; `--check` writes nothing and fails when the file differs from its source.
-"""
+"""The published JSON Schema of a probe's line, beside the CRDs, for people who write their own probe: generated from
+`nodedevices_probe.protocol`."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
-from nodedevices_api.generate import write
-from pydantic import TypeAdapter
-
 from nodedevices_probe.protocol import PROTOCOL, Snapshot, camel
+from pydantic import TypeAdapter
 
 FILE_NAME = "probe-line.schema.json"
 
@@ -47,15 +39,3 @@ def _without_titles(schema: Any) -> Any:
             if not (key == "title" and isinstance(value, str))
         }
     return [_without_titles(each) for each in schema] if isinstance(schema, list) else schema
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m nodedevices_probe.schema", description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("crds"), help="where the file is (default: crds)")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is not up to date")
-    options = parser.parse_args(arguments)
-    return write({options.folder / FILE_NAME: rendered()}, check=options.check)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
