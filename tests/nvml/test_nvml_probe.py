@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from nodedevices_plugin.inputs.probe_process import ProbeProcess
-from nodedevices_plugin.inputs.probe_socket import ProbeSocket
+from nodedevices_plugin.inputs.probe_sessions import ProbeProcess, ProbeSocket
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe import nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Readings, Snapshot

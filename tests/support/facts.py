@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nodedevices_api.sections import HealthRule
 from nodedevices_common.quantity import from_bytes
-from nodedevices_plugin.health import lasting, machine
+from nodedevices_plugin.health import levels, machine
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, Verdict
 from nodedevices_plugin.pipeline import inventory as stage
@@ -138,8 +138,8 @@ class Story:
         self.inventory = Inventory()
         self.verdicts: dict[str, Verdict] = {}
         self.held: frozenset[str] = frozenset()
-        self.shown: lasting.Lasting = {}
-        self.counts: lasting.Counts = {}
+        self.shown: levels.Lasting = {}
+        self.counts: levels.Counts = {}
         self.blind = False  # the probe sees none of the devices that it had
         self._sequence = 0
 
@@ -192,8 +192,8 @@ class Story:
         return verdict.state.value, verdict.reason
 
     def _judge(self, news: Sequence[ProbeEvent], confirmed: Sequence[int]) -> Story:
-        self.shown = lasting.follow(self.shown, self.inventory, self.rules, self.vendors, monotonic=self.clock)
-        self.counts = lasting.follow_counters(self.counts, self.inventory, self.vendors, monotonic=self.clock)
+        self.shown = levels.follow(self.shown, self.inventory, self.rules, self.vendors, monotonic=self.clock)
+        self.counts = levels.follow_counters(self.counts, self.inventory, self.vendors, monotonic=self.clock)
         self.verdicts = machine.judge_all(
             self.verdicts,
             self.inventory,

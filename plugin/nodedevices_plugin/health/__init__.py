@@ -6,7 +6,7 @@ The way of one event, such as an XID, and what it is called at each step:
     WaitingEvent    pipeline.routing               of a device that is not known yet; else by the probe that has it
     Meaning         vendors.faults.meaning_of      what the vendor says of its number: reason, Effect, action
     Fault           health.events.note_events      what it means for this device, by the rules; saved
-    FaultCondition  health.levels, lasting         what a reading means, where it is no event; for as long as it lasts
+    FaultCondition  health.levels                  what a reading means, where it is no event; for as long as it lasts
     Verdict         health.machine.judge_all       state, reason and action of the device, by the worst of all these
     Notice          health.history.follow_notices  an event that changed no state
     Occurrences     health.history.with_events     how often each reason came

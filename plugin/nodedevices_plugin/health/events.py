@@ -241,10 +241,9 @@ def note_events(
             if usual is None and kind not in _STATES:
                 continue
             fault = event_fault(meaning, usual or HealthState.HEALTHY, rules, when, boot_id)
-            if event.pci_bus_id:
-                _remember(result, replace(fault, elsewhere=True))
-            else:
-                _remember(result, _reported_in(fault, instance, event.sequence))
+            elsewhere = bool(event.pci_bus_id)
+            origin = ("", -1) if elsewhere else (instance, event.sequence)
+            _remember(result, replace(_reported_in(fault, *origin), elsewhere=elsewhere))
     waiting = result.get(CORRELATING)
     if waiting is not None and came:
         codes = [xid for xid in dict.fromkeys((*waiting.neighbours, *came)) if xid != waiting.xid]

@@ -87,11 +87,8 @@ def with_faults(
     for device in inventory.devices:
         own = device.fact.id
         for key in device.ids:
-            verdict = verdicts.get(key)
-            if verdict is None or not verdict.faults:
-                continue
             earlier = {fault.reason: fault for fault in previous[key].faults} if key in previous else {}
-            for fault in verdict.faults:
+            for fault in verdicts[key].faults if key in verdicts else ():
                 if _begins(fault, earlier.get(fault.reason)):
                     _add(found.setdefault(own, {}), fault.reason, now, 1, now)
                 known = found.get(own, {}).get(fault.reason)

@@ -37,7 +37,7 @@ from nodedevices_api.conditions import MISSING
 from nodedevices_common.text import clip, some
 from nodedevices_probe.protocol import DriverState, ProbeEvent
 
-from nodedevices_plugin.health import events, lasting, levels
+from nodedevices_plugin.health import events, levels
 from nodedevices_plugin.health.rules import (
     CORRELATION_SECONDS,
     NO_ACTION,
@@ -66,6 +66,14 @@ DRIVER_NOT_LOADED = "DriverNotLoaded"
 VERSION_MISMATCH = "VersionMismatch"
 STARTING = "Starting"
 
+_UNUSABLE_DRIVERS = {
+    DriverState.NOT_LOADED: (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return when it is loaded"),
+    DriverState.UNKNOWN: (DRIVER_NOT_LOADED, "the driver cannot be queried; its devices return when it answers"),
+    DriverState.VERSION_MISMATCH: (
+        VERSION_MISMATCH,
+        "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node",
+    ),
+}
 _MESSAGE_LIMIT = 512  # bound of health.message in the contract
 _ALSO_SHOWN = 3
 
@@ -79,8 +87,8 @@ class _View(Struct, frozen=True, kw_only=True):
     monotonic: float
     vendors: FaultSources
     unknown: tuple[str, str, bool] | None  # reason, message, still offered; None: the last good line counts still
-    shown: lasting.Lasting
-    counts: lasting.Counts
+    shown: levels.Lasting
+    counts: levels.Counts
     in_use: Callable[[str], bool]
     blind: bool
 
@@ -112,8 +120,8 @@ def judge_all(
     now: datetime,
     monotonic: float,
     confirmed: frozenset[str],
-    shown: lasting.Lasting,
-    counts: lasting.Counts,
+    shown: levels.Lasting,
+    counts: levels.Counts,
     in_use: Callable[[str], bool],
     blind: bool,
 ) -> dict[str, Verdict]:
@@ -121,8 +129,8 @@ def judge_all(
 
     `new_events`: those that were not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock,
     which verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of
-    devices that a person confirmed as recovered. `shown`: conditions that have to last, since when (lasting.follow).
-    `counts`: what counters have risen by (lasting.follow_counters).
+    devices that a person confirmed as recovered. `shown`: conditions that have to last, since when (levels.follow).
+    `counts`: what counters have risen by (levels.follow_counters).
     `in_use`: whether a device is in a resource; only called where that matters (FaultCondition.unused). `blind`: the
     probe sees none of the devices that it had (pipeline.lost).
 
@@ -167,10 +175,10 @@ def next_deadline(
     *,
     now: datetime,
     monotonic: float,
-    shown: lasting.Lasting,
+    shown: levels.Lasting,
 ) -> float | None:
     """Return when (time.monotonic()) judging again may change a verdict without a new line; None: only a line may."""
-    deadlines = lasting.deadlines(shown)
+    deadlines = levels.deadlines(shown)
     if inventory.line_monotonic is not None:
         deadlines += [inventory.line_monotonic + SILENCE_SECONDS]
         deadlines += [inventory.line_monotonic + WITHDRAW_SECONDS]
@@ -209,13 +217,8 @@ def _unknown(inventory: Inventory, monotonic: float) -> tuple[str, str, bool] | 
     driver, line = inventory.driver, inventory.line_monotonic
     if driver is None or line is None:
         return STARTING, "the probe has not reported yet", False
-    if driver.state is DriverState.NOT_LOADED:
-        return DRIVER_NOT_LOADED, "the driver is not loaded; its devices return when it is loaded", False
-    if driver.state is DriverState.UNKNOWN:
-        return DRIVER_NOT_LOADED, "the driver cannot be queried; its devices return when it answers", False
-    if driver.state is DriverState.VERSION_MISMATCH:
-        text = "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node"
-        return VERSION_MISMATCH, text, False
+    if driver.state in _UNUSABLE_DRIVERS:
+        return *_UNUSABLE_DRIVERS[driver.state], False
     if (silent := monotonic - line) >= SILENCE_SECONDS:
         offered = silent < WITHDRAW_SECONDS
         return PROBE_SILENT, f"the probe has not reported for {SILENCE_SECONDS:.0f} s or more", offered
@@ -226,8 +229,8 @@ def _subject(device: InventoryDevice, view: _View) -> _Subject:
     vendor, rules = source_of(view.vendors, device.fact), view.rules.for_device(device.fact)
     read = levels.of_readings(device, vendor, rules)
     own = (
-        *lasting.settled(read, device.fact.id, view.shown, monotonic=view.monotonic),
-        *lasting.counter_conditions(device, vendor, view.counts, monotonic=view.monotonic),
+        *levels.settled(read, device.fact.id, view.shown, monotonic=view.monotonic),
+        *levels.counter_conditions(device, vendor, view.counts, monotonic=view.monotonic),
     )
     conditions = levels.levels(device, own, blind=view.blind)
     return _Subject(

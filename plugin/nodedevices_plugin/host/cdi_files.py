@@ -14,7 +14,6 @@ files with our names from before this process, which may be another plugin's; un
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import json
@@ -43,7 +42,7 @@ MAX_BYTES = 2 << 20  # a spec of 16 GPUs in 7 parts each has less than 1
 MAX_VALUES = 30_000  # keys and values; the garbage collector, too, holds the interpreter
 MAX_FILES = 64
 SHOWN = 300  # characters of what is wrong
-Signature = tuple[tuple[str, int, int, int], ...]
+Signature = Mapping[Path, tuple[int, int, int]]  # of each file what tells whether it is another one
 
 
 class ToolkitSpecs(Periodic):
@@ -56,7 +55,7 @@ class ToolkitSpecs(Periodic):
     def __init__(
         self, folders: Sequence[Path], source: CdiSource, *, worker: Worker, on_change: Callable[[], None]
     ) -> None:
-        super().__init__(self._search_if_wanted, seconds=CHECK_SECONDS, patience_seconds=FIRST_CHECK_SECONDS)
+        super().__init__(self._search, seconds=CHECK_SECONDS, patience_seconds=FIRST_CHECK_SECONDS)
         self._folders = tuple(folders)
         self._kinds = source
         self._worker = worker
@@ -75,11 +74,9 @@ class ToolkitSpecs(Periodic):
         if self._signature is None:
             await self.first()
 
-    async def _search_if_wanted(self) -> None:
-        if self.wanted:
-            await self._search()
-
     async def _search(self) -> None:
+        if not self.wanted:
+            return
         found = await self._worker.run(partial(_read, self._folders, self._kinds, self._signature))
         if found is None:
             return
@@ -111,20 +108,18 @@ class _Found(Struct, frozen=True, kw_only=True):
 
 def _read(folders: Sequence[Path], source: CdiSource, known: Signature | None) -> _Found | None:
     """The toolkit's specs, or None where no file has changed. A later folder outranks an earlier."""
-    signature: list[tuple[str, int, int, int]] = []
-    files = []
+    signature: dict[Path, tuple[int, int, int]] = {}
     for folder in folders:
         with contextlib.suppress(OSError):
             for path in sorted(file for file in folder.iterdir() if file.suffix in {".json", ".yaml"})[:MAX_FILES]:
                 with contextlib.suppress(OSError):
                     stat = path.stat()
-                    signature.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))
-                    files.append(path)
-    if tuple(signature) == known:
+                    signature[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+    if signature == known:
         return None
     good, broken = {}, {}
     devices: dict[str, ToolkitDevice] = {}
-    for path in files:
+    for path in signature:
         try:
             document = _document(path, source)
         except ValueError as error:
@@ -133,7 +128,7 @@ def _read(folders: Sequence[Path], source: CdiSource, known: Signature | None) -
         if document is not None:
             good[str(path)] = document
             devices |= {device.name: device for device in devices_of(document, source.kind)}
-    return _Found(signature=tuple(signature), good=good, broken=broken, devices=tuple(devices.values()))
+    return _Found(signature=signature, good=good, broken=broken, devices=tuple(devices.values()))
 
 
 def _document(path: Path, source: CdiSource) -> Document | None:
@@ -241,8 +236,7 @@ class CdiFiles:
         if (specs == self._written and not spare) or soon:
             return
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                left = await self._worker.run(lambda: self._carry_out(specs, spare))
+            left = await self._worker.run(lambda: self._carry_out(specs, spare), seconds=PATIENCE_SECONDS)
         except (CdiError, TimeoutError) as error:
             self._failed_at = time.monotonic()
             why = str(error) or f"{self._folder}: took more than {PATIENCE_SECONDS:.0f} s"

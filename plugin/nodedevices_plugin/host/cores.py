@@ -74,8 +74,7 @@ class AllocationFiles:
     async def read(self) -> Mapping[frozenset[str], Recorded]:
         """Return the records of earlier runs; none where the disk does not answer in time."""
         try:
-            async with asyncio.timeout(READ_SECONDS):
-                self._written = await self._worker.run(self._read)
+            self._written = await self._worker.run(self._read, seconds=READ_SECONDS)
         except (OSError, TimeoutError) as error:
             log.warning("allocations not read", folder=str(self._folder), error=str(error) or "no answer")
         found = (recorded(content) for content in self._written.values())
@@ -89,8 +88,7 @@ class AllocationFiles:
             if there is not False:  # None: a disk that hangs keeps no container from starting again
                 return
         try:
-            async with asyncio.timeout(WRITE_SECONDS):
-                await self._worker.run(lambda: _write(self._folder / name, content))
+            await self._worker.run(lambda: _write(self._folder / name, content), seconds=WRITE_SECONDS)
         except TimeoutError as error:
             raise AllocationFilesError(f"write {self._folder / name}: no answer in {WRITE_SECONDS:g} s") from error
         except OSError as error:

@@ -9,7 +9,6 @@ reported and retried, and delays nothing else.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -59,8 +58,7 @@ class NodeFiles:
             return
         self._kept, self._next = tuple(wanted), now + self._compare_seconds
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                done = await self._worker.run(lambda: [keep_folder(files) for files in wanted])
+            done = await self._worker.run(lambda: [keep_folder(files) for files in wanted], seconds=PATIENCE_SECONDS)
         except (NodeFilesError, TimeoutError) as error:
             folders = ", ".join(files.folder for files in wanted)
             why = str(error) or f"{folders}: took more than {PATIENCE_SECONDS} s"

@@ -12,6 +12,7 @@ the annotation's text, which its reader judges.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
@@ -85,10 +86,8 @@ def older_conditions(item: Object | None, own: tuple[Condition, ...]) -> tuple[C
     found = {condition.type: condition for condition in own}
     for raw in listed:
         if raw.get("type") in AGENT_CONDITIONS:
-            try:
+            with contextlib.suppress(ValueError):
                 found[str(raw["type"])] = Condition.model_validate(raw)
-            except ValueError:
-                continue
     return tuple(found.values())
 
 

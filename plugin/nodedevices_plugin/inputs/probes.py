@@ -25,8 +25,7 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.requests import INTERVAL
 
 from nodedevices_plugin.inputs.probe_child import Spare
-from nodedevices_plugin.inputs.probe_process import ProbeProcess
-from nodedevices_plugin.inputs.probe_socket import ProbeSocket
+from nodedevices_plugin.inputs.probe_sessions import ProbeProcess, ProbeSocket
 from nodedevices_plugin.inputs.probe_source import ProbeSource
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read

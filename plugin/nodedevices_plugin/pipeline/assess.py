@@ -14,7 +14,7 @@ from nodedevices_probe.protocol import ProbeEvent
 from nodedevices_plugin.claims.records import with_names_of_claims
 from nodedevices_plugin.gates.base import GateFacts
 from nodedevices_plugin.health import history as stage_history
-from nodedevices_plugin.health import lasting
+from nodedevices_plugin.health import levels
 from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
@@ -242,8 +242,8 @@ class _Judged(Struct, frozen=True, kw_only=True):
     rules: HealthRules  # with `history`
     history: stage_history.History
     verdicts: Mapping[str, Verdict]
-    shown: Mapping[lasting.LastingCondition, float]
-    counts: Mapping[lasting.CounterKey, lasting.Count]
+    shown: Mapping[levels.LastingCondition, float]
+    counts: Mapping[levels.CounterKey, levels.Count]
 
 
 def _owned(start: _Start, probes: Mapping[str, Inventory]) -> dict[str, Inventory]:
@@ -274,11 +274,11 @@ def _judged(
         world.state.history, all_events, inventory, rules, vendors, now=now, recovered=recovered
     )
     rules = replace(rules, occurrences=history)
-    shown: dict[lasting.LastingCondition, float] = {}
-    counts: dict[lasting.CounterKey, lasting.Count] = {}
+    shown: dict[levels.LastingCondition, float] = {}
+    counts: dict[levels.CounterKey, levels.Count] = {}
     for _, part in parts:
-        shown |= lasting.follow(world.known.shown, part, rules, vendors, monotonic=monotonic)
-        counts |= lasting.follow_counters(world.known.counts, part, vendors, monotonic=monotonic)
+        shown |= levels.follow(world.known.shown, part, rules, vendors, monotonic=monotonic)
+        counts |= levels.follow_counters(world.known.counts, part, vendors, monotonic=monotonic)
 
     def judged(by: HealthRules) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}

@@ -15,7 +15,7 @@ from nodedevices_probe.protocol import Snapshot
 
 from nodedevices_plugin.claims.records import DraFacts
 from nodedevices_plugin.granting.conflicts import Comparison, Conflicts
-from nodedevices_plugin.health import history, lasting
+from nodedevices_plugin.health import history, levels
 from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.health.machine import clock_set
 from nodedevices_plugin.model import (
@@ -94,8 +94,8 @@ class Known:
     probe_set: ProbeSet  # the running ones, and the devices of those that no longer run
     verdicts: Mapping[str, Verdict]
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
-    shown: lasting.Lasting = field(default_factory=dict)  # conditions that have to last to be faults, since when
-    counts: lasting.Counts = field(default_factory=dict)  # what counters have risen by lately
+    shown: levels.Lasting = field(default_factory=dict)  # conditions that have to last to be faults, since when
+    counts: levels.Counts = field(default_factory=dict)  # what counters have risen by lately
     asked: Mapping[str, float] = field(default_factory=dict)  # of what is out of service, since when (drained)
     given: Mapping[str, Given] = field(default_factory=dict)  # with each held id (places)
     given_now: Mapping[str, Given] = field(default_factory=dict)  # with each device and partition, were it granted

@@ -92,8 +92,10 @@ class Worker:
         """Queue the call; the future belongs to the running loop. Cancelling it does not stop a call under way."""
         return asyncio.wrap_future(self._thread.submit(self._timed, call))
 
-    async def run(self, call: Callable[[], T]) -> T:
-        return await self.submit(call)
+    async def run(self, call: Callable[[], T], *, seconds: float | None = None) -> T:
+        """Raises TimeoutError after so many seconds; a call that is under way then goes on."""
+        async with asyncio.timeout(seconds):
+            return await self.submit(call)
 
     def end(self) -> None:
         """Let the thread end, once it has done what is queued. A later call starts another one."""

@@ -54,7 +54,7 @@ class Meaning(Struct, frozen=True, kw_only=True):
 class FaultCondition(Struct, frozen=True, kw_only=True):
     """One condition that the readings of a line show. `evident`: it lasts, it is over, or (None) it cannot be read.
     `unused`: the state of a device that is in no resource, where it differs: a port without a cable. `for_seconds`: it
-    is a fault once each line has shown it for so long (health.lasting). `threshold`: tells conditions of one reason
+    is a fault once each line has shown it for so long (health.levels). `threshold`: tells conditions of one reason
     apart. `opt_in`: no fault unless a rule of `health.rules` names the reason, not by a glob: it is normal on machines
     in good order."""
 
@@ -95,7 +95,7 @@ class FaultSource:
 
     reasons: Sequence[str] = ()  # those that `event` can give beside `meanings`: of numbers
     meanings: Mapping[str, Meaning] = {}  # of events by their kind
-    counter_limits: Sequence[CounterLimit] = ()  # how fast counters may rise (health.lasting)
+    counter_limits: Sequence[CounterLimit] = ()  # how fast counters may rise (health.levels)
 
     def kind_of(self, event: ProbeEvent) -> str:
         """Return the kind as which `event` is to be asked about it, where details tell events of one kind apart."""

@@ -19,7 +19,7 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin.host.cdi_files import ToolkitSpecs
 from nodedevices_plugin.inputs.config_file import ConfigFile
-from nodedevices_plugin.inputs.probe_process import ProbeProcess
+from nodedevices_plugin.inputs.probe_sessions import ProbeProcess
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import HoldersState, Holdings

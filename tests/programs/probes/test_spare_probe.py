@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_child import Spare
-from nodedevices_plugin.inputs.probe_process import ProbeProcess
+from nodedevices_plugin.inputs.probe_sessions import ProbeProcess
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.settings import flags
 from nodedevices_probe.protocol import Snapshot

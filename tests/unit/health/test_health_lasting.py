@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_api.sections import HealthRule
-from nodedevices_plugin.health import lasting, levels
+from nodedevices_plugin.health import levels
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import FaultCondition
@@ -88,13 +88,13 @@ def test_it_is_never_a_fault_before_its_time(history: list[tuple[int, str]]) -> 
 def test_of_several_conditions_of_a_reason_one_that_is_evident_counts() -> None:
     one = FaultCondition(reason="Hot", state=HealthState.DEGRADED, message="80 or more", evident=True, for_seconds=60)
     other = replace(one, message="95 or more", evident=False, for_seconds=0)
-    seen = {lasting.LastingCondition("x", "Hot", 0, 60): 100.0}
-    assert [each.evident for each in lasting.settled((one, other), "x", {}, monotonic=130)] == [None]
-    assert [each.evident for each in lasting.settled((one, other), "x", seen, monotonic=159)] == [None]
-    [judged] = lasting.settled((other, one), "x", seen, monotonic=160)
+    seen = {levels.LastingCondition("x", "Hot", 0, 60): 100.0}
+    assert [each.evident for each in levels.settled((one, other), "x", {}, monotonic=130)] == [None]
+    assert [each.evident for each in levels.settled((one, other), "x", seen, monotonic=159)] == [None]
+    [judged] = levels.settled((other, one), "x", seen, monotonic=160)
     assert (judged.evident, judged.message) == (True, "80 or more")
     both = replace(other, evident=True), replace(one, for_seconds=0)
-    assert [each.message for each in lasting.settled(both, "x", {}, monotonic=130)] == ["95 or more"], "the first one"
+    assert [each.message for each in levels.settled(both, "x", {}, monotonic=130)] == ["95 or more"], "the first one"
 
 
 # --- a PCIe link, of any maker ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.sections import HealthRule
-from nodedevices_plugin.health import lasting
+from nodedevices_plugin.health import levels
 from nodedevices_plugin.health.rules import SILENCE_SECONDS, HealthRules
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import CounterLimit, FaultSource
@@ -63,7 +63,7 @@ def lasts(told: Story, seconds: float, **counters: int) -> Story:
 
 def condition(told: Story, reason: str = "Fast") -> bool | None:
     found = next(each for each in told.inventory.devices if each.fact.id == gpu_id(0))
-    every = lasting.counter_conditions(found, Counting(), told.counts, monotonic=told.clock)
+    every = levels.counter_conditions(found, Counting(), told.counts, monotonic=told.clock)
     return next(each.evident for each in every if each.reason == reason)
 
 
@@ -223,7 +223,7 @@ def test_evident_is_what_was_seen_to_rise_by_more_than_the_limit_within_the_wind
         if not known:
             continue
         within = sum(rise for when, rise in seen if when > at - WINDOW)
-        surely = sum(rise for when, rise in seen if when > at - WINDOW * (1 - 1 / lasting.PARTS))
+        surely = sum(rise for when, rise in seen if when > at - WINDOW * (1 - 1 / levels.PARTS))
         assert not (condition(told) is True and within <= 2), "a fault that was not seen"
         assert not (condition(told) is not True and surely > 2), "a fault that was missed"
-        assert all(len(count.risen) <= lasting.PARTS + 1 for count in told.counts.values())
+        assert all(len(count.risen) <= levels.PARTS + 1 for count in told.counts.values())
