@@ -142,19 +142,11 @@ def _flags(
 
 
 def _unknown(place: str, key: str, known: Iterable[str], vendors: Vendors) -> InputProblem:
-    return InputProblem.at(place, f"unknown key{_misplaced(key, vendors) or nearest(key, known)}")
-
-
-def _misplaced(key: str, vendors: Vendors) -> str:
-    """Return the right place of a known key that does not belong here."""
-    if key in OF_OTHER_FILES:
-        return f"; {OF_OTHER_FILES[key]}"
-    for path in by_key(vendors):
-        if path.rsplit(".", 1)[1] == key:
-            return f"; it belongs at {path}"
-    if key in SHARING_KEYS:
-        return f"; it belongs at sharing.timeSlicing.{key}"
-    return ""
+    """Return the error of an unknown key, with the right place of one that does not belong here."""
+    right = next((path for path in by_key(vendors) if path.rsplit(".", 1)[1] == key), "")
+    right = f"sharing.timeSlicing.{key}" if not right and key in SHARING_KEYS else right
+    hint = f"; it belongs at {right}" if right else nearest(key, known)
+    return InputProblem.at(place, f"unknown key{f'; {OF_OTHER_FILES[key]}' if key in OF_OTHER_FILES else hint}")
 
 
 SHOWN = 5  # problems in one message

@@ -33,7 +33,6 @@ from nodedevices_plugin.vendors.settings import VendorFlags
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
 HEALTH_ADDRESS = ":9737"
 OPERATOR_WAIT_SECONDS = 15.0
-MPS_DIR = "/mps"
 
 
 def _address(text: str) -> Address | None:
@@ -209,7 +208,7 @@ class Local:
     modes: SharingModes = MODES  # which sharing.strategy can name
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
     operator_wait_seconds: float = OPERATOR_WAIT_SECONDS  # for a configuration, before a first registration
-    mps_dir: str = MPS_DIR  # --mps-root in this container
+    mps_dir: str = "/mps"  # --mps-root in this container
 
     @property
     def cdi_dir(self) -> str:
@@ -251,7 +250,6 @@ class Local:
 
 
 KNOWN = ", ".join(f"`{name}`" for name in KINDS)
-_PATHS = frozenset({"FILE", "DIR", "DIRS", "SOCKET"})  # metavars
 
 
 OWN: tuple[Option, ...] = (
@@ -310,7 +308,8 @@ def vendors_flags(vendors: Vendors = VENDORS) -> tuple[VendorFlags, ...]:
 def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return the options for files, folders and sockets in this container or on the host, where relative paths make no
     sense. Not the kubeconfig, which people give as kubectl takes it."""
-    own = (option for option in OWN if option.metavar in _PATHS or option.name in {"mps-root", "driver-root-ctr-path"})
+    metavars, names = {"FILE", "DIR", "DIRS", "SOCKET"}, {"mps-root", "driver-root-ctr-path"}
+    own = (option for option in OWN if option.metavar in metavars or option.name in names)
     return (*(option for option in own if option.name not in {"kubeconfig", "container-mount-dir"}),)
 
 

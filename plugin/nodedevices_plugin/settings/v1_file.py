@@ -35,14 +35,12 @@ KINDS: Mapping[str, Mapping[str, object]] = {
     "memory": {"strategy": "memory"},
 }
 SHARING_KEYS = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
-ENTRY_KEYS = ("name", "rename", "devices", "replicas")
 MEMORY_KEYS = tuple(
     field.alias or name for name, field in SharedResource.model_fields.items() if name not in {"replicas", "strategy"}
 )  # our own; the key above them is the strategy
 
-DEFAULT_DOMAIN = "nvidia.com"
-_INDEX = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?")
-_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9-]+(/[0-9]{1,3}/[0-9]{1,3})?")  # MIG-GPU-<uuid>/gi/ci: drivers before R470
+# An index, a MIG index, a UUID; MIG-GPU-<uuid>/gi/ci: drivers before R470.
+_DEVICE = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?|(GPU|MIG)-[A-Za-z0-9-]+(/[0-9]{1,3}/[0-9]{1,3})?")
 
 
 def resources(value: object, problems: list[str]) -> Resources | None:
@@ -99,7 +97,7 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
 def _entry(kind: str, value: object, where: str, problems: list[str]) -> dict[str, Any]:
     """One resource. Of shares of memory all but names and a count of devices is checked as in a policy."""
     memory = kind == "memory"
-    fields = _mapping(value, where, MEMORY_KEYS if memory else ENTRY_KEYS, problems)
+    fields = _mapping(value, where, MEMORY_KEYS if memory else ("name", "rename", "devices", "replicas"), problems)
     needed = ("name",) if memory else ("name", "replicas")
     right = f"missing; every resource has a {' and '.join(needed)}"
     problems += [InputProblem.at(f"{where}.{key}", right) for key in needed if key not in fields]
@@ -124,7 +122,7 @@ def _devices(value: object, where: str, problems: list[str]) -> list[str] | None
     if type(value) is int and value > 0:
         return [f"{FIRST}{value}"]
     if isinstance(value, list):
-        wrong = [item for item in value if not _selects(item)]
+        wrong = [item for item in value if type(item) not in {str, int} or _DEVICE.fullmatch(str(item)) is None]
         right = 'give an index (0), a MIG index ("0:1"), GPU-<uuid> or MIG-<uuid>'
         problems += [InputProblem.at(where, f"{_shown(item)}: {right}") for item in wrong]
         return [str(item) for item in value]
@@ -132,12 +130,6 @@ def _devices(value: object, where: str, problems: list[str]) -> list[str] | None
     right = "a count of devices must be more than 0; leave it out for all" if type(value) is int else right
     problems.append(InputProblem.at(where, f"{_shown(value)}: {right}"))
     return None
-
-
-def _selects(item: object) -> bool:
-    if isinstance(item, str):
-        return (_INDEX.fullmatch(item) or _UUID.fullmatch(item)) is not None
-    return type(item) is int and item >= 0
 
 
 def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str, str]:
@@ -154,7 +146,7 @@ def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str
 def _name(name: str, where: str, problems: list[str]) -> str:
     """Return the full name: one without a domain is of nvidia.com; any other is taken as it is (there: refused)."""
     try:
-        return resource_names.check(where, name if "/" in name else f"{DEFAULT_DOMAIN}/{name}")
+        return resource_names.check(where, name if "/" in name else f"nvidia.com/{name}")
     except PlanError as error:
         problems.append(InputProblem(str(error), where))
         return name

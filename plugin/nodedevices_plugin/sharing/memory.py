@@ -161,12 +161,6 @@ _WORDS: Mapping[str, Callable[[MemoryGrant], str]] = {
 _WORD = re.compile(rf"\$\(({'|'.join(_WORDS)})\)")
 
 
-def container_template(given: ContainerTemplate) -> ContainerEdits:
-    """Return the text as the policy has it."""
-    mounts = tuple(Mount(container_path=mount.container_path, host_path=mount.host_path) for mount in given.mounts)
-    return ContainerEdits(envs={variable.name: variable.value for variable in given.env}, mounts=mounts)
-
-
 def container_edits(wanted: ContainerEdits, grant: MemoryGrant, settings: Settings) -> ContainerEdits:
     """Return what one container gets. Raises AllocationError where the node does not allow a directory (any more)."""
     if not_allowed := _not_allowed(wanted, settings):
@@ -189,7 +183,6 @@ def _not_allowed(wanted: ContainerEdits, settings: Settings) -> str:
 NAME = "memory"
 SHARES_NAME = "nodedevices.io/gpu-memory"
 _UNENFORCED = "use enforcement none"
-LEAST_UNIT = MEBIBYTE  # limits are told in MiB
 
 
 class Memory(SharingMode, frozen=True):
@@ -207,7 +200,7 @@ class Memory(SharingMode, frozen=True):
         shares."""
         place, given = f"{request.place}.memoryUnit", request.rule.unit_of_memory or "0"
         unit = to_bytes(given)
-        if unit < LEAST_UNIT or unit % MEBIBYTE:
+        if unit < MEBIBYTE or unit % MEBIBYTE:  # limits are told in MiB
             raise PlanError(place, given, "give whole MiB, such as 1Gi")
         if not request.renamed:
             hint = f"memory has shares of a name of their own; leave rename out for {SHARES_NAME}"
@@ -220,6 +213,7 @@ class Memory(SharingMode, frozen=True):
         small = [candidate for candidate in request.units if 0 < candidate.memory_bytes < reserve + unit]
         if small:
             raise PlanError(place, given, _too_large(small[0], reserve), devices=device_ids(small))
+        given_to_all = request.rule.container or ContainerTemplate()
         counts = tuple(max(0, (device.memory_bytes - reserve) // unit) for device in request.units)
         return Split(
             counts=counts,
@@ -231,7 +225,13 @@ class Memory(SharingMode, frozen=True):
                 cores=bool(request.rule.cores),
                 indices={device.id: device.index for device in request.units},
                 units={device.id: count for device, count in zip(request.units, counts, strict=True)},
-                container=container_template(request.rule.container or ContainerTemplate()),
+                container=ContainerEdits(
+                    envs={variable.name: variable.value for variable in given_to_all.env},
+                    mounts=tuple(
+                        Mount(container_path=mount.container_path, host_path=mount.host_path)
+                        for mount in given_to_all.mounts
+                    ),
+                ),
             ),
             numa=bool(request.rule.numa),
         )

@@ -51,7 +51,6 @@ DaemonKey = tuple[str, int]  # resource and percentage: tells the daemon that is
 # GPU's id an argument of nvidia-smi.
 _NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z"
 ResourceName = Annotated[str, Meta(max_length=244, pattern=_NAME)]
-GpuId = Annotated[str, Meta(max_length=96, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*\Z")]
 
 
 class Recorded(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -61,7 +60,7 @@ class Recorded(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown
 class Gpu(Recorded, frozen=True):
     """A GPU of a daemon, and the most memory that a client may have of it (MiB; 0: no limit, the GPU does not say)."""
 
-    id: GpuId
+    id: Annotated[str, Meta(max_length=96, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*\Z")]
     index: Annotated[int, Meta(ge=0, le=1023)]
     limit_mib: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
 

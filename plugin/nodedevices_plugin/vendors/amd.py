@@ -33,7 +33,6 @@ SAME_GPU, OTHER_GPU = 10, 20
 XGMI, NO_LINK = 10, 50
 PCIE = 40
 SAME_NUMA, OTHER_NUMA = 10, 20
-RESET = "ResetDevice"
 
 MEANINGS: Mapping[str, Meaning] = {
     kmsg.AMDGPU_RESET_FAILED: Meaning(
@@ -52,14 +51,14 @@ MEANINGS: Mapping[str, Meaning] = {
         effect=Effect.NOTICE,
         message="a job on the GPU did not end in time (amdgpu: ring timeout)",
         action="RestartApp",
-        repair=RESET,
+        repair="ResetDevice",
         domain="Application",
     ),
     kmsg.AMDGPU_UNCORRECTABLE: Meaning(
         reason="RasUncorrectable",
         effect=Effect.NOTICE,
         message="the driver has logged uncorrectable errors of the GPU (amdgpu)",
-        repair=RESET,
+        repair="ResetDevice",
     ),
     **pcie_meanings(),
 }
@@ -117,7 +116,7 @@ class Amd(Vendor):
                 state=HealthState.UNHEALTHY,
                 message="uncorrectable errors since the driver was loaded or the GPU reset",
                 evident=None if errors is None else errors > 0,
-                action=RESET,
+                action="ResetDevice",
                 ends_by_itself=True,
             ),
             node_missing(readings),
@@ -134,7 +133,7 @@ class Amd(Vendor):
                 state=HealthState.DEGRADED,
                 message="GPU memory pages wait to be retired at the next reset",
                 evident=readings.remap_pending,
-                action=RESET,
+                action="ResetDevice",
                 ends_by_itself=True,
             ),
             hot(readings),

@@ -48,19 +48,18 @@ from nodedevices_plugin.vendors.faults import (
     pcie_meanings,
 )
 
-RESET = "ResetDevice"
 MEANINGS: Mapping[str, Meaning] = {
     kmsg.MLX5_STALLED: Meaning(
         reason="FirmwareStalled",
         effect=Effect.UNHEALTHY,
         message="the NIC's firmware has stopped (mlx5: health compromised, reached miss count)",
-        action=RESET,
+        action="ResetDevice",
     ),
     kmsg.MLX5_FATAL: Meaning(
         reason="FirmwareFatal",
         effect=Effect.UNHEALTHY,
         message="the NIC's firmware or hardware reports a fatal error (mlx5)",
-        action=RESET,
+        action="ResetDevice",
     ),
     kmsg.MLX5_RECOVERED: Meaning(
         reason="FirmwareRecovered",
@@ -72,7 +71,7 @@ MEANINGS: Mapping[str, Meaning] = {
         reason="FirmwareTimeout",
         effect=Effect.DEGRADED,
         message="the NIC's firmware did not answer a command of its driver (mlx5)",
-        repair=RESET,
+        repair="ResetDevice",
     ),
     kmsg.MLX5_MODULE_HOT: Meaning(
         reason="ModuleHot", effect=Effect.DEGRADED, message="the transceiver of the NIC is too hot (mlx5)"

@@ -23,7 +23,6 @@ from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode
 from nodedevices_plugin.vendors.base import VendorShares, text
 from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, matching, number, read, refuse
 
-MAKER = "solarflare"
 DRIVERS = frozenset({"sfc", ""})  # none: the card is unhealthy, and keeps its id
 ONLOAD, SMART_NIC = "amd.com/onload", "solarflare/smartNIC"
 # What the older plugin gives beside ONLOAD_NODES, where the version of Onload has it.
@@ -78,7 +77,7 @@ def parse(raw: bytes) -> OnloadConfig:
 
 def name(config: OnloadConfig, fact: DeviceFact) -> str | None:
     """The resource that the card is offered as; None: not by this."""
-    offered = fact.vendor == MAKER and fact.type == PHYSICAL and text(fact, DRIVER) in DRIVERS
+    offered = fact.vendor == "solarflare" and fact.type == PHYSICAL and text(fact, DRIVER) in DRIVERS
     return config.resource if offered else None
 
 

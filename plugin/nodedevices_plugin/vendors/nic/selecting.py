@@ -98,7 +98,6 @@ PciId = Annotated[
     Text, matching("[0-9a-fA-F]{4}", "give four hexadecimal digits, such as 15b3"), AfterValidator(str.lower)
 ]
 PciAddress = Annotated[Text, matching(PCI_ADDRESS, ADDRESS_HINT), AfterValidator(str.lower)]
-LinkType = Literal["ether", "infiniband"]
 
 
 class Selector(PluginFile):
@@ -106,7 +105,7 @@ class Selector(PluginFile):
 
     vendors: Annotated[tuple[PciId, ...], Entries] = ()
     drivers: Annotated[tuple[Text, ...], Entries] = ()
-    link_types: Annotated[tuple[LinkType, ...], Entries] = ()
+    link_types: Annotated[tuple[Literal["ether", "infiniband"], ...], Entries] = ()
 
 
 class ListedResource(PluginFile):

@@ -62,7 +62,7 @@ from nodedevices_plugin.vendors.plugin_files import Entries, Text, matching, rea
 
 DEFAULT_PREFIX = "intel.com"
 NET, ACCELERATOR, AUXILIARY = DEVICE_TYPES = ("netDevice", "accelerator", "auxNetDevice")
-VIRTIO, VHOST = "virtio", "vhost"
+VHOST = "vhost"
 ALL_DEVICES = "*"  # of additionalInfo
 MAX_FUNCTION = 65_535
 
@@ -99,8 +99,6 @@ def _functions(value: str, *, address: bool) -> str:
     return value
 
 
-Index = Annotated[Text, matching("[0-9]{1,9}", "give a number, as text")]
-Key = Annotated[Text, matching(_KEY.pattern, "give a key, such as 0x8001")]
 ByName = Annotated[Text, AfterValidator(lambda value: _functions(value, address=False))]
 ByAddress = Annotated[Text, AfterValidator(lambda value: _functions(value, address=True))]
 
@@ -108,11 +106,11 @@ ByAddress = Annotated[Text, AfterValidator(lambda value: _functions(value, addre
 class SriovSelector(Selector):
     devices: Annotated[tuple[PciId, ...], Entries] = ()
     pci_addresses: Annotated[tuple[PciAddress, ...], Entries] = ()
-    acpi_indexes: Annotated[tuple[Index, ...], Entries] = ()
+    acpi_indexes: Annotated[tuple[Annotated[Text, matching("[0-9]{1,9}", "give a number, as text")], ...], Entries] = ()
     pf_names: Annotated[tuple[ByName, ...], Entries] = ()
     root_devices: Annotated[tuple[ByAddress, ...], Entries] = ()
     ddp_profiles: Annotated[tuple[Text, ...], Entries] = ()
-    p_keys: Annotated[tuple[Key, ...], Entries] = ()
+    p_keys: Annotated[tuple[Annotated[Text, matching(_KEY.pattern, "give a key, such as 0x8001")], ...], Entries] = ()
     aux_types: Annotated[tuple[Literal["sf"], ...], Entries] = ()
     is_rdma: Flag = False
     need_vhost_net: Flag = False
@@ -128,7 +126,10 @@ class SriovSelector(Selector):
         """Return by key why it does not go with devices of this type."""
         fields = {field.alias: (name, field.get_default()) for name, field in type(self).model_fields.items()}
         given = (key for key in FOREIGN[device_type] if getattr(self, fields[key][0]) != fields[key][1])
-        found = {key: f"unknown key; it belongs to deviceType {_types(key)}, not {device_type}" for key in given}
+        right = {key: " or ".join(other for other in DEVICE_TYPES if key not in FOREIGN[other]) for key in given}
+        found = {
+            key: f"unknown key; it belongs to deviceType {types}, not {device_type}" for key, types in right.items()
+        }
         if device_type == AUXILIARY and not self.aux_types:
             found["auxTypes"] = f'missing; deviceType {AUXILIARY} needs it: ["sf"]'
         return found
@@ -150,10 +151,6 @@ class SriovSelector(Selector):
             and (not self.is_rdma or is_hca(fact))
             and (not self.vdpa_type or text(fact, attributes.VDPA_TYPE) == self.vdpa_type)
         )
-
-
-def _types(key: str) -> str:
-    return " or ".join(device_type for device_type in DEVICE_TYPES if key not in FOREIGN[device_type])
 
 
 def _without_nulls(value: Any) -> Any:

@@ -41,9 +41,7 @@ from nodedevices_plugin.vendors.settings import FolderFiles, content_of
 RDMA_CM = "/dev/infiniband/rdma_cm"
 VFIO = "/dev/vfio/vfio"
 VHOST_NET, TUN = "/dev/vhost-net", "/dev/net/tun"
-HOST_PATHS = (RDMA_CM, VFIO, VHOST_NET, TUN)
 READ_WRITE, READ_WRITE_MAKE = "rw", "rwm"
-RDMA_NAMES = ("uverbs", "umad", "issm", "rdma_cm")  # keys of the JSON
 
 
 class Nic(NicFaults, Vendor):
@@ -82,7 +80,7 @@ class Nic(NicFaults, Vendor):
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
         wanted = content_of(files, attributes.ONLOAD_FILE, OnloadConfig)
-        return (*HOST_PATHS, *(onload.host_paths(wanted) if wanted is not None else ()))
+        return (RDMA_CM, VFIO, VHOST_NET, TUN, *(onload.host_paths(wanted) if wanted is not None else ()))
 
     def containers(self, node: NodeView) -> NicContainers:
         facts: dict[str, DeviceFact] = {}
@@ -182,9 +180,10 @@ class NicContainers(Struct, frozen=True, kw_only=True):
 
     def _rdma_part(self, fact: DeviceFact) -> _Part:
         paths = (*rdma_nodes(fact), *self._existing(RDMA_CM))
-        keys = {name: path for name in RDMA_NAMES for path in paths if f"/{name}" in path}
-        device = text(fact, attributes.RDMA_DEVICE)
-        return _Part(name="rdma", keys={**keys, "rdma_dev": device}, nodes=_nodes(paths, READ_WRITE))
+        names = ("uverbs", "umad", "issm", "rdma_cm")
+        keys = {name: path for name in names for path in paths if f"/{name}" in path}
+        keys["rdma_dev"] = text(fact, attributes.RDMA_DEVICE)
+        return _Part(name="rdma", keys=keys, nodes=_nodes(paths, READ_WRITE))
 
     def _existing(self, *paths: str) -> tuple[str, ...]:
         return tuple(path for path in paths if path in self.existing)

@@ -144,8 +144,6 @@ LIBRARIES = Libraries(
     "nodes alone (NODEDEVICES_CDI_WITHOUT_LIBRARIES=true)",
 )
 ALL = "all"
-# The legacy runtime reads this variable too, and an image may set it to `all`.
-_NO_LEGACY = "NVIDIA_VISIBLE_DEVICES=void"
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -213,7 +211,8 @@ def specs(
         units = ()
     gpus = {unit.index if id_strategy == "index" else unit.id: nodes_of(unit) for unit in units}
     control = control_nodes(host.existing)
-    common = {"env": [_NO_LEGACY], **(_edits(control, host) if control else {})}
+    # The legacy runtime reads this variable too, and an image may set it to `all`.
+    common = {"env": ["NVIDIA_VISIBLE_DEVICES=void"], **(_edits(control, host) if control else {})}
     channels = {str(channel): (imex_node(channel),) for channel in host.imex_channels}
     found = [_spec("gpu", gpus, host, common=common), _spec("imex-channel", channels, host)]
     for feature in host.features_present():

@@ -36,11 +36,6 @@ from nodedevices_plugin.vendors.faults import (
 from nodedevices_plugin.vendors.nvidia import kernel_log
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
 
-NO_ACTION: Final = "None"
-RESET: Final = "ResetDevice"
-INSPECT: Final = "Inspect"
-REPLACE: Final = "Replace"
-
 # --- thresholds -----------------------------------------------------------------------------------------------------
 # Clocks that change and links that train anew show these conditions for seconds (nvml.h, NvmlClocksEventReasons).
 PASSING_SECONDS: Final = 60
@@ -130,7 +125,7 @@ _ROWS = (
         "RowRemapFailure",
         HealthState.UNHEALTHY,
         "GPU memory rows can no longer be remapped",
-        REPLACE,
+        "Replace",
         lambda readings: readings.remap_failure,
         ends_by_itself=False,
     ),
@@ -138,7 +133,7 @@ _ROWS = (
         "SramThresholdExceeded",
         HealthState.UNHEALTHY,
         "uncorrectable SRAM errors exceed the threshold",
-        REPLACE,
+        "Replace",
         lambda readings: readings.sram_threshold_exceeded,
         ends_by_itself=False,
     ),
@@ -146,28 +141,28 @@ _ROWS = (
         "EccUncorrectable",
         HealthState.UNHEALTHY,
         "uncorrectable ECC errors since the last reset",
-        RESET,
+        "ResetDevice",
         lambda readings: _above(readings.ecc_uncorrectable_volatile, 0),
     ),
     _row(
         "RowRemapPending",
         HealthState.DEGRADED,
         "GPU memory rows wait to be remapped at the next reset",
-        RESET,
+        "ResetDevice",
         lambda readings: readings.remap_pending,
     ),
     _row(
         "ThermalSlowdown",
         HealthState.DEGRADED,
         "the GPU slows itself down because of its temperature",
-        NO_ACTION,
+        "None",
         lambda readings: readings.thermal_slowdown,
     ),
     _row(
         "ThermalMarginExceeded",
         HealthState.DEGRADED,
         "the GPU is hotter than the temperature at which its hardware slows it down",
-        INSPECT,
+        "Inspect",
         lambda readings: _below(readings.temperature_margin_celsius, readings.temperature_slowdown_margin_celsius),
         for_seconds=PASSING_SECONDS,
     ),
@@ -175,7 +170,7 @@ _ROWS = (
         "HwSlowdown",
         HealthState.DEGRADED,
         "the hardware has lowered the GPU's clocks to half or less, and gives no reason",
-        INSPECT,
+        "Inspect",
         _slowdown,
         for_seconds=PASSING_SECONDS,
     ),
@@ -183,7 +178,7 @@ _ROWS = (
         "PowerBrake",
         HealthState.DEGRADED,
         "the machine's power supply makes the GPU slow down",
-        INSPECT,
+        "Inspect",
         lambda readings: readings.power_brake,
         for_seconds=PASSING_SECONDS,
     ),
@@ -191,7 +186,7 @@ _ROWS = (
         "PowerAboveLimit",
         HealthState.DEGRADED,
         f"the GPU draws more than {POWER_PERCENT} % of its power limit",
-        INSPECT,
+        "Inspect",
         _power_above_limit,
         for_seconds=PASSING_SECONDS,
     ),
@@ -199,14 +194,14 @@ _ROWS = (
         "FabricRegistrationFailed",
         HealthState.DEGRADED,
         "the GPU's registration with the NVLink fabric has failed: it has no NVLink to other GPUs",
-        INSPECT,
+        "Inspect",
         _in_fabric(lambda readings: readings.fabric_state == COMPLETED and readings.fabric_error is not None),
     ),
     _row(
         "FabricRegistrationLost",
         HealthState.DEGRADED,
         "the GPU was registered with the NVLink fabric and no longer is; is the fabric manager dead?",
-        INSPECT,
+        "Inspect",
         _in_fabric(lambda readings: readings.fabric_state != COMPLETED and bool(readings.fabric_was_completed)),
         for_seconds=REGISTRATION_AGAIN_SECONDS,
     ),
@@ -214,7 +209,7 @@ _ROWS = (
         "FabricNotRegistered",
         HealthState.DEGRADED,
         "the GPU is not registered with the NVLink fabric: CUDA may not start on it; does the fabric manager run?",
-        INSPECT,
+        "Inspect",
         _in_fabric(lambda readings: readings.fabric_state in IN_PROGRESS and not readings.fabric_was_completed),
         for_seconds=REGISTRATION_SECONDS,
     ),
@@ -222,7 +217,7 @@ _ROWS = (
         "FabricManagerDisconnected",
         HealthState.DEGRADED,
         "the GPU has lost its fabric manager: failures on the NVLink fabric are not repaired",
-        INSPECT,
+        "Inspect",
         _in_fabric(lambda readings: MANAGER_DISCONNECTED in readings.fabric_conditions),
         for_seconds=MANAGER_SECONDS,
     ),
@@ -230,7 +225,7 @@ _ROWS = (
         "FabricDegraded",
         HealthState.DEGRADED,
         "the driver reports the GPU's NVLink fabric as degraded (nvidia-smi -q, Fabric): bandwidth, routes or setup",
-        INSPECT,
+        "Inspect",
         _in_fabric(lambda readings: any(found != MANAGER_DISCONNECTED for found in readings.fabric_conditions)),
         for_seconds=PASSING_SECONDS,
     ),
@@ -238,7 +233,7 @@ _ROWS = (
         "NvlinkDown",
         HealthState.DEGRADED,
         "an NVLink to a switch is down, while others of the GPU are up",
-        RESET,
+        "ResetDevice",
         lambda readings: _above(readings.switch_links_inactive, 0),
         for_seconds=NVLINK_SECONDS,
     ),
@@ -246,7 +241,7 @@ _ROWS = (
         "NvlinkSlow",
         HealthState.DEGRADED,
         "an NVLink is slower than is normal for its generation",
-        RESET,
+        "ResetDevice",
         _nvlink_slow,
         for_seconds=NVLINK_SECONDS,
     ),
@@ -254,7 +249,7 @@ _ROWS = (
         "NvlinkErrors",
         HealthState.DEGRADED,
         "an NVLink has more than 1 error in 10^12 bits that is not corrected",
-        INSPECT,
+        "Inspect",
         lambda readings: _above(readings.nvlink_errors_per_exabit, NVLINK_ERRORS_PER_EXABIT),
         for_seconds=NVLINK_SECONDS,
     ),
@@ -262,7 +257,7 @@ _ROWS = (
         "PersistenceModeOff",
         HealthState.DEGRADED,
         "persistence mode is off: the first program waits for the driver, and settings are lost when the last one ends",
-        NO_ACTION,
+        "None",
         lambda readings: None if readings.persistence_mode is None else not readings.persistence_mode,
         opt_in=True,
     ),
@@ -270,7 +265,7 @@ _ROWS = (
         "PowerLimitLowered",
         HealthState.DEGRADED,
         "the GPU's power limit is below its default",
-        NO_ACTION,
+        "None",
         lambda readings: _below(readings.power_limit_milliwatts, readings.power_default_limit_milliwatts),
         opt_in=True,
     ),
@@ -278,7 +273,7 @@ _ROWS = (
         "ClocksLimited",
         HealthState.DEGRADED,
         "a setting of the application clocks holds the GPU's clocks down",
-        NO_ACTION,
+        "None",
         lambda readings: readings.clocks_limited,
         for_seconds=LIMITED_SECONDS,
         opt_in=True,
@@ -304,18 +299,22 @@ MEANINGS: Mapping[str, Meaning] = {
         reason="GpuUnavailable",
         effect=Effect.UNHEALTHY,
         message="the driver reports the GPU as unavailable",
-        action=RESET,
-        repair=RESET,
+        action="ResetDevice",
+        repair="ResetDevice",
     ),
     "poison": Meaning(
-        reason="Poison", effect=Effect.DEGRADED, message="poisoned data was consumed", action=NO_ACTION, repair=RESET
+        reason="Poison",
+        effect=Effect.DEGRADED,
+        message="poisoned data was consumed",
+        action="None",
+        repair="ResetDevice",
     ),
     "ecc-storm": Meaning(
         reason="EccStorm",
         effect=Effect.DEGRADED,
         message="a storm of corrected ECC errors",
-        action=NO_ACTION,
-        repair=RESET,
+        action="None",
+        repair="ResetDevice",
     ),
     **pcie_meanings(),
 }
@@ -333,7 +332,7 @@ def meaning(row: Xid) -> Meaning:
         effect=row.effect,
         message=f"{row.meaning} (XID {row.number})",
         action=row.action,
-        repair=RESET,
+        repair="ResetDevice",
         domain=row.domain,
         code=row.number,
         contained=row.contained,
@@ -367,9 +366,9 @@ class NvidiaFaults(FaultSource):
             return HealthState.DEGRADED
         # A row that is marked (63) is remapped with the next reset: NVIDIA's workflow for 48 says to drain, then to
         # reset. A driver that requires nothing has said that the GPU can be used again.
-        if code == DOUBLE_BIT and REMAPPED in together and driver_action == NO_ACTION:
+        if code == DOUBLE_BIT and REMAPPED in together and driver_action == "None":
             return HealthState.DEGRADED
-        if row.action == "Inspect" or (code == NVLINK and driver_action == NO_ACTION):
+        if row.action == "Inspect" or (code == NVLINK and driver_action == "None"):
             return HealthState.DEGRADED
         return HealthState.UNHEALTHY
 

@@ -27,7 +27,6 @@ from nodedevices_plugin.vendors.settings import FlagRule, VendorFlags
 DISABLE_VARIABLE = "DP_DISABLE_HEALTHCHECKS"
 ENABLE_VARIABLE = "DP_ENABLE_HEALTHCHECKS"
 GOOGLE_VARIABLE = "XID_CONFIG"  # of Google's plugin, HealthCriticalXid of its ConfigMap: XIDs that are fatal, too
-EVERY_XID = frozenset({"all", "xids"})
 
 
 def rules_from_environment(disable: str, enable: str) -> tuple[HealthRule, ...]:
@@ -59,7 +58,7 @@ def _rules(xids: frozenset[int], state: Literal["Unhealthy", "Ignored"]) -> Iter
 def _xids(text: str) -> tuple[frozenset[int], bool]:
     parts = [part.strip().lower() for part in text.split(",")]
     numbers = {int(part) for part in parts if re.fullmatch(r"0*[0-9]{1,4}", part, re.ASCII)}
-    return frozenset(number for number in numbers if 1 <= number <= MAX_XID), not EVERY_XID.isdisjoint(parts)
+    return frozenset(number for number in numbers if 1 <= number <= MAX_XID), not {"all", "xids"}.isdisjoint(parts)
 
 
 GROUP = "NVIDIA"

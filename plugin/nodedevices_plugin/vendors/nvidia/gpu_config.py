@@ -70,7 +70,6 @@ def _few(xids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Clients = Annotated[int, number(0, MAX_CLIENTS)]
-Strategy = Annotated[str, matching(f"{TIME_SHARING}|{MPS}|", f"it is not known; give {TIME_SHARING} or {MPS}")]
 # Such as 1g.24gb+me.all and 1g.24gb-me.
 Size = Annotated[
     str,
@@ -82,7 +81,9 @@ Size = Annotated[
 
 
 class _Shared(PluginFile):
-    strategy: Strategy = Field(default="", alias=STRATEGY)
+    strategy: Annotated[str, matching(f"{TIME_SHARING}|{MPS}|", f"it is not known; give {TIME_SHARING} or {MPS}")] = (
+        Field(default="", alias=STRATEGY)
+    )
     clients: Clients = Field(default=0, alias=CLIENTS)
 
 

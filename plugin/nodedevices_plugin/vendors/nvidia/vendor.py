@@ -29,7 +29,6 @@ from nodedevices_plugin.model import (
     ContainerEdits,
     DeviceNode,
     Grant,
-    Inventory,
     InventoryDevice,
     Mount,
     OfferedResource,
@@ -51,9 +50,7 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
 # The toolkit reads device names from mounts under this folder, which an unprivileged image cannot forge.
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 FEATURE_VARIABLES: Mapping[str, str] = {"gdrcopy": "NVIDIA_GDRCOPY", "gds": "NVIDIA_GDS", "mofed": "NVIDIA_MOFED"}
-MPS = "mps"  # the sharing mode
 DRIVER, VULKAN_ICD = "/usr/local/nvidia", "/etc/vulkan/icd.d"  # in containers, as Google's plugin has them
-_PLUGIN = "nvidia-device-plugin"
 _SUFFIXES = UUID("7e7c9e0a-6a0e-5d0c-9d5e-9a1b5c0b7f43")  # our own namespace for uuid5, chosen once
 
 _MIG = "-mig-"
@@ -123,7 +120,14 @@ class Nvidia(NvidiaFaults, Vendor):
             raise PlanError("injection.deviceListStrategies", BY_DIRECTORY, hint)
 
     def missing_nodes(self, node: NodeView) -> Mapping[str, tuple[str, ...]]:
-        return self.containers(node).missing_nodes(node.inventory)
+        """What the container toolkit brings, by a variable or its own CDI specification, it sees to itself."""
+        context, existing = self.containers(node), node.existing
+        passes = context.passes_nodes
+        if not cdi.seen(existing) or (not passes and STRATEGIES.isdisjoint(context.strategies)):
+            return {}
+        given = (unit for unit in cdi.present_units(node.inventory) if passes or unit.id not in context.cdi_names)
+        facts = {unit.device.fact.id: unit.device.fact for unit in given}
+        return {id_: lacking for id_, fact in facts.items() if (lacking := cdi.missing(fact, existing))}
 
     def cdi(self, node: NodeView) -> CdiNeeds:
         own = settings_of(node.local)
@@ -252,16 +256,6 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         only_cdi = bool(strategies) and strategies <= STRATEGIES
         return BY_DIRECTORY in strategies or (self.injection.pass_device_specs and not only_cdi)
 
-    def missing_nodes(self, inventory: Inventory) -> Mapping[str, tuple[str, ...]]:
-        """Return by device the nodes that its containers are to get from here and that are not there. What the
-        container toolkit brings, by a variable or its own CDI specification, it sees to itself."""
-        passes, existing = self.passes_nodes, self.host.existing
-        if not cdi.seen(existing) or (not passes and STRATEGIES.isdisjoint(self.strategies)):
-            return {}
-        given = (unit for unit in cdi.present_units(inventory) if passes or unit.id not in self.cdi_names)
-        facts = {unit.device.fact.id: unit.device.fact for unit in given}
-        return {id_: lacking for id_, fact in facts.items() if (lacking := cdi.missing(fact, existing))}
-
     def edits(self, grant: Grant) -> ContainerEdits:
         """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
         resource, granted, strategies = grant.resource, grant.ids, self.strategies
@@ -322,7 +316,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     def _annotation(self, resource: OfferedResource, granted: Sequence[SchedulableId]) -> str:
         """The key: no two answers to one container may share it. It must not change when the kubelet calls again."""
         given = "\n".join((resource.name, *(schedulable.id for schedulable in granted)))
-        return f"{self.cdi_annotation_prefix}{_PLUGIN}_{uuid5(_SUFFIXES, given)}"
+        return f"{self.cdi_annotation_prefix}nvidia-device-plugin_{uuid5(_SUFFIXES, given)}"
 
     def _specs(self, granted: Sequence[SchedulableId], resource: OfferedResource) -> tuple[DeviceNode, ...]:
         """Nodes for the kubelet to pass: the control nodes that exist, the devices' own, and those of IMEX channels."""
@@ -341,7 +335,7 @@ def mps_limits(
     the number that the GPU has in the container. `memory`: in bytes, by device id, in the order of those numbers."""
     shares = Counter(schedulable.device_id for schedulable in granted if schedulable.replica is not None)
     replicas = resource.sharing.replicas
-    if resource.sharing.name != MPS or not replicas or not shares:
+    if resource.sharing.name != "mps" or not replicas or not shares:
         return {}
     gpus = [id_ for id_ in memory if id_ in shares]
     limits = [(place, memory[id_] * shares[id_] // replicas // MEBIBYTE) for place, id_ in enumerate(gpus)]

@@ -36,33 +36,26 @@ class Xid(Struct, frozen=True):
     off_bus: bool = False  # the device is gone: an answer proves nothing until it has left and come back
 
 
-_APP = Effect.NOTICE
-_COUNT = Effect.COUNTED
-_SUSPECT = Effect.DEGRADED
-_WAIT = Effect.UNDECIDED
-_FATAL = Effect.UNHEALTHY
-
-
 def _application(number: int, mnemonic: str, meaning: str, *, contained: bool = False) -> Xid:
-    return Xid(number, mnemonic, meaning, _APP, "RestartApp", "Application", contained=contained)
+    return Xid(number, mnemonic, meaning, Effect.NOTICE, "RestartApp", "Application", contained=contained)
 
 
 def _counted(number: int, mnemonic: str, meaning: str) -> Xid:
-    return Xid(number, mnemonic, meaning, _COUNT)
+    return Xid(number, mnemonic, meaning, Effect.COUNTED)
 
 
 def _reset(number: int, mnemonic: str, meaning: str) -> Xid:
-    return Xid(number, mnemonic, meaning, _FATAL, "ResetDevice")
+    return Xid(number, mnemonic, meaning, Effect.UNHEALTHY, "ResetDevice")
 
 
 def _nvlink5(number: int, unit: str) -> Xid:
     # NVML names neither unit nor severity of the message; the drivers that emit these answer field 230, which does.
     mnemonic, meaning = f"NVLINK_{unit}_ERROR", f"NVLink 5 {unit} error"
-    return Xid(number, mnemonic, meaning, _WAIT, "Inspect")
+    return Xid(number, mnemonic, meaning, Effect.UNDECIDED, "Inspect")
 
 
 def _unclassified(number: int, mnemonic: str, meaning: str) -> Xid:
-    return Xid(number, mnemonic, meaning, _SUSPECT, source="field")
+    return Xid(number, mnemonic, meaning, Effect.DEGRADED, source="field")
 
 
 _ROWS: tuple[Xid, ...] = (
@@ -108,7 +101,7 @@ _ROWS: tuple[Xid, ...] = (
         43,
         "ROBUST_CHANNEL_RESETCHANNEL_VERIF_ERROR",
         "GPU stopped processing",
-        _APP,
+        Effect.NOTICE,
         "RestartApp",
         "Application",
         source="field",
@@ -130,7 +123,7 @@ _ROWS: tuple[Xid, ...] = (
     _counted(160, "CHANNEL_RETIREMENT_EVENT", "channel retirement"),
     _counted(161, "CHANNEL_RETIREMENT_FAILURE", "channel retirement failure"),
     # "Informational only regarding another Xid": the reading of field 230 says what it has changed to.
-    Xid(154, "GPU_RECOVERY_ACTION_CHANGED", "GPU recovery action changed", _COUNT),
+    Xid(154, "GPU_RECOVERY_ACTION_CHANGED", "GPU recovery action changed", Effect.COUNTED),
     # --- RESET_GPU ------------------------------------------------------------------------------------------------
     _reset(46, "ROBUST_CHANNEL_GPU_TIMEOUT_ERROR", "GPU stopped processing"),
     _reset(62, "PMU_HALT_ERROR", "internal micro-controller halt"),
@@ -152,16 +145,16 @@ _ROWS: tuple[Xid, ...] = (
         79,
         "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS",
         "GPU has fallen off the bus",
-        _FATAL,
+        Effect.UNHEALTHY,
         "RebootNode",
         off_bus=True,
     ),
-    Xid(151, "ROBUST_CHANNEL_KEY_ROTATION_ERROR", "key rotation error", _FATAL, "RebootNode", domain="Node"),
+    Xid(151, "ROBUST_CHANNEL_KEY_ROTATION_ERROR", "key rotation error", Effect.UNHEALTHY, "RebootNode", domain="Node"),
     # --- workflows: what they mean depends on what comes beside them ----------------------------------------------
     # Alone it follows a killed process; the fabric manager is not ours to restart.
-    Xid(45, "ROBUST_CHANNEL_PREEMPTIVE_REMOVAL", "preemptive cleanup after an earlier error", _WAIT),
-    Xid(48, "ROBUST_CHANNEL_GPU_ECC_DBE", "double bit ECC error", _WAIT, "ResetDevice"),
-    Xid(74, "NVLINK_ERROR", "NVLink error", _WAIT, "ResetDevice"),
+    Xid(45, "ROBUST_CHANNEL_PREEMPTIVE_REMOVAL", "preemptive cleanup after an earlier error", Effect.UNDECIDED),
+    Xid(48, "ROBUST_CHANNEL_GPU_ECC_DBE", "double bit ECC error", Effect.UNDECIDED, "ResetDevice"),
+    Xid(74, "NVLINK_ERROR", "NVLink error", Effect.UNDECIDED, "ResetDevice"),
     _nvlink5(144, "SAW"),
     _nvlink5(145, "RLW"),
     _nvlink5(146, "TLW"),
@@ -170,11 +163,18 @@ _ROWS: tuple[Xid, ...] = (
     _nvlink5(149, "NETIR"),
     _nvlink5(150, "MSE"),
     # --- CHECK_MECHANICALS, UPDATE_SWFW, CONTACT_SUPPORT, CHECK_UVM ------------------------------------------------
-    Xid(54, "SILENT_RUNNING_PWR_REDUCED_CLOCKING", "auxiliary power is not connected", _FATAL, "Inspect"),
-    Xid(78, "VGPU_START_ERROR", "vGPU start error", _APP, domain="Application", source="field"),
+    Xid(54, "SILENT_RUNNING_PWR_REDUCED_CLOCKING", "auxiliary power is not connected", Effect.UNHEALTHY, "Inspect"),
+    Xid(78, "VGPU_START_ERROR", "vGPU start error", Effect.NOTICE, domain="Application", source="field"),
     # EKS's agent takes 142 for fatal; the catalogue only says to contact support.
-    Xid(142, "ROBUST_CHANNEL_NVENC3_ERROR", "NVENC 3 error", _SUSPECT, "Inspect", source="field"),
-    Xid(159, "ROBUST_CHANNEL_CHI_NON_DATA_ERROR", "CHI non-data error", _APP, domain="Application", source="field"),
+    Xid(142, "ROBUST_CHANNEL_NVENC3_ERROR", "NVENC 3 error", Effect.DEGRADED, "Inspect", source="field"),
+    Xid(
+        159,
+        "ROBUST_CHANNEL_CHI_NON_DATA_ERROR",
+        "CHI non-data error",
+        Effect.NOTICE,
+        domain="Application",
+        source="field",
+    ),
     # --- in the catalogue, but without an action ------------------------------------------------------------------
     _unclassified(162, "PSHC_REENGAGED", "power smoothing re-engaged"),
     _unclassified(163, "PSHC_DISENGAGED", "power smoothing disengaged"),
