@@ -28,7 +28,8 @@ import structlog
 from msgspec.structs import replace
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
-from nodedevices_common.periodic import within
+from nodedevices_common.periodic import set_within
+from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
@@ -358,7 +359,7 @@ class Agent:
 
     async def _publish(self, publisher: Publisher) -> None:
         if self._world.active.applied_once or not self._local.operator_wait_seconds:  # else wait for the operator
-            await within(PUBLISH_AFTER_SECONDS, self._registered.wait())
+            await set_within(self._registered, PUBLISH_AFTER_SECONDS)
         loading = Worker("report")
         try:
             await loading.run(self._reporter.load)
@@ -371,7 +372,7 @@ class Agent:
     async def _loop(self) -> None:
         deadline: float | None = None
         while True:
-            await within(None if deadline is None else max(0.0, deadline - time.monotonic()), self._wake.wait())
+            await set_within(self._wake, None if deadline is None else max(0.0, deadline - time.monotonic()))
             self._wake.clear()
             try:
                 deadline = await self._pass()

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import structlog
 from msgspec import Struct
 from nodedevices_common.errors import OperationError
-from nodedevices_common.periodic import within
+from nodedevices_common.periodic import set_within
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.decide import ended
@@ -41,7 +41,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.model.plan import CallObserver, DraCounters
-from nodedevices_plugin.runtime.threads import Worker
+from nodedevices_plugin.runtime.threads import Worker, tell
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.slices import SlicePublisher, SliceStore
@@ -306,7 +306,7 @@ class Dra:
                     log.warning("another device plugin serves what DRA is to serve", what=said)
                 self._beside = self.offer.refuses = said
                 self._on_change()
-            await within(AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS, self._begins.wait())
+            await set_within(self._begins, AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS)
 
     async def _sweep(self) -> None:
         """Release claims that the kubelet never unprepares: its record was lost, or they were deleted by force. A pod
@@ -349,9 +349,7 @@ class Dra:
             raise ClaimNotReadError(str(error)) from error
 
     def _changed_in_thread(self) -> None:
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: the agent is ending
-                self._loop.call_soon_threadsafe(self._on_change)
+        tell(self._loop, self._on_change)
 
 
 def _shown(holdings: Holdings) -> frozenset[tuple[str, str]] | None:

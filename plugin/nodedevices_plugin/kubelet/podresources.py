@@ -9,8 +9,6 @@ yet, it is polled every second. What the answers mean: holders.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +18,7 @@ import grpc.aio
 import structlog
 from msgspec.structs import replace
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.periodic import set_within
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
@@ -306,14 +305,9 @@ class HolderPoller:
 
     async def _pause(self, seconds: float) -> None:
         self._allocated.clear()
-        with contextlib.suppress(TimeoutError):
-            while True:
-                wanted_from = wanted_after_allocate(self._client.holdings, self._recent())
-                if wanted_from is not None:
-                    await asyncio.sleep(max(0.0, min(seconds, wanted_from - time.monotonic())))
-                    return
-                began = time.monotonic()
-                async with asyncio.timeout(seconds):
-                    await self._allocated.wait()
-                self._allocated.clear()
-                seconds = max(0.0, seconds - (time.monotonic() - began))
+        end = monotonic() + seconds
+        while (wanted_from := wanted_after_allocate(self._client.holdings, self._recent())) is None:
+            if not await set_within(self._allocated, end - monotonic()):
+                return
+            self._allocated.clear()
+        await asyncio.sleep(max(0.0, min(end, wanted_from) - monotonic()))

@@ -12,7 +12,6 @@ better.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, NOTHING_SENT, 
 from nodedevices_plugin.kubelet.unix_server import UnixServer
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource
 from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
+from nodedevices_plugin.runtime.threads import tell
 
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; a configuration that would exceed 3 is refused
 MAX_REQUEST_BYTES = 8 << 20  # GetPreferredAllocation may name every id twice
@@ -174,7 +174,7 @@ class ResourceServer:
             number = self.opened + 1
             self.open_streams.add(number)
             self.opened = number
-        self._tell(self.stream_change.set)
+        tell(self._loop, self.stream_change.set)
         sent = NOTHING_SENT
         try:
             while (following := self._after(sent, context)) is not None:
@@ -183,7 +183,7 @@ class ResourceServer:
         finally:
             with self._changed:
                 self.open_streams.discard(number)
-            self._tell(self.stream_change.set)
+            tell(self._loop, self.stream_change.set)
 
     def _after(self, sent: int, context: grpc.ServicerContext) -> tuple[bytes, int] | None:
         """Wait for the list that comes after this version; None: the stream is over."""
@@ -220,7 +220,7 @@ class ResourceServer:
             answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
             for ids in wanted:
                 self._recent.add(self.name, ids)
-        self._tell(self._serving.on_allocated)
+        tell(self._loop, self._serving.on_allocated)
         return answers
 
     def _get_preferred_allocation(
@@ -284,12 +284,6 @@ class ResourceServer:
                 text = f"NodeDevices failed to prepare {self.name} ({type(error).__name__}); see the log of its agent"
                 refuse(context, grpc.StatusCode.INTERNAL, text)
         return api.PreStartContainerResponse()
-
-    def _tell(self, call: Callable[[], object]) -> None:
-        """Make this call on the event loop."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the agent is ending
-                self._loop.call_soon_threadsafe(call)
 
 
 def options(*, pre_start: bool = False) -> api.DevicePluginOptions:

@@ -114,6 +114,13 @@ class Worker:
             self._busy_since = None
 
 
+def tell(loop: asyncio.AbstractEventLoop | None, call: Callable[[], object]) -> None:
+    """Make this call on the loop, from any thread; no call where there is no loop yet, or the agent is ending."""
+    if loop is not None:
+        with contextlib.suppress(RuntimeError):  # it is closed
+            loop.call_soon_threadsafe(call)
+
+
 class Later:
     """Calls `call` on the running loop `seconds` after the first request since the last call, once for all of them."""
 

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 import structlog
 from msgspec import Struct
 from nodedevices_common.backoff import Backoff, Draw
+from nodedevices_common.periodic import set_within
 from nodedevices_common.text import listing
 from nodedevices_common.times import rfc3339
 from nodedevices_kube.errors import ApiError
@@ -237,7 +238,9 @@ class Publisher:
             if wait is not None:
                 wait = max(wait, self._not_before - self._clock())
             if wait is None or wait > 0:
-                await self._sleep(self._credentials_seconds if wait is None else min(wait, self._credentials_seconds))
+                most = self._credentials_seconds
+                if await set_within(self._wake, most if wait is None else min(wait, most)):
+                    self._wake.clear()
                 continue
             if step.need is Need.OWNER:
                 await self._try(self._reading_owner, self._fetch_owner())
@@ -399,14 +402,6 @@ class Publisher:
         self._metrics.api_reachable(reachable=True)
         problems = (self._watching.error, self._reading_owner.error, self._writing.error)
         self._metrics.publishing(works=not any(problems) and not self._keeps_vanishing)
-
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        self._wake.clear()
 
 
 def _version(item: Object | None) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import structlog
 from nodedevices_api.dra import RESOURCE_API
 from nodedevices_common.backoff import Backoff
-from nodedevices_common.periodic import within
+from nodedevices_common.periodic import set_within
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.slices import (
@@ -167,7 +167,7 @@ class SlicePublisher:
             except ApiError as error:
                 failures += 1
                 self._settle(str(error))
-                await within(WRITE_BACKOFF.after(failures, at_least=error.retry_after), self._wake.wait())
+                await set_within(self._wake, WRITE_BACKOFF.after(failures, at_least=error.retry_after))
                 continue
             failures = 0
             if self._stored is not None:

@@ -11,7 +11,6 @@ shows that the kubelet went. A kubelet that starts makes it anew before it looks
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +18,7 @@ from time import perf_counter
 import grpc
 import structlog
 from nodedevices_common.errors import OperationError, RefusedError
-from nodedevices_common.periodic import within
+from nodedevices_common.periodic import set_within
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
@@ -29,6 +28,7 @@ from nodedevices_plugin.kubelet.dra.health import HealthStreams
 from nodedevices_plugin.kubelet.dra.prepare import Claims
 from nodedevices_plugin.kubelet.unix_server import UnixServer
 from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
+from nodedevices_plugin.runtime.threads import tell
 
 PLUGIN_TYPE = "DRAPlugin"
 VERSIONS = ("v1.DRAPlugin", *health.SERVICES)  # every kubelet from 1.34 on takes the first
@@ -92,7 +92,7 @@ class DraDriver:
             while True:
                 await self._keep()
                 self._wake.clear()
-                await within(CHECK_SECONDS if self._wanted else None, self._wake.wait())
+                await set_within(self._wake, CHECK_SECONDS if self._wanted else None)
         finally:
             await self._stop()
 
@@ -191,9 +191,7 @@ class DraDriver:
             self._kubelet = kubelet
             self._settle(registered=request.plugin_registered, problem=problem, refused=bool(problem))
 
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the agent is ending
-                self._loop.call_soon_threadsafe(settle)
+        tell(self._loop, settle)
         return registration.RegistrationStatusResponse()
 
     def _prepare(
