@@ -35,6 +35,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_probe.protocol import DeviceFact
 from support.dra import DraKubelet, allocated
+from support.offers import ignored
 from support.running_agent import NODE
 
 from benchmarks.table import Row, percentile
@@ -61,7 +62,15 @@ async def _of(devices: int) -> list[Row]:
             get=lambda namespace, name: stored.get((namespace, name), {}),
             pool=NODE,
         )
-        driver = DraDriver(DRA_DRIVER, claims, kubelet_dir=folder, kubelet_socket=folder / "kubelet.sock", pool=NODE)
+        driver = DraDriver(
+            DRA_DRIVER,
+            claims,
+            kubelet_dir=folder,
+            kubelet_socket=folder / "kubelet.sock",
+            pool=NODE,
+            on_change=ignored,
+            observe=ignored,
+        )
         driver.want(wanted=True)
         running = asyncio.create_task(driver.run())
         await kubelet.register()

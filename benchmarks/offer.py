@@ -38,6 +38,7 @@ from nodedevices_plugin.pipeline import inventory
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.simulated.probe import FileSource
+from support.offers import OpenGate, ignored
 
 GPU = "nvidia.com/gpu"
 ILL = Blocked(reason="Unhealthy", message="Xid79")
@@ -199,7 +200,10 @@ async def serve(folder: Path, case: Case) -> None:
     recent = RecentAllocations()
     observe = AgentMetrics(facts=lambda: None, probes=dict).kubelet_called
     shown = snapshot(resource)
-    server = ResourceServer(resource.name, shown, Serving(folder=folder, offer=answers, recent=recent, observe=observe))
+    serving = Serving(
+        folder=folder, offer=answers, recent=recent, observe=observe, on_allocated=ignored, gate=OpenGate()
+    )
+    server = ResourceServer(resource.name, shown, serving)
     await server.start()
     print(server.path, flush=True)
     lines = asyncio.StreamReader()

@@ -47,9 +47,11 @@ from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, Devi
 from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.kubelet import checkpoint
+from nodedevices_plugin.kubelet.guard import Guard, Own
 from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import HolderPoller, PodResourcesClient
+from nodedevices_plugin.kubelet.registration import Registering
 from nodedevices_plugin.model import Api, Holdings, Inventory, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess
@@ -223,22 +225,21 @@ class Agent:
         return DeviceFolder(Path(folder), node=node, worker=worker, on_change=self._on_device_files, vendors=vendors)
 
     def _device_plugins(self) -> DevicePlugins:
-        return DevicePlugins(
-            folder=Path(self._local.device_plugin_dir),
+        folder = Path(self._local.device_plugin_dir)
+        registering = Registering(
+            folder=folder,
             offer=self._answers,
             recent=self._recent,
-            on_change=self._on_kubelet,
             on_allocated=self._on_allocated,
-            kubelet_socket=Path(self._local.kubelet_socket),
-            others=self._others,
-            beside=self._others,
-            differing=partial(self._others, taking_over=True),
-            lists=self._lists,
-            prepare=self._prepare,
-            keep=self._parts.keep,
             observe=self._metrics.kubelet_called,
             gate=self._gate,
+            kubelet_socket=Path(self._local.kubelet_socket),
+            guard=Guard(folder, others=self._others, lists=self._lists),
+            on_change=self._on_kubelet,
+            prepare=self._prepare,
+            keep=self._parts.keep,
         )
+        return DevicePlugins(registering)
 
     def _readiness_of_parts(self) -> Readiness:
         return Readiness(
@@ -487,7 +488,7 @@ class Agent:
                 self._metrics.fault_to_kubelet.observe(time.monotonic() - arrived)
         self._dra.publish(plan, inventory, self._world.known.verdicts)  # what left the plugin's list may come there now
 
-    async def _others(self, resource: str, own: Collection[str], *, taking_over: bool = False) -> str | None:
+    async def _others(self, resource: str, own: Own, *, taking_over: bool = False) -> str | None:
         """Return which other plugin serves this resource or its devices; "" none, None: not known (kubelet.guard).
         `taking_over`: only one that serves it differently from the plan."""
         offered = await self._holders.offered_now()
@@ -495,7 +496,7 @@ class Agent:
             return None
         index = self._world.known.index.under(self._world.active.effective.index_prefix)
         plan = self._world.plan or Plan()
-        found = other_plugins(resource, plan, offered, index, own=own, taking_over=taking_over)
+        found = other_plugins(resource, plan, offered, index, own=own(), taking_over=taking_over)
         return offered_text(found) or unread_holders(resource, plan, self._holders.holdings, index)
 
     async def _others_of_claims(self) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.registration import Deadlines
 from support.kubelet import StandInKubelet
-from support.offers import EchoOffer
+from support.offers import EchoOffer, device_plugins
 from support.patience import PATIENCE_SECONDS
 
 
@@ -32,6 +32,6 @@ def deadlines() -> Deadlines:
 @pytest.fixture
 async def plugins(kubelet: StandInKubelet, allocator: EchoOffer, deadlines: Deadlines) -> AsyncIterator[DevicePlugins]:
     """Not registered yet: that takes a plan."""
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, deadlines=deadlines)
+    plugins = device_plugins(kubelet.plugin_folder, allocator, deadlines=deadlines)
     yield plugins
     await plugins.stop()

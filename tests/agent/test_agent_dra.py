@@ -16,11 +16,10 @@ from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
 from nodedevices_plugin.kubelet.api.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from nodedevices_plugin.kubelet.dra.driver import VERSIONS
 from nodedevices_plugin.kubelet.dra.health import SERVICES
-from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.model import DRA_DRIVER, OfferedResource, Plan, SchedulableId
 from support.dra import BY_DRA, DraNode, allocated
 from support.kubelet import AdmissionError, StandInKubelet
-from support.offers import EchoOffer
+from support.offers import EchoOffer, device_plugins
 from support.patience import PATIENCE_SECONDS
 from support.running_agent import replace_file, simulated
 
@@ -345,7 +344,7 @@ async def test_a_node_whose_component_was_taken_away_says_what_to_install_and_is
 async def test_beside_another_plugin_of_these_devices_nothing_is_published_until_it_has_gone(
     node: Node, kubelet: StandInKubelet
 ) -> None:
-    other = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+    other = device_plugins(kubelet.plugin_folder, EchoOffer())
     ids = tuple(SchedulableId(id=f"ACME-{index}", device_id=f"ACME-{index}") for index in range(2))
     await other.set_plan(Plan(resources=(OfferedResource(name=GPU, ids=ids),)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)

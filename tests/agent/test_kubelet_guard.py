@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS
+from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Own
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.kubelet.registration import Deadlines, ListedCheck
 from nodedevices_plugin.model import Offer, RegistrationState
 from nodedevices_plugin.runtime.threads import Worker
 from support.kubelet import StandInKubelet
-from support.offers import GPU, EchoOffer, offered, plan
+from support.offers import GPU, EchoOffer, device_plugins, offered, plan
 
 NAMES = [f"nvidia.com/mig-{number}g.10gb" for number in range(1, 7)]
 
@@ -46,18 +46,16 @@ class Rival:
         self.looks += found
         return found
 
-    async def others(self, resource: str, own: Collection[str]) -> str | None:
-        self.queries.append((resource, tuple(sorted(own))))
+    async def others(self, resource: str, own: Own, *, taking_over: bool = False) -> str | None:
+        if taking_over:
+            assert resource not in own()
+            return self.differs
+        if resource in own():  # it is registered
+            self.own = set(own())
+            self.checks += 1
+            return self.came
+        self.queries.append((resource, tuple(sorted(own()))))
         return self.who
-
-    async def beside(self, resource: str, own: Collection[str]) -> str | None:
-        self.own = set(own)
-        self.checks += 1
-        return self.came
-
-    async def differing(self, resource: str, own: Collection[str]) -> str | None:
-        assert resource not in own
-        return self.differs
 
     async def prepare(self) -> None:
         self.prepared += 1
@@ -74,14 +72,12 @@ def rival() -> Rival:
 async def plugins(
     kubelet: StandInKubelet, allocator: EchoOffer, rival: Rival, deadlines: Deadlines
 ) -> AsyncIterator[DevicePlugins]:
-    plugins = DevicePlugins(
-        folder=kubelet.plugin_folder,
-        offer=allocator,
+    plugins = device_plugins(
+        kubelet.plugin_folder,
+        allocator,
         deadlines=deadlines,
         others=rival.others,
         lists=rival.lists,
-        beside=rival.beside,
-        differing=rival.differing,
         prepare=rival.prepare,
     )
     yield plugins
@@ -175,7 +171,7 @@ async def test_who_comes_while_it_is_prepared_is_in_the_way(
 async def test_an_older_process_of_ours_is_not_in_the_way(
     kubelet: StandInKubelet, plugins: DevicePlugins, rival: Rival
 ) -> None:
-    older = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+    older = device_plugins(kubelet.plugin_folder, EchoOffer())
     await older.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     rival.who = "somebody serves it"
@@ -202,15 +198,15 @@ async def test_a_dead_socket_of_ours_or_one_of_another_name_is_no_older_process(
 async def test_names_that_are_registered_together_are_not_in_each_others_way(kubelet: StandInKubelet) -> None:
     client = client_of(kubelet)
 
-    async def others(resource: str, own: Collection[str]) -> str | None:
+    async def others(resource: str, own: Own, *, taking_over: bool = False) -> str | None:
         found = await client.offered_now()
         assert found is not None
-        return ", ".join(each.resource for each in found if each.resource not in own)
+        return ", ".join(each.resource for each in found if each.resource not in own())
 
     states: list[RegistrationState] = []
-    running = DevicePlugins(
-        folder=kubelet.plugin_folder,
-        offer=EchoOffer(),
+    running: DevicePlugins = device_plugins(
+        kubelet.plugin_folder,
+        EchoOffer(),
         others=others,
         on_change=lambda: states.extend(each.state for each in running.registrations()),
     )
@@ -232,7 +228,7 @@ async def test_when_the_plugin_that_took_our_place_is_gone_we_register_again(
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     await kubelet.until(lambda: rival.looks)
-    other = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+    other = device_plugins(kubelet.plugin_folder, EchoOffer())
     await other.set_plan(plan(offered(8)))
     await kubelet.until(lambda: state_of(other) is RegistrationState.REGISTERED)
     await other.stop()
@@ -316,7 +312,7 @@ async def test_what_the_kubelet_before_has_listed_is_not_taken_for_this_ones(
 
 async def test_one_read_answers_all_that_query_at_one_time(kubelet: StandInKubelet) -> None:
     client = client_of(kubelet)
-    serving = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+    serving = device_plugins(kubelet.plugin_folder, EchoOffer())
     await serving.set_plan(plan(offered(2)))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
     answers = await asyncio.gather(*(client.offered_now() for _ in range(8)))

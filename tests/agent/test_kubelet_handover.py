@@ -12,7 +12,7 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.model import Plan
 from support.kubelet import StandInKubelet
-from support.offers import GPU, EchoOffer, offered, plan
+from support.offers import GPU, EchoOffer, device_plugins, offered, plan
 from support.vendor import VendorProcess
 
 VENDOR = "nvidia-gpu.sock"
@@ -24,7 +24,7 @@ async def plugins(kubelet: StandInKubelet, allocator: EchoOffer) -> AsyncIterato
     async def lists(resource: str) -> bool:
         return kubelet.allocatable(resource) > 0
 
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, lists=lists)
+    plugins = device_plugins(kubelet.plugin_folder, allocator, lists=lists)
     yield plugins
     await plugins.stop()
 
@@ -77,7 +77,7 @@ async def test_where_the_kubelet_keeps_both_the_other_plugin_is_not_registered_a
         async def lists(resource: str) -> bool:
             return kubelet.allocatable(resource) > 0
 
-        plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer(), lists=lists)
+        plugins = device_plugins(kubelet.plugin_folder, EchoOffer(), lists=lists)
         with VendorProcess(kubelet.root, kubelet.plugin_folder, IDS):
             await vendor_serves(kubelet)
             await we_serve(kubelet, plugins)

@@ -187,7 +187,7 @@ def test_many_allocates_do_not_query_faster_than_the_kubelet_allows() -> None:
 def client(kubelet: StandInKubelet, plugins: DevicePlugins) -> PodResourcesClient:
     return PodResourcesClient(
         kubelet.pod_resources_socket,
-        recent=plugins.recent.entries,
+        recent=plugins.registering.recent.entries,
         checkpoint_file=kubelet.checkpoint,
         files=Worker("files"),
     )
@@ -202,7 +202,7 @@ async def test_holders_follow_the_pods(
     await kubelet.allocate(GPU, 2, pod="train-0", namespace="ml")
     await kubelet.allocate(GPU, 1, pod="notebook", namespace="ml")
     held = await client.list()
-    times = [each.time for each in plugins.recent.entries()]
+    times = [each.time for each in plugins.registering.recent.entries()]
     assert held.state is HoldersState.SYNCED
     one = Holder(namespace="ml", pod="notebook", container="main", resource=GPU, ids=("GPU-5",), since=times[1])
     two = Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=("GPU-6", "GPU-7"), since=times[0])
@@ -428,7 +428,7 @@ async def test_an_outdated_checkpoint_is_written_again_where_it_keeps_something_
 ) -> None:
     reader = PodResourcesClient(
         kubelet.pod_resources_socket,
-        recent=plugins.recent.entries,
+        recent=plugins.registering.recent.entries,
         checkpoint_file=kubelet.checkpoint,
         files=Worker("files"),
         rewrite=plugins.show_again,

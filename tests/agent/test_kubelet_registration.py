@@ -16,7 +16,7 @@ from nodedevices_plugin.kubelet.registration import BACKOFF, Deadlines
 from nodedevices_plugin.model import RegistrationState
 from nodedevices_plugin.model.plan import KubeletCall, Method, Result
 from support.kubelet import StandInKubelet
-from support.offers import GPU, EchoOffer, offered, plan
+from support.offers import GPU, EchoOffer, device_plugins, offered, plan
 from support.patience import PATIENCE_SECONDS
 
 
@@ -60,9 +60,9 @@ async def test_nothing_is_registered_before_the_first_plan(kubelet: StandInKubel
 
 async def test_every_change_of_a_registration_is_announced(kubelet: StandInKubelet) -> None:
     seen: list[RegistrationState] = []
-    plugins = DevicePlugins(
-        folder=kubelet.plugin_folder,
-        offer=EchoOffer(),
+    plugins: DevicePlugins = device_plugins(
+        kubelet.plugin_folder,
+        EchoOffer(),
         on_change=lambda: seen.extend(each.state for each in plugins.registrations()),
     )
     await serving(kubelet, plugins)
@@ -76,7 +76,7 @@ async def test_every_change_of_a_registration_is_announced(kubelet: StandInKubel
 async def test_an_agent_that_starts_before_the_kubelet_waits_for_it(
     absent: StandInKubelet, allocator: EchoOffer
 ) -> None:
-    plugins = DevicePlugins(folder=absent.plugin_folder, offer=allocator)
+    plugins = device_plugins(absent.plugin_folder, allocator)
     await plugins.set_plan(plan(offered(8)))
     await absent.until(lambda: state_of(plugins) is RegistrationState.KUBELET_UNREACHABLE)
     assert "kubelet.sock does not exist" in plugins.registrations()[0].message
@@ -89,7 +89,7 @@ async def test_a_kubelet_sock_that_nobody_listens_on_is_an_unreachable_kubelet(
     absent: StandInKubelet, allocator: EchoOffer
 ) -> None:
     await absent.stop(leave_socket=True)
-    plugins = DevicePlugins(folder=absent.plugin_folder, offer=allocator)
+    plugins = device_plugins(absent.plugin_folder, allocator)
     await plugins.set_plan(plan(offered(8)))
     await absent.until(lambda: state_of(plugins) is RegistrationState.KUBELET_UNREACHABLE)
     assert plugins.registrations()[0].message == f"no kubelet answers on {absent.socket}: Connection refused"
@@ -205,7 +205,7 @@ async def test_a_folder_that_cannot_be_served_in_is_said_and_tried_again(
     kubelet: StandInKubelet, allocator: EchoOffer
 ) -> None:
     folder = kubelet.root / "elsewhere"
-    plugins = DevicePlugins(folder=folder, offer=allocator, kubelet_socket=kubelet.socket)
+    plugins = device_plugins(folder, allocator, kubelet_socket=kubelet.socket)
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: "cannot serve nvidia.com/gpu on" in plugins.registrations()[0].message)
     assert kubelet.registered == []
@@ -232,7 +232,7 @@ async def test_s07_a_socket_that_the_kubelet_calls_connected_already_is_not_used
     """From 1.37 on: the kubelet has connected, and its answer did not arrive."""
     async with StandInKubelet(old_stream_kills_new=False) as kubelet:
         kubelet.loses_answer = True
-        plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+        plugins = device_plugins(kubelet.plugin_folder, EchoOffer())
         try:
             await plugins.set_plan(plan(offered(8)))
             await kubelet.until(lambda: state_of(plugins) is RegistrationState.REGISTERED)
@@ -246,7 +246,7 @@ async def test_s07_a_socket_that_the_kubelet_calls_connected_already_is_not_used
 async def test_each_register_is_observed_with_its_result(absent: StandInKubelet, allocator: EchoOffer) -> None:
     seen: list[KubeletCall] = []
     await absent.stop(leave_socket=True)
-    plugins = DevicePlugins(folder=absent.plugin_folder, offer=allocator, observe=seen.append)
+    plugins = device_plugins(absent.plugin_folder, allocator, observe=seen.append)
     await plugins.set_plan(plan(offered(8)))
     await absent.until(lambda: [each for each in seen if each.result is Result.FAILED])
     absent.refuse = "not now"
@@ -284,7 +284,7 @@ async def test_a_kubelet_that_never_answers_register_is_unreachable_and_met_agai
 async def test_stop_does_not_wait_for_a_kubelet_that_hangs(kubelet: StandInKubelet, allocator: EchoOffer) -> None:
     kubelet.hang = True
     endless = Deadlines(register_seconds=10 * PATIENCE_SECONDS)
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, deadlines=endless)
+    plugins = device_plugins(kubelet.plugin_folder, allocator, deadlines=endless)
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.registered)
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -313,8 +313,8 @@ def test_the_back_off_grows_has_jitter_and_a_bound() -> None:
 @pytest.mark.parametrize("old_stream_kills_new", [True, False], ids=["up to 1.36", "from 1.37"])
 async def test_when_an_older_instance_ends_the_newer_one_stays_or_is_back(old_stream_kills_new: bool) -> None:
     async with StandInKubelet(old_stream_kills_new=old_stream_kills_new) as kubelet:
-        old = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
-        new = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+        old = device_plugins(kubelet.plugin_folder, EchoOffer())
+        new = device_plugins(kubelet.plugin_folder, EchoOffer())
         await serving(kubelet, old)
         await serving(kubelet, new)
         await old.stop()
@@ -329,7 +329,7 @@ async def test_m02_a_newer_instance_whose_registration_fails_leaves_the_older_on
 ) -> None:
     await serving(kubelet, plugins)
     endpoint = kubelet.endpoint(GPU)
-    new = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+    new = device_plugins(kubelet.plugin_folder, EchoOffer())
     kubelet.refuse = "not now"
     await new.set_plan(plan(offered(8)))
     await kubelet.until(lambda: state_of(new) is RegistrationState.REJECTED)

@@ -31,7 +31,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.plan import KubeletCall, Method, Result
 from support.held_loop import held_loop, plugins_socket
 from support.kubelet import AdmissionError, StandInKubelet
-from support.offers import GPU, EchoOffer, offered, plan
+from support.offers import GPU, EchoOffer, device_plugins, offered, plan
 from support.patience import PATIENCE_SECONDS
 from support.probes import eventually
 
@@ -229,7 +229,7 @@ async def test_a_refusal_reaches_the_pod_in_its_own_words(
     await registered(kubelet, plugins, plan(offered(2)))
     with pytest.raises(AdmissionError, match=r"FAILED_PRECONDITION desc = a shared device is given once .* 2 were"):
         await kubelet.allocate(GPU, 2)
-    assert plugins.recent.entries() == ()
+    assert plugins.registering.recent.entries() == ()
 
 
 async def test_a_bug_in_the_answer_is_reported_plainly_and_costs_only_that_pod(
@@ -254,7 +254,7 @@ async def test_fifty_allocates_at_once_each_get_their_own(kubelet: StandInKubele
     await registered(kubelet, plugins, plan(offered(50)))
     answers = await asyncio.gather(*(kubelet.allocate_ids(GPU, [f"GPU-{n}"]) for n in range(50)))
     assert [answer.envs["DEVICES"] for answer in answers] == [f"GPU-{n}" for n in range(50)]
-    assert len(plugins.recent.entries()) == 50
+    assert len(plugins.registering.recent.entries()) == 50
 
 
 def test_recent_allocations_are_bounded_and_keep_the_newest() -> None:
@@ -296,7 +296,7 @@ async def test_where_computing_power_is_shared_the_kubelet_calls_before_each_sta
     kubelet: StandInKubelet, allocator: EchoOffer
 ) -> None:
     gate = Gate()
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, gate=gate)
+    plugins = device_plugins(kubelet.plugin_folder, allocator, gate=gate)
     try:
         await registered(kubelet, plugins, plan(replace(offered(1), sharing=CORES)))
         assert kubelet.registered[0].options.pre_start_required
@@ -313,7 +313,7 @@ async def test_calls_that_wait_at_the_gate_keep_no_other_call_waiting(
     kubelet: StandInKubelet, allocator: EchoOffer
 ) -> None:
     gate = Gate()
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, gate=gate)
+    plugins = device_plugins(kubelet.plugin_folder, allocator, gate=gate)
     try:
         await registered(kubelet, plugins, plan(offered(40)))
         waiting = [asyncio.create_task(kubelet.allocate_ids(GPU, [f"GPU-{n}"])) for n in range(40)]
@@ -335,7 +335,7 @@ async def test_the_event_loop_need_not_run_for_the_kubelet_to_be_answered(
         assert len(caller.first_list().devices) == 4
         assert caller.preferred(["GPU-0", "GPU-1"], 1) == ["GPU-1"]
         assert caller.allocate(["GPU-1"]).envs == {"DEVICES": "GPU-1"}
-    assert [each.ids for each in plugins.recent.entries()] == [("GPU-1",)]
+    assert [each.ids for each in plugins.registering.recent.entries()] == [("GPU-1",)]
 
 
 async def test_a_resource_is_registered_anew_when_its_starts_begin_to_matter(
@@ -349,7 +349,7 @@ async def test_a_resource_is_registered_anew_when_its_starts_begin_to_matter(
 
 async def test_each_answer_is_observed_with_its_result(kubelet: StandInKubelet, allocator: EchoOffer) -> None:
     seen: list[KubeletCall] = []
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, observe=seen.append)
+    plugins = device_plugins(kubelet.plugin_folder, allocator, observe=seen.append)
 
     def refuse(*_: object) -> Any:
         raise AllocationError("not this one")
@@ -439,7 +439,7 @@ async def test_stop_leaves_no_task_no_file_descriptor_and_no_socket(allocator: E
 
     async def life() -> None:
         async with StandInKubelet() as kubelet:
-            plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator)
+            plugins = device_plugins(kubelet.plugin_folder, allocator)
             offers = plan(*(offered(4, name=f"nvidia.com/kind-{n}", prefix=f"{n}-") for n in range(4)))
             await registered(kubelet, plugins, offers)
             await kubelet.allocate("nvidia.com/kind-0", 1)

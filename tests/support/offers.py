@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from nodedevices_plugin.granting.answers import NodeContainers, edits, grant
+from nodedevices_plugin.kubelet.guard import Guard, Lists, Others, Own
+from nodedevices_plugin.kubelet.offer import KubeletOffer, RecentAllocations
+from nodedevices_plugin.kubelet.plugins import DevicePlugins
+from nodedevices_plugin.kubelet.registration import Registering
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.sharing.base import NO_SETTINGS, Settings
 from nodedevices_plugin.vendors.base import Containers
@@ -37,6 +43,55 @@ class EchoOffer:
         if self.on_prefer is not None:
             return self.on_prefer(available, must_include, size)
         return tuple(dict.fromkeys((*must_include, *reversed(available))))[:size]
+
+
+class OpenGate:
+    """A StartGate that never waits, as where no computing power is shared."""
+
+    def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
+        pass
+
+    async def before_start(self, resource: str, ids: Sequence[str]) -> None:
+        pass
+
+
+def ignored(*_: object) -> None:
+    pass
+
+
+async def prepared() -> None:
+    pass
+
+
+async def once(_: str, run: Callable[[], Awaitable[None]]) -> None:
+    await run()
+
+
+async def nobody(_name: str, _own: Own, *, taking_over: bool = False) -> str:
+    return ""
+
+
+async def not_known(_name: str) -> bool | None:
+    return None
+
+
+def device_plugins(
+    folder: Path, offer: KubeletOffer, *, others: Others = nobody, lists: Lists = not_known, **other: Any
+) -> DevicePlugins:
+    """The kubelet's side of an agent in the kubelet's folder. No other plugin is in its way and nothing has to be
+    waited for, unless a test says otherwise (`other`: fields of Registering)."""
+    usual: dict[str, Any] = {
+        "recent": RecentAllocations(),
+        "on_allocated": ignored,
+        "observe": ignored,
+        "gate": OpenGate(),
+        "kubelet_socket": folder / "kubelet.sock",
+        "on_change": ignored,
+        "prepare": prepared,
+        "keep": once,
+    }
+    guard = Guard(folder, others=others, lists=lists)
+    return DevicePlugins(Registering(folder=folder, offer=offer, guard=guard, **usual | other))
 
 
 def allocate(

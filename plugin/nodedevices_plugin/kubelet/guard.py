@@ -15,7 +15,7 @@ as if we had come second.
 Not checked, and registered at once: a name that this process has registered with this very kubelet (a stream that was
 lost is ours to renew), and one that another agent of ours serves (a rolling update with overlap). A name that is to be
 taken over on purpose (`allow_next`) is registered beside a plugin that serves the same devices under it, and beside no
-other. That is checked at the registration (`differing`): the plugin may have changed since the decision.
+other. That is checked at the registration: the plugin may have changed since the decision.
 
 Where the kubelet does not answer, no plugin is assumed; but a plugin that was seen before is there until the kubelet
 says that it is not. A kubelet that restarts knows no ids for a moment: then the plugin that we waited for may register
@@ -24,9 +24,11 @@ first, for a while.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -37,13 +39,19 @@ NEWCOMER_SECONDS = 10.0  # from a plugin's socket to its devices in the kubelet'
 ENDED_SECONDS = 2.0  # after which the kubelet no longer lists a healthy id of a name that we have stopped
 GIVE_WAY_SECONDS = 30.0  # NVIDIA's plugin is back within seconds of a new kubelet.sock, and retries every 30 s
 
-Others = Callable[[str, Collection[str]], Awaitable[str | None]]
-"""Returns which other plugin serves this name or its devices, as text; "" none, None: the kubelet does not answer. The
-second argument: the names that are ours with this kubelet."""
-
+Own = Callable[[], Collection[str]]
+"""Returns the names that are ours at one kubelet when it is called: while we wait for the kubelet's list, further ones
+are registered and appear in it."""
 
 Lists = Callable[[str], Awaitable[bool | None]]
 """Returns whether the kubelet lists a healthy id of this name; None: it does not answer."""
+
+
+class Others(Protocol):
+    """Returns which other plugin serves this name or its devices, as text; "" none, None: the kubelet does not answer.
+    `taking_over`: only a plugin that serves them differently from us is one."""
+
+    def __call__(self, name: str, own: Own, /, *, taking_over: bool = False) -> Awaitable[str | None]: ...
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
@@ -73,55 +81,13 @@ def judge(before: Waiting | None, kubelet: sockets.FileIdentity, seen: str | Non
     return before if now < before.until else None
 
 
-class _OursAt(Collection[str]):
-    """The names that are ours at one kubelet, computed when they are read: while we wait for the kubelet's list,
-    further names of ours are registered and appear in it; one that has just ended may appear still. `allowed`: names
-    that are to be taken over."""
-
-    def __init__(
-        self,
-        kubelet: sockets.FileIdentity,
-        ours: Mapping[str, sockets.FileIdentity],
-        ended: Mapping[str, float],
-        allowed: Collection[str],
-    ) -> None:
-        self._kubelet = kubelet
-        self._ours = ours
-        self._ended = ended
-        self._allowed = allowed
-
-    def __contains__(self, name: object) -> bool:
-        return name in set(self)
-
-    def __iter__(self) -> Iterator[str]:
-        listed_until = monotonic() - ENDED_SECONDS
-        ended = (name for name, at in self._ended.items() if at > listed_until)
-        return iter(
-            {*(name for name, kubelet in self._ours.items() if kubelet == self._kubelet), *ended, *self._allowed}
-        )
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
 class Guard:
-    """Used by every registration of one agent. `others` is queried before a registration, `differing` before one that
-    takes a name over, `beside` while it lasts. Without them no plugin is ever in the way."""
+    """Used by every registration of one agent. `others` is queried before a registration and while it lasts."""
 
-    def __init__(
-        self,
-        folder: Path,
-        others: Others | None,
-        lists: Lists | None = None,
-        *,
-        beside: Others | None = None,
-        differing: Others | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, *, others: Others, lists: Lists) -> None:
+        self.lists = lists
         self._folder = folder
         self._others = others
-        self._lists = lists
-        self._beside = beside
-        self._differing = differing
         self._ours: dict[str, sockets.FileIdentity] = {}  # name -> the kubelet; registered, or about to be
         self._allowed_next: set[str] = set()
         self._waiting: dict[str, Waiting] = {}
@@ -138,9 +104,9 @@ class Guard:
         `others`."""
         waiting = None
         ours, taking_over = self._ours.get(name) == kubelet, name in self._allowed_next
-        query = self._differing if taking_over else self._others
-        if query is not None and not ours and not sockets.of_our_kind(self._folder, name):
-            seen = await query(name, self._own(kubelet, taken_over=not taking_over))
+        if not ours and not sockets.of_our_kind(self._folder, name):
+            own = partial(self._own, kubelet, taken_over=not taking_over)
+            seen = await self._others(name, own, taking_over=taking_over)
             waiting = judge(self._waiting.get(name), kubelet, seen, now=monotonic())
         if waiting is None:
             self._waiting.pop(name, None)
@@ -150,7 +116,7 @@ class Guard:
 
     async def beside(self, name: str, kubelet: sockets.FileIdentity) -> str:
         """Return which other plugin serves the devices of this registered name; "" when none, or not known."""
-        return "" if self._beside is None else await self._beside(name, self._own(kubelet)) or ""
+        return await self._others(name, partial(self._own, kubelet)) or ""
 
     def newcomer(self) -> bool:
         """True for some seconds after another plugin's socket has come into the folder."""
@@ -160,13 +126,13 @@ class Guard:
         self._sockets = there
         return monotonic() - self._newest < NEWCOMER_SECONDS
 
-    def _own(self, kubelet: sockets.FileIdentity, *, taken_over: bool = True) -> Collection[str]:
-        """`taken_over`: with those that are to be taken over."""
-        return _OursAt(kubelet, self._ours, self._ended, self._allowed_next if taken_over else ())
-
-    async def lists(self, name: str) -> bool | None:
-        """Return whether the kubelet lists a healthy id of it; None: it does not answer."""
-        return None if self._lists is None else await self._lists(name)
+    def _own(self, kubelet: sockets.FileIdentity, *, taken_over: bool = True) -> frozenset[str]:
+        """Return the names that are ours at this kubelet, with those that have just ended, which it may list still, and
+        (`taken_over`) those that are to be taken over."""
+        listed_until = monotonic() - ENDED_SECONDS
+        ours = (name for name, registered_at in self._ours.items() if registered_at == kubelet)
+        ended = (name for name, at in self._ended.items() if at > listed_until)
+        return frozenset((*ours, *ended, *(self._allowed_next if taken_over else ())))
 
     def registering(self, name: str, kubelet: sockets.FileIdentity) -> None:
         """Count its ids as ours from now on: the kubelet may list them before it answers Register."""

@@ -79,21 +79,13 @@ async def hand_over(
 async def _plugin_of(resource: str, ids: Sequence[str], folder: Path) -> Path | None:
     """Return the socket of another plugin that knows these ids; None: no socket answers so."""
     for path in sockets.of_others(folder, resource):
-        if await _knows(path, ids):
+        returns_any_id = await _prefers(path, UNKNOWN_ID)
+        if not returns_any_id and any([await _prefers(path, id_) for id_ in ids[:IDS_TRIED]]):
             return path
         log.warning(
             "another device plugin listens but does not know these devices", resource=resource, socket=path.name
         )
     return None
-
-
-async def _knows(plugin: Path, ids: Sequence[str]) -> bool:
-    if await _prefers(plugin, UNKNOWN_ID):
-        return False  # it returns any id that it is given
-    for id_ in ids[:IDS_TRIED]:
-        if await _prefers(plugin, id_):
-            return True
-    return False
 
 
 async def _prefers(plugin: Path, id_: str) -> bool:

@@ -57,16 +57,6 @@ class StartGate(Protocol):
         ...
 
 
-class OpenGate:
-    """A gate that never waits, for agents without computing power to share, and for tests."""
-
-    def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
-        pass
-
-    async def before_start(self, resource: str, ids: Sequence[str]) -> None:
-        pass
-
-
 RECENT_ALLOCATIONS = 1024  # many times the pods that a kubelet admits in half a minute
 
 

@@ -13,21 +13,17 @@ keeps the ids that it had before, as far as they are still healthy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 
 import structlog
 from msgspec.structs import replace
 from nodedevices_api.withheld import UNHEALTHY
 
 from nodedevices_plugin.kubelet import sockets
-from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
 from nodedevices_plugin.kubelet.handover import hand_over
-from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, RecentAllocations, StartGate
-from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, Registering, ResourcePlugin
+from nodedevices_plugin.kubelet.registration import Registering, ResourcePlugin
 from nodedevices_plugin.kubelet.server import SnapshotError, snapshot
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, Registration, RegistrationState
-from nodedevices_plugin.model.plan import CallObserver, unobserved
 
 LEAVING_SECONDS = 3.0  # for a handover while the agent ends
 
@@ -36,61 +32,14 @@ log = structlog.get_logger(__name__)
 _LIST_NOT_SENT = Blocked(reason=UNHEALTHY, message="no longer in the list of this resource, which cannot be sent")
 
 
-async def nothing() -> None:
-    pass
-
-
-async def once(_: str, run: Callable[[], Awaitable[None]]) -> None:
-    await run()
-
-
 class DevicePlugins:
     """The kubelet's side of the agent. Made and used on one event loop; nothing happens before the first plan.
 
-    `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
-    default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` gives something new,
-    `on_allocated` after `recent` has got something; neither may block. `others`, `beside`, `differing` and `lists`
-    query the kubelet's list of devices (guard.Guard). `prepare` is awaited before each registration; `keep` runs a
-    background part; `observe` gets each call that has ended, in any thread. `gate`: see StartGate.
-
-    The kubelet's calls are answered in threads, from `offer`, also while the loop is busy. `recent`: the Allocates.
+    The kubelet's calls are answered in threads, also while the loop is busy.
     """
 
-    def __init__(
-        self,
-        *,
-        folder: Path,
-        offer: KubeletOffer,
-        recent: RecentAllocations | None = None,
-        on_change: Callable[[], None] = lambda: None,
-        on_allocated: Callable[[], None] = lambda: None,
-        kubelet_socket: Path | None = None,
-        deadlines: Deadlines | None = None,
-        others: Others | None = None,
-        lists: Lists | None = None,
-        beside: Others | None = None,
-        differing: Others | None = None,
-        prepare: Callable[[], Awaitable[None]] = nothing,
-        keep: Keep = once,
-        observe: CallObserver = unobserved,
-        gate: StartGate | None = None,
-    ) -> None:
-        self._guard = Guard(folder, others, lists, beside=beside, differing=differing)
-        self.recent = recent or RecentAllocations()
-        self._registering = Registering(
-            folder=folder,
-            kubelet_socket=kubelet_socket or folder / KUBELET_SOCKET,
-            offer=offer,
-            recent=self.recent,
-            guard=self._guard,
-            gate=gate or OpenGate(),
-            deadlines=deadlines or Deadlines(),
-            on_change=on_change,
-            on_allocated=on_allocated,
-            observe=observe,
-            prepare=prepare,
-            keep=keep,
-        )
+    def __init__(self, registering: Registering) -> None:
+        self.registering = registering
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
         self._refused: dict[str, str] = {}  # resources whose list is too large for the kubelet: name -> why
@@ -126,18 +75,18 @@ class DevicePlugins:
             gone = [self._plugins.pop(name) for name in self._plugins.keys() - kept]
             await self._end(gone, before, hand_over=not desired)
             if allow_next:
-                self._guard.allow_next(desired.keys() - self._plugins.keys())
+                self.registering.guard.allow_next(desired.keys() - self._plugins.keys())
             for name, encoded in shown.items():
                 healthy = any(schedulable.healthy for schedulable in desired[name].ids)
                 if name in self._plugins:
                     self._plugins[name].show(encoded, healthy=healthy)
                 else:
                     pre_start = desired[name].sharing.cores
-                    plugin = ResourcePlugin(name, encoded, self._registering, healthy=healthy, pre_start=pre_start)
+                    plugin = ResourcePlugin(name, encoded, self.registering, healthy=healthy, pre_start=pre_start)
                     self._plugins[name] = plugin
                     plugin.start()
             if gone or self._refused != refused_before:
-                self._registering.on_change()
+                self.registering.on_change()
 
     def _encoded(self, changed: Mapping[str, OfferedResource], desired: dict[str, OfferedResource]) -> dict[str, bytes]:
         """The lists of these. One that cannot be is refused, and `desired` has what stays of it: the ids that the
@@ -207,9 +156,9 @@ class DevicePlugins:
             return await hand_over(
                 resource.name,
                 healthy,
-                folder=self._registering.folder,
-                kubelet_socket=self._registering.kubelet_socket,
-                lists=self._guard.lists,
+                folder=self.registering.folder,
+                kubelet_socket=self.registering.kubelet_socket,
+                lists=self.registering.guard.lists,
             )
         except OSError as error:
             log.warning("handover failed", resource=resource.name, error=str(error))
@@ -218,7 +167,7 @@ class DevicePlugins:
     def _remove_stale_sockets(self) -> None:
         if not self._stale_removed:
             self._stale_removed = True
-            if removed := sockets.remove_stale(self._registering.folder):
+            if removed := sockets.remove_stale(self.registering.folder):
                 log.info("removed sockets of ended processes", sockets=removed)
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -44,7 +44,6 @@ from nodedevices_plugin.kubelet.server import ResourceServer, Serving, options
 from nodedevices_plugin.model import Registration, RegistrationState
 from nodedevices_plugin.model.plan import KubeletCall, Method, Result
 
-KUBELET_SOCKET = "kubelet.sock"
 CHECK_SECONDS = 0.25
 STREAM_LOST_DELAY_SECONDS = 0.02  # at once; the kubelet has then finished with the old stream
 SHORT_STREAM_SECONDS = 5.0  # a stream that ended earlier counts as one that failed
@@ -105,16 +104,16 @@ class ListedCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registering(Serving):
-    """What all resources are registered with. `on_change`: a registration is another than before. `prepare` is awaited
-    before a resource is registered: it makes what must exist before an id is handed out. `keep` runs each in the
-    background."""
+    """What all resources are registered with. `on_change`: a registration is another than before; called on the loop,
+    it must not block. `prepare` is awaited before a resource is registered: it makes what must exist before an id is
+    handed out. `keep` runs each in the background."""
 
     kubelet_socket: Path
     guard: Guard
     on_change: Callable[[], None]
-    deadlines: Deadlines
     prepare: Callable[[], Awaitable[None]]
     keep: Keep
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
 
 class ResourcePlugin:
@@ -280,15 +279,14 @@ class ResourcePlugin:
         code, details = error.code(), rpc.reason(error)
         if code is grpc.StatusCode.UNAVAILABLE:  # no process listens: a kubelet that ended, or is about to start
             await self._unreachable(details, kubelet)
-        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            why = f"the kubelet did not answer Register within {self._deadlines.register_seconds:g} s"
-            self._report(RegistrationState.KUBELET_UNREACHABLE, why)
-            await self._stop_server()  # else the kubelet may dial it late, during the next registration
-            await self._back_off(kubelet)
-        else:
-            self._report(RegistrationState.REJECTED, details)
-            await self._stop_server()  # a socket is offered to a kubelet once
-            await self._back_off(kubelet)
+            return
+        state = RegistrationState.REJECTED
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            state = RegistrationState.KUBELET_UNREACHABLE
+            details = f"the kubelet did not answer Register within {self._deadlines.register_seconds:g} s"
+        self._report(state, details)
+        await self._stop_server()  # a socket is offered once: a kubelet that is late may dial it during the next round
+        await self._back_off(kubelet)
 
     async def _unreachable(self, details: str, kubelet: sockets.FileIdentity) -> None:
         self._report(RegistrationState.KUBELET_UNREACHABLE, f"no kubelet answers on {self._kubelet_socket}: {details}")

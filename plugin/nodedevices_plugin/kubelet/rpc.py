@@ -12,15 +12,18 @@ was sent; there are as many readers as there are streams. Whoever uses it from s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import grpc.aio
+from google.protobuf.message import Message
 from msgspec import Struct
 
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as deviceplugin
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
+
+A = TypeVar("A", bound=Message)
 
 VERSION = "v1beta1"
 DEVICE_PLUGIN_SERVICE = "v1beta1.DevicePlugin"
@@ -45,63 +48,44 @@ def answer_too_large(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or "")
 
 
-@asynccontextmanager
-async def channel_to(socket: Path, *, max_receive_bytes: int = 4 << 20) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to a unix socket for the length of the block."""
-    options = [
-        ("grpc.max_receive_message_length", max_receive_bytes),
-        ("grpc.use_local_subchannel_pool", 1),  # else an earlier channel's failed attempt delays this one
-        ("grpc.enable_http_proxy", 0),
-    ]
-    async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
-        yield channel
-
-
 async def register(kubelet: Path, request: deviceplugin.RegisterRequest, *, timeout_seconds: float) -> None:
     """Registration/Register. Raises grpc.aio.AioRpcError."""
-    async with channel_to(kubelet) as channel:
-        call = channel.unary_unary(
-            f"/{REGISTRATION_SERVICE}/Register",
-            request_serializer=deviceplugin.RegisterRequest.SerializeToString,
-            response_deserializer=deviceplugin.Empty.FromString,
-        )
-        await call(request, timeout=timeout_seconds)
+    await _call(kubelet, f"{REGISTRATION_SERVICE}/Register", request, deviceplugin.Empty, seconds=timeout_seconds)
 
 
 async def preferred(plugin: Path, available: Sequence[str], *, timeout_seconds: float) -> tuple[str, ...]:
     """DevicePlugin/GetPreferredAllocation of another plugin, for one of these. Raises grpc.aio.AioRpcError."""
     wanted = deviceplugin.ContainerPreferredAllocationRequest(available_deviceIDs=available, allocation_size=1)
-    async with channel_to(plugin) as channel:
-        call = channel.unary_unary(
-            f"/{DEVICE_PLUGIN_SERVICE}/GetPreferredAllocation",
-            request_serializer=deviceplugin.PreferredAllocationRequest.SerializeToString,
-            response_deserializer=deviceplugin.PreferredAllocationResponse.FromString,
-        )
-        request = deviceplugin.PreferredAllocationRequest(container_requests=[wanted])
-        answer = await call(request, timeout=timeout_seconds)
+    request = deviceplugin.PreferredAllocationRequest(container_requests=[wanted])
+    method = f"{DEVICE_PLUGIN_SERVICE}/GetPreferredAllocation"
+    answer = await _call(plugin, method, request, deviceplugin.PreferredAllocationResponse, seconds=timeout_seconds)
     return tuple(id_ for container in answer.container_responses for id_ in container.deviceIDs)
 
 
 async def list_pod_resources(socket: Path, *, timeout_seconds: float) -> podresources.ListPodResourcesResponse:
     """PodResourcesLister/List. Raises grpc.aio.AioRpcError."""
-    async with channel_to(socket, max_receive_bytes=MAX_PODRESOURCES_BYTES) as channel:
-        call = channel.unary_unary(
-            f"/{PODRESOURCES_SERVICE}/List",
-            request_serializer=podresources.ListPodResourcesRequest.SerializeToString,
-            response_deserializer=podresources.ListPodResourcesResponse.FromString,
-        )
-        return await call(podresources.ListPodResourcesRequest(), timeout=timeout_seconds)
+    method, request = f"{PODRESOURCES_SERVICE}/List", podresources.ListPodResourcesRequest()
+    return await _call(socket, method, request, podresources.ListPodResourcesResponse, seconds=timeout_seconds)
 
 
 async def allocatable_resources(socket: Path, *, timeout_seconds: float) -> podresources.AllocatableResourcesResponse:
     """PodResourcesLister/GetAllocatableResources: healthy ids only. Raises grpc.aio.AioRpcError."""
-    async with channel_to(socket, max_receive_bytes=MAX_PODRESOURCES_BYTES) as channel:
+    method, request = f"{PODRESOURCES_SERVICE}/GetAllocatableResources", podresources.AllocatableResourcesRequest()
+    return await _call(socket, method, request, podresources.AllocatableResourcesResponse, seconds=timeout_seconds)
+
+
+async def _call(socket: Path, method: str, request: Message, answer: type[A], *, seconds: float) -> A:
+    """Call this method of the server on a unix socket, over a channel of its own."""
+    options = [
+        ("grpc.max_receive_message_length", MAX_PODRESOURCES_BYTES),
+        ("grpc.use_local_subchannel_pool", 1),  # else an earlier channel's failed attempt delays this one
+        ("grpc.enable_http_proxy", 0),
+    ]
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
         call = channel.unary_unary(
-            f"/{PODRESOURCES_SERVICE}/GetAllocatableResources",
-            request_serializer=podresources.AllocatableResourcesRequest.SerializeToString,
-            response_deserializer=podresources.AllocatableResourcesResponse.FromString,
+            f"/{method}", request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
         )
-        return await call(podresources.AllocatableResourcesRequest(), timeout=timeout_seconds)
+        return await call(request, timeout=seconds)
 
 
 NOTHING_SENT = 0  # the version that a new reader has

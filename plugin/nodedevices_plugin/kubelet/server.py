@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import NoReturn
@@ -25,11 +25,11 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, RecentAllocations, StartGate
+from nodedevices_plugin.kubelet.offer import KubeletOffer, RecentAllocations, StartGate
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, NOTHING_SENT, NewestList
 from nodedevices_plugin.kubelet.unix_server import UnixServer
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource
-from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
+from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result
 from nodedevices_plugin.runtime.threads import tell
 
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; a configuration that would exceed 3 is refused
@@ -70,15 +70,16 @@ def snapshot(resource: OfferedResource) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What the answers of all resources are made with: sockets in `folder`, answers from `offer`. `on_allocated` is
-    called on the event loop after `recent` has got something; `observe` in the thread that has answered."""
+    """What the answers of all resources are made with: sockets in `folder` (the kubelet's of device plugins), answers
+    from `offer`. `on_allocated` is called on the event loop after `recent` has got something, and must not block;
+    `observe` in the thread that has answered."""
 
     folder: Path
     offer: KubeletOffer
     recent: RecentAllocations
-    on_allocated: Callable[[], None] = lambda: None
-    observe: CallObserver = unobserved
-    gate: StartGate = field(default_factory=OpenGate)
+    on_allocated: Callable[[], None]
+    observe: CallObserver
+    gate: StartGate
 
 
 class ResourceServer:

@@ -244,10 +244,6 @@ CallObserver = Callable[[KubeletCall], None]
 """Gets each call as it ends, in any thread and before the kubelet has its answer: it neither blocks nor raises."""
 
 
-def unobserved(call: KubeletCall) -> None:
-    """A CallObserver that does nothing."""
-
-
 class ProbeCounters(Struct):
     """Since the agent started; for metrics. A start is one of its process, or a connection to its socket."""
 

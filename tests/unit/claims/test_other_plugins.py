@@ -18,9 +18,9 @@ from nodedevices_plugin.model import (
     RegistrationState,
     SchedulableId,
 )
-from nodedevices_plugin.model.plan import unobserved
 from nodedevices_plugin.settings.flags import parse
 from support.dra import FakeDraStore
+from support.offers import ignored
 from support.patience import PATIENCE_SECONDS
 from support.running_agent import NODE
 
@@ -51,7 +51,7 @@ class Switching:
             holdings=lambda: Holdings(state=HoldersState.SYNCED),
             others=self._look,
             unwritable=lambda: "",
-            observe=unobserved,
+            observe=ignored,
             on_change=self._changed,
             keep=_kept,
         )

@@ -27,7 +27,7 @@ from nodedevices_plugin.kubelet.dra import health
 from nodedevices_plugin.kubelet.dra.health import HealthStreams
 from nodedevices_plugin.kubelet.dra.prepare import Claims
 from nodedevices_plugin.kubelet.unix_server import UnixServer
-from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result, unobserved
+from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result
 from nodedevices_plugin.runtime.threads import tell
 
 PLUGIN_TYPE = "DRAPlugin"
@@ -53,8 +53,8 @@ class DraDriver:
         kubelet_dir: Path,
         kubelet_socket: Path,
         pool: str,
-        on_change: Callable[[], None] = lambda: None,
-        observe: CallObserver = unobserved,
+        on_change: Callable[[], None],
+        observe: CallObserver,
     ) -> None:
         self.name = name
         self.health = HealthStreams(pool)
