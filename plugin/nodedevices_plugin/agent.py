@@ -50,7 +50,7 @@ from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.guard import Guard, Own
 from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
-from nodedevices_plugin.kubelet.podresources import HolderPoller, PodResourcesClient
+from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.kubelet.registration import Registering
 from nodedevices_plugin.model import Api, Holdings, Inventory, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
@@ -171,8 +171,8 @@ class Agent:
             files=workers["kubelet-checkpoint"],
             own_pod=local.own_pod,
             rewrite=self._plugins.show_again,
+            on_change=self._wake.set,
         )
-        self._poller = HolderPoller(self._holders, recent=self._recent.entries, on_change=self._wake.set)
         self._publisher = (
             Publisher(store=store, name=local.node_name, on_object=self._on_object, metrics=self._metrics)
             if store is not None
@@ -289,7 +289,7 @@ class Agent:
                 for name, run in self._cdi.parts.items():
                     tasks.create_task(keep(name, run))
                 tasks.create_task(keep("mps", self._mps.run))
-                tasks.create_task(keep("holders", self._poller.run))
+                tasks.create_task(keep("holders", self._holders.run))
                 tasks.create_task(keep("pods", self._pods.run))
                 tasks.create_task(keep("dra", self._dra.run))
                 tasks.create_task(keep("allocations", self._allocations.run))
@@ -352,7 +352,7 @@ class Agent:
 
     def _on_allocated(self) -> None:
         """Do not step at once: the next Allocate comes soon, and one step is enough for all of them."""
-        self._poller.allocated()
+        self._holders.allocated()
         if self._world.plan is not None and counts_containers(self._world.plan):
             self._wake.set()
         else:

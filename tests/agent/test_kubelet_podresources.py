@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import grpc
 import pytest
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.kubelet import holders, podresources, rpc
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry
-from nodedevices_plugin.kubelet.holders import ListedHolder, listed, track
+from nodedevices_plugin.kubelet.holders import listed
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient, wanted_after_allocate
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate, tenure_key
@@ -28,8 +30,14 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def entry(*ids: str, pod: str = "train-0", resource: str | None = GPU, claim: str | None = None) -> ListedHolder:
-    return ListedHolder(namespace="ml", pod=pod, container="main", resource=resource, claim=claim, ids=ids)
+def entry(*ids: str, pod: str = "train-0", resource: str | None = GPU, claim: str | None = None) -> Holder:
+    return Holder(namespace="ml", pod=pod, container="main", resource=resource, claim=claim, ids=ids, since=NOON)
+
+
+def track(
+    before: Holdings, entries: list[Holder], recent: Sequence[RecentAllocate], *, now: datetime, **other: Any
+) -> Holdings:
+    return holders.track(before, [replace(entry, since=now) for entry in entries], recent, **other)
 
 
 def allocate(seconds: float, *ids: str, resource: str = GPU) -> RecentAllocate:
@@ -128,7 +136,7 @@ def test_one_entry_per_id_becomes_one_per_container_and_resource() -> None:
         memory=[api.ContainerMemory(memory_type="memory", size=1)],
     )
     answer = api.ListPodResourcesResponse(pod_resources=[pod_with(container)])
-    assert [(each.resource, each.ids) for each in listed(answer)] == [(GPU, ("GPU-0", "GPU-1")), ("x/y", ("z",))]
+    assert [(each.resource, each.ids) for each in listed(answer, NOON)] == [(GPU, ("GPU-0", "GPU-1")), ("x/y", ("z",))]
 
 
 def test_a_dra_claim_is_a_holder_with_its_claim() -> None:
@@ -142,7 +150,7 @@ def test_a_dra_claim_is_a_holder_with_its_claim() -> None:
         ],
     )
     container = api.ContainerResources(name="main", dynamic_resources=[claim])
-    [held] = listed(api.ListPodResourcesResponse(pod_resources=[pod_with(container)]))
+    [held] = listed(api.ListPodResourcesResponse(pod_resources=[pod_with(container)]), NOON)
     assert (held.resource, held.claim) == (None, "ml/train-0-gpus")
     assert held.ids == ("gpu.nvidia.com/node-a/gpu-1", "gpu.nvidia.com/node-a/gpu-3")
 
@@ -159,7 +167,7 @@ def test_entries_that_say_nothing_are_left_out() -> None:
             api.PodResources(),
         ]
     )
-    assert listed(answer) == ()
+    assert listed(answer, NOON) == ()
 
 
 # --- pure: when to call ---------------------------------------------------------------------------------------------

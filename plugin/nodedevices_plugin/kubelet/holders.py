@@ -44,19 +44,9 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Rece
 SETTLED_SECONDS = 2.0  # with the same pods: between two of them there are the disk writes of one pod's admission
 
 
-class ListedHolder(Struct, frozen=True, kw_only=True):
-    """A container's devices of one resource or claim, as one List shows them."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str | None
-    claim: str | None
-    ids: tuple[str, ...]
-
-
-def listed(response: api.ListPodResourcesResponse) -> tuple[ListedHolder, ...]:
-    """The List's answer, grouped and sorted. Entries without a pod, a container or an id are left out."""
+def listed(response: api.ListPodResourcesResponse, now: datetime) -> tuple[Holder, ...]:
+    """The List's answer, grouped and sorted: a container's devices of one resource or claim are a holder, since now as
+    far as this List shows. Entries without a pod, a container or an id are left out."""
     ids: dict[tuple[str, str, str, str | None, str | None], set[str]] = {}
     for pod in response.pod_resources:
         for container in pod.containers:
@@ -72,14 +62,20 @@ def listed(response: api.ListPodResourcesResponse) -> tuple[ListedHolder, ...]:
                     for device in claim.claim_resources
                     if device.driver_name and device.pool_name and device.device_name
                 )
-    found = [
-        ListedHolder(
-            namespace=namespace, pod=pod, container=container, resource=resource, claim=claim, ids=tuple(sorted(held))
+    found = (
+        Holder(
+            namespace=namespace,
+            pod=pod,
+            container=container,
+            resource=resource,
+            claim=claim,
+            ids=tuple(sorted(held)),
+            since=now,
         )
         for (namespace, pod, container, resource, claim), held in ids.items()
         if held
-    ]
-    return tuple(sorted(found, key=_order))
+    )
+    return tuple(sorted(found, key=lambda holder: holder.key))
 
 
 def offers(response: api.AllocatableResourcesResponse) -> tuple[Offer, ...]:
@@ -94,15 +90,14 @@ def offers(response: api.AllocatableResourcesResponse) -> tuple[Offer, ...]:
 
 def track(
     previous: Holdings,
-    now_listed: Sequence[ListedHolder],
+    now_listed: Sequence[Holder],
     recent: Sequence[RecentAllocate],
     *,
     recorded: Sequence[checkpoint.CheckpointEntry] | None = None,
     saved: Mapping[str, datetime] | None = None,
-    now: datetime,
     taken: float,
 ) -> Holdings:
-    """The holders now, each with its `since`.
+    """The holders now, each with its `since` and `uid`.
 
     `since` is when one of its ids was last handed out by an Allocate of ours; without one (a DRA claim, another plugin)
     it is the first List that showed this container with one of these ids. An agent that was restarted has it `saved`,
@@ -112,35 +107,24 @@ def track(
     uids: dict[tuple[str, str | None, tuple[str, ...]], set[str]] = {}
     for record in recorded or ():
         uids.setdefault((record.container, record.resource, record.ids), set()).add(record.pod_uid)
-    handed_out: Mapping[tuple[str, str], datetime] = {
+    handed_out: Mapping[tuple[str | None, str], datetime] = {
         (allocate.resource, id_): allocate.time for allocate in recent for id_ in allocate.ids
     }
-    before = {
-        (earlier.namespace, earlier.pod, earlier.container, earlier.resource, earlier.claim): earlier
-        for earlier in previous.holders
-    }
+    before = {earlier.key: earlier for earlier in previous.holders}
 
-    def holder(entry: ListedHolder) -> Holder:
+    def holder(entry: Holder) -> Holder:
         found = uids.get((entry.container, entry.resource, entry.ids), ())
         uid = "".join(found) if len(found) == 1 else ""
-        known = before.get((entry.namespace, entry.pod, entry.container, entry.resource, entry.claim))
+        known = before.get(entry.key)
         if known is not None and (set(known.ids).isdisjoint(entry.ids) or (uid and known.uid and uid != known.uid)):
             known = None
-        times = [] if entry.resource is None else [handed_out.get((entry.resource, id_)) for id_ in entry.ids]
-        first = now if known is None else known.since
+        times = (handed_out.get((entry.resource, id_)) for id_ in entry.ids)
+        first = entry.since if known is None else known.since
         if uid and saved:
             first = min(first, saved.get(tenure_key(uid, entry.container, entry.resource), first))
         since = max(filter(None, times), default=first)
-        return Holder(
-            namespace=entry.namespace,
-            pod=entry.pod,
-            container=entry.container,
-            resource=entry.resource,
-            claim=entry.claim,
-            ids=entry.ids,
-            since=since,
-            uid=known.uid if not uid and known is not None and known.since == since else uid,
-        )
+        uid = known.uid if not uid and known is not None and known.since == since else uid
+        return replace(entry, since=since, uid=uid)
 
     return Holdings(state=HoldersState.SYNCED, holders=tuple(map(holder, now_listed)), taken=taken)
 
@@ -170,7 +154,7 @@ class Settling(Struct, frozen=True):
 
 
 def lacks(
-    now_listed: Sequence[ListedHolder],
+    now_listed: Sequence[Holder],
     *,
     own_pod: tuple[str, str] | None,
     known: Sequence[Holder],
@@ -236,13 +220,11 @@ class ShownEntries(Struct, frozen=True):
         return tuple(checkpointed for checkpointed in recorded if checkpointed.pod_uid not in ended)
 
 
-def given(now_listed: Sequence[ListedHolder]) -> Given:
+def given(now_listed: Sequence[Holder]) -> Given:
     return frozenset((holder.container, holder.resource, holder.ids) for holder in now_listed)
 
 
-def unlisted(
-    recorded: Sequence[checkpoint.CheckpointEntry], holders: Sequence[Holder | ListedHolder]
-) -> tuple[Offer, ...]:
+def unlisted(recorded: Sequence[checkpoint.CheckpointEntry], holders: Sequence[Holder]) -> tuple[Offer, ...]:
     """The checkpoint's entries with an id that none of these has."""
     held = {(holder.resource, id_) for holder in holders for id_ in holder.ids}
     found = {
@@ -255,18 +237,14 @@ def unlisted(
 
 def merged(previous: Holdings, incomplete: Holdings, *, message: str) -> Holdings:
     """Return the known holders and the listed ones: an incomplete List does not show that a holder has ended."""
-    ids: dict[tuple[str, str, str, str | None, str | None], Holder] = {
-        (holder.namespace, holder.pod, holder.container, holder.resource, holder.claim): holder
-        for holder in previous.holders
-    }
+    known = {holder.key: holder for holder in previous.holders}
     for holder in incomplete.holders:
-        key = (holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
-        before = ids.get(key)
-        ids[key] = holder if before is None else replace(holder, ids=tuple(sorted({*before.ids, *holder.ids})))
+        ids = {*holder.ids, *(known[holder.key].ids if holder.key in known else ())}
+        known[holder.key] = replace(holder, ids=tuple(sorted(ids)))
     return Holdings(
         state=HoldersState.INCOMPLETE,
         message=message,
-        holders=tuple(ids[key] for key in sorted(ids, key=_key_order)),
+        holders=tuple(known[key] for key in sorted(known)),
         forgotten=previous.forgotten,
         taken=previous.taken,
     )
@@ -281,13 +259,11 @@ class HeldBefore(Struct, frozen=True):
     holders: tuple[Holder, ...] = ()
 
     def after(
-        self, kubelet: object, known: Sequence[Holder], now_listed: Sequence[ListedHolder], pods: Pods, *, settled: bool
+        self, kubelet: object, known: Sequence[Holder], now_listed: Sequence[Holder], pods: Pods, *, settled: bool
     ) -> HeldBefore:
         """Return it after a complete List. `known`: holders before it. A pod that a settled List lacks has ended."""
         have = {(holder.namespace, holder.pod, holder.resource) for holder in now_listed}
-        before = {(holder.namespace, holder.pod, holder.container, holder.resource): holder for holder in self.holders}
-        if kubelet != self.kubelet:
-            before |= {(holder.namespace, holder.pod, holder.container, holder.resource): holder for holder in known}
+        before = {holder.key: holder for holder in (*self.holders, *(known if kubelet != self.kubelet else ()))}
         return HeldBefore(
             kubelet,
             tuple(
@@ -325,7 +301,7 @@ def with_checkpoint(
 
 
 def taken_from(
-    now_listed: Sequence[ListedHolder],
+    now_listed: Sequence[Holder],
     previous: Holdings,
     recent: Sequence[RecentAllocate],
     *,
@@ -334,12 +310,11 @@ def taken_from(
     recorded: Sequence[checkpoint.CheckpointEntry] | None,
     unreadable: str = "",
     saved: Mapping[str, datetime] | None = None,
-    now: datetime,
     taken: float,
 ) -> Holdings:
     """Return the holders after this List. `complete`: it is settled, or the same kubelet has given a complete one
     before. The other arguments: as in `lacks` and `track`."""
-    holdings = track(previous, now_listed, recent, recorded=recorded, saved=saved, now=now, taken=taken)
+    holdings = track(previous, now_listed, recent, recorded=recorded, saved=saved, taken=taken)
     if not complete:
         why = lacks(now_listed, own_pod=own_pod, known=previous.holders, recorded=recorded, unreadable=unreadable)
         if why:
@@ -349,12 +324,3 @@ def taken_from(
 
 def pods_of(response: api.ListPodResourcesResponse) -> Pods:
     return frozenset((resource.namespace, resource.name) for resource in response.pod_resources)
-
-
-def _order(entry: ListedHolder) -> tuple[str, str, str, str, str]:
-    return _key_order((entry.namespace, entry.pod, entry.container, entry.resource, entry.claim))
-
-
-def _key_order(key: tuple[str, str, str, str | None, str | None]) -> tuple[str, str, str, str, str]:
-    namespace, pod, container, resource, claim = key
-    return (namespace, pod, container, resource or "", claim or "")

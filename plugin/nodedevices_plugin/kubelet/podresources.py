@@ -9,6 +9,7 @@ yet, it is polled every second. What the answers mean: holders.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,6 @@ from nodedevices_probe.protocol import MAX_MESSAGE, text
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
 from nodedevices_plugin.kubelet.holders import (
     HeldBefore,
-    ListedHolder,
     Pods,
     Recorded,
     Settling,
@@ -38,10 +38,9 @@ from nodedevices_plugin.kubelet.holders import (
     unlisted,
     with_checkpoint,
 )
-from nodedevices_plugin.model import HoldersState, Holdings, Offer, RecentAllocate
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.runtime.threads import Worker
 
-DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_DEADLINE_SECONDS = 5.0
 CHECKPOINT_SECONDS = 2.0  # a disk that hangs must not make holders old
 REWRITE_SECONDS = 0.5  # in which the kubelet has written its checkpoint: milliseconds
@@ -73,25 +72,29 @@ def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) 
 
 
 class PodResourcesClient:
-    """A client of one kubelet. `recent` gives the Allocates that we answered, oldest first. `with_offers`: also get
-    what is offered. `checkpoint_file`: the kubelet's, read on `files`. `own_pod`: namespace and name of the agent's
-    pod, None for a plain process. `rewrite` makes the kubelet write its checkpoint, and returns whether it can.
-    `with_rewrites`: call it; a device is withheld that perhaps only the file still names."""
+    """A client of one kubelet; `run` calls it, and then `on_change` where `holdings` has changed. `recent` gives the
+    Allocates that we answered, oldest first. `with_offers`: also get what is offered. `checkpoint_file`: the kubelet's,
+    read on `files`. `own_pod`: namespace and name of the agent's pod, None for a plain process. `rewrite` makes the
+    kubelet write its checkpoint, and returns whether it can. `with_rewrites`: call it; a device is withheld that
+    perhaps only the file still names."""
 
     def __init__(
         self,
-        socket: Path = DEFAULT_SOCKET,
+        socket: Path,
         *,
         recent: Callable[[], Sequence[RecentAllocate]],
         checkpoint_file: Path,
         files: Worker,
         own_pod: tuple[str, str] | None = None,
         rewrite: Callable[[], bool] = lambda: False,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._socket = socket
         self._recent = recent
         self._checkpoint = checkpoint.CheckpointFile(checkpoint_file)
         self._rewrite = rewrite
+        self._on_change = on_change
+        self._allocated = asyncio.Event()
         self._rewritten: tuple[tuple[Pods, tuple[Offer, ...]] | None, float] = (None, 0.0)  # its entries then, and when
         self._settling = Settling()
         self._shown = ShownEntries()
@@ -140,7 +143,7 @@ class PodResourcesClient:
         pods = pods_of(response)
         self._settling = self._settling.after(kubelet if same_kubelet else None, pods, started)
         settled = same_kubelet and self._settling.settled(self._own_pod, started)
-        now_listed = await asyncio.to_thread(listed, response)  # 0.4 s for 100,000 ids
+        now_listed = await asyncio.to_thread(listed, response, datetime.now(UTC))  # 0.4 s for 100,000 ids
         recorded, unreadable = await self._recorded()
         if not unreadable:
             self._shown = self._shown.after(kubelet if same_kubelet else None, before[0], recorded, given(now_listed))
@@ -155,13 +158,11 @@ class PodResourcesClient:
             recorded=recorded,
             unreadable=unreadable,
             saved=self.saved,
-            now=datetime.now(UTC),
             taken=started,
         )
         if holdings.state is not HoldersState.SYNCED:
             return self._set(replace(holdings, offered=offered))
-        before_it = self.holdings.holders
-        self._held_before = self._held_before.after(kubelet, before_it, now_listed, pods, settled=settled)
+        self._held_before = self._held_before.after(kubelet, self.holdings.holders, now_listed, pods, settled=settled)
         lost = self._held_before.forgotten(pods)
         self._complete_since = kubelet if same_kubelet else None
         not_read = f"what init containers hold is not known: {unreadable}" if unreadable else ""
@@ -169,7 +170,7 @@ class PodResourcesClient:
         return self._set(replace(holdings, offered=offered, message=message, forgotten=lost))
 
     async def _still_recorded(
-        self, recorded: tuple[checkpoint.CheckpointEntry, ...] | None, now_listed: Sequence[ListedHolder], pods: Pods
+        self, recorded: tuple[checkpoint.CheckpointEntry, ...] | None, now_listed: Sequence[Holder], pods: Pods
     ) -> Recorded:
         """Return the checkpoint without the entries of pods that have ended. Where it has entries that this List does
         not show, and a device is withheld for one, make the kubelet write it first."""
@@ -182,12 +183,7 @@ class PodResourcesClient:
         unchanged = before == (pods, missing) and monotonic() - at < REWRITE_AGAIN_SECONDS
         if not missing or unchanged or not self.with_rewrites:
             return current, ""
-        try:
-            async with asyncio.timeout(CHECKPOINT_SECONDS):
-                written = await self._written_again()
-        except TimeoutError:
-            written = False
-        if not written:
+        if not await self._written_again():
             return current, ""
         new, unreadable = await self._recorded()
         if new is not None:
@@ -197,13 +193,15 @@ class PodResourcesClient:
 
     async def _written_again(self) -> bool:
         """Make the kubelet write its checkpoint; True when it has."""
-        before = await self._files.run(self._checkpoint.identity)
-        deadline = monotonic() + REWRITE_SECONDS
-        if not self._rewrite():
-            return False
-        while monotonic() < deadline:
-            await asyncio.sleep(REWRITE_LOOK_SECONDS)
-            if await self._files.run(self._checkpoint.identity) != before:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REWRITE_SECONDS):
+                before = await self._files.run(self._checkpoint.identity)
+                if not self._rewrite():
+                    return False
+                now = before
+                while now == before:
+                    await asyncio.sleep(REWRITE_LOOK_SECONDS)
+                    now = await self._files.run(self._checkpoint.identity)
                 return True
         return False
 
@@ -275,30 +273,16 @@ class PodResourcesClient:
         self.holdings = holdings
         return holdings
 
-
-class HolderPoller:
-    """`run` until cancelled; `on_change` is called when `client.holdings` is another than before."""
-
-    def __init__(
-        self,
-        client: PodResourcesClient,
-        *,
-        recent: Callable[[], Sequence[RecentAllocate]],
-        on_change: Callable[[], None],
-    ) -> None:
-        self._client = client
-        self._recent = recent
-        self._on_change = on_change
-        self._allocated = asyncio.Event()
-
+    # --- when it is called --------------------------------------------------------------------------------------------
     def allocated(self) -> None:
-        """Poll soon: there was an Allocate."""
+        """Call List soon: there was an Allocate."""
         self._allocated.set()
 
     async def run(self) -> None:
+        """Until cancelled."""
         while True:
-            before = self._client.holdings
-            holdings = await self._client.list()
+            before = self.holdings
+            holdings = await self.list()
             if replace(holdings, taken=0.0) != replace(before, taken=0.0) or before.taken == 0.0:
                 self._on_change()
             await self._pause(LIST_SECONDS if holdings.state is not HoldersState.INCOMPLETE else INCOMPLETE_SECONDS)
@@ -306,7 +290,7 @@ class HolderPoller:
     async def _pause(self, seconds: float) -> None:
         self._allocated.clear()
         end = monotonic() + seconds
-        while (wanted_from := wanted_after_allocate(self._client.holdings, self._recent())) is None:
+        while (wanted_from := wanted_after_allocate(self.holdings, self._recent())) is None:
             if not await set_within(self._allocated, end - monotonic()):
                 return
             self._allocated.clear()

@@ -31,6 +31,11 @@ class Holder(Struct, frozen=True, kw_only=True):
     since: datetime  # last Allocate that handed out one of these ids, or first List that showed it
     uid: str = ""  # of the pod, by the kubelet's checkpoint: one that is made anew has the same name. "": not known
 
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """The container, and by what it was allocated: a List has one holder of each. Also the order of holders."""
+        return (self.namespace, self.pod, self.container, self.resource or "", self.claim or "")
+
 
 def tenure_key(pod_uid: str, container: str, resource: str | None) -> str:
     """Return the key of a container's time with a resource, which a restart of the agent does not end."""

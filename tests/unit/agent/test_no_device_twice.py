@@ -191,7 +191,7 @@ class TheNode(RuleBasedStateMachine):
             self.holdings = replace(now, state=HoldersState.UNAVAILABLE)
             return
         before, response = self.recorded, self.pod_resources()
-        now_listed = listed(response)
+        now_listed = listed(response, self.now)
         self.settling = self.settling.after(self.kubelet, pods_of(response), self.clock)
         self.shown = self.shown.after(self.kubelet, before, self.recorded, given(now_listed))
         if self.world.waits_for_holders and self.sent.resources:
@@ -203,7 +203,6 @@ class TheNode(RuleBasedStateMachine):
             complete=self.proven == self.kubelet or self.settling.settled(OWN_POD, self.clock),
             own_pod=OWN_POD,
             recorded=self.shown.without_ended(self.recorded or (), given(now_listed)),
-            now=self.now,
             taken=self.clock,
         )
         offered = tuple(

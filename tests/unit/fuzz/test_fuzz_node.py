@@ -18,7 +18,7 @@ from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointError, parse
 from nodedevices_plugin.kubelet.holders import listed, offers
-from nodedevices_plugin.model import DRA_DRIVER, AllocationError, Holder, NodePods
+from nodedevices_plugin.model import DRA_DRIVER, AllocationError, NodePods
 from nodedevices_plugin.pipeline.state import StateError, StateFile
 from nodedevices_probe.loop import encode
 from support.corpus import changed, changed_json, recorded, sentence
@@ -186,18 +186,7 @@ def test_whatever_the_kubelet_answers_and_asks_for_it_is_reported_and_a_held_dev
 ) -> None:
     node = Node(gpu(0), gpu(1, mig_enabled=True, partitions=(partition(1, 0),)))
     sharing = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}
-    holders = [
-        Holder(
-            namespace=each.namespace,
-            pod=each.pod,
-            container=each.container,
-            resource=each.resource,
-            claim=each.claim,
-            ids=each.ids,
-            since=START,
-        )
-        for each in listed(answer)
-    ]
+    holders = listed(answer, START)
     for config in ({"sharing": sharing}, {}):
         node.now(config, *holders)
         node.given(holdings=replace(node.inputs.holdings, offered=offers(offered)))
