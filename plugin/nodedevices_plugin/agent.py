@@ -64,7 +64,7 @@ from nodedevices_plugin.runtime.threads import Later, Worker
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.status.client import KubeStore, NodePodStore, Object, ObjectStore
+from nodedevices_plugin.status.client import KubeStore, Object
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.readiness import Readiness
@@ -94,8 +94,8 @@ class Agent:
         self,
         local: Local,
         *,
-        store: ObjectStore | None,
-        pods: NodePodStore | None = None,
+        store: KubeStore | None,
+        pods: KubeStore | None = None,
         dra: DraStores | None = None,
         hardware: Callable[[], Mapping[str, str]] | None = None,
         spare: Spare | None = None,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -43,8 +43,8 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.plan import CallObserver, DraCounters
 from nodedevices_plugin.runtime.threads import Worker, tell
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.status.client import Object
-from nodedevices_plugin.status.slices import SlicePublisher, SliceStore
+from nodedevices_plugin.status.client import KubeStore, Object
+from nodedevices_plugin.status.slices import SlicePublisher
 
 GET_SECONDS = 5.0
 SWEEP_SECONDS = 60.0
@@ -61,19 +61,11 @@ DROPPED = (
 log = structlog.get_logger(__name__)
 
 
-class ClaimReader(Protocol):
-    """The ResourceClaims of the cluster."""
-
-    async def claim(self, namespace: str, name: str) -> Object:
-        """The claim as it is now; {}: there is none. Raises ApiError."""
-        ...
-
-
 class DraStores(Struct, frozen=True, kw_only=True):
     """The objects of DRA in the API server."""
 
-    slices: SliceStore
-    claims: ClaimReader
+    slices: KubeStore
+    claims: KubeStore
 
 
 class Dra:

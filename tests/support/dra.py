@@ -20,8 +20,8 @@ from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
 from nodedevices_plugin.kubelet.dra.driver import DRA_SERVICE, REGISTRATION_SERVICE
 from nodedevices_plugin.model import DRA_DRIVER
-from nodedevices_plugin.settings.options import Local
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object
+from nodedevices_plugin.settings.local import Local
+from nodedevices_plugin.status.client import ChangedItem, KubeStore, ListedItems, Object
 from support.kubelet import StandInKubelet
 from support.patience import PATIENCE_SECONDS
 from support.running_agent import NODE, RunningAgent
@@ -49,7 +49,7 @@ def allocated(
     }
 
 
-class FakeDraStore:
+class FakeDraStore(KubeStore):
     """The slices of one node and driver, and all claims. `problem`, while set, is raised by every call."""
 
     def __init__(self) -> None:

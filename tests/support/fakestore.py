@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from nodedevices_kube.errors import ApiError
-from nodedevices_plugin.status.client import Object
+from nodedevices_plugin.status.client import KubeStore, Object
 from nodedevices_plugin.status.fitting import without_unknown
 
 OPERATORS = ("actions", "affectedPods")  # fields of the status
 
 
-class FakeStore:
+class FakeStore(KubeStore):
     """One object. `problem`, while set, is raised by every call; `calls` are the writes that were tried.
 
     `uid` is the Node that the token names; `node`, where it is set, the one that exists: an object with another owner

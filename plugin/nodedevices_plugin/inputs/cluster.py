@@ -29,7 +29,7 @@ from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.model import Cordon, MostSeen, NodePod, NodePods, PodContainer
 from nodedevices_plugin.pipeline.configuration import SeenObject
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, NodePodStore, Object, keep_watching
+from nodedevices_plugin.status.client import ChangedItem, KubeStore, ListedItems, Object, keep_watching
 from nodedevices_plugin.status.publisher import AGENT_CONDITIONS
 
 MAX_MOST_SEEN = 16  # maxItems of status.mostSeen
@@ -96,7 +96,7 @@ class PodWatch:
 
     def __init__(
         self,
-        store: NodePodStore | None,
+        store: KubeStore | None,
         node: str,
         *,
         on_change: Callable[[], None],

@@ -16,12 +16,11 @@ import asyncio
 import os
 import random
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 from nodedevices_api import API_VERSION, RESTORED_BY
@@ -73,58 +72,18 @@ class ChangedItem(Struct, Generic[T], frozen=True):
     gone: bool = False
 
 
-class ObjectStore(Protocol):
-    """The store of the agent's NodeDevices. Every method but `credentials` may raise ApiError."""
-
-    def credentials(self) -> object:
-        """Equal while the agent's credentials are the same; another value after the kubelet refreshed the token."""
-        ...
-
-    async def node_uid(self) -> str | None:
-        """The Node's uid by the agent's own credentials; None where they carry none (no pod-bound token)."""
-        ...
-
-    async def apply_object(self, name: str, owner_uid: str | None) -> Object:
-        """Create the object, or set its owner; `spec` and `status` stay as they are. Returns the object."""
-        ...
-
-    async def create_object(self, name: str, owner_uid: str | None, spec: Mapping[str, Any]) -> Object:
-        """Create the object with this spec. Status 409: there is one, and it stays as it is. Returns the object."""
-        ...
-
-    async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
-        """Server-side apply of the whole status that the agent owns. Status 404: there is no such object."""
-        ...
-
-    async def status_schema(self) -> Mapping[str, Any] | None:
-        """The OpenAPI v3 schema of the status, as the server has it; None: it does not publish one."""
-        ...
-
-    def watch(self, name: str) -> AsyncIterator[Object | None]:
-        """The object as it is now, then after every change (the latest only); None: there is none."""
-        ...
-
-
-class NodePodStore(Protocol):
-    """The source of a node's pods."""
-
-    def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
-        """All pods bound to the node as they are now, then each change, as `take` reads them, which is called on
-        another thread. Raises ApiError."""
-        ...
-
-
 class KubeStore:
-    """ObjectStore, NodePodStore and the store of DRA's objects at the API server. Calls are made one after another."""
+    """The agent's objects at the API server. Calls are made one after another, and each may raise ApiError."""
 
     def __init__(self, kubeconfig: str | None, *, thread: str = "kube-write") -> None:
         self._kubeconfig = kubeconfig
         self._worker = Worker(thread)
         self._client: Client | None = None  # the worker's
-        self._made_from: tuple[object, ...] = ()  # the state of the credentials' files at that time
+        self._made_from: object = None  # the credentials at that time
 
-    def credentials(self) -> tuple[object, ...]:
-        """Identify the credentials' files; a projected volume and an editor both replace the file."""
+    def credentials(self) -> object:
+        """Return what is equal while the agent's credentials are the same: the identities of their files, which a
+        projected volume and an editor replace."""
         files = (
             self._kubeconfig.split(os.pathsep)
             if self._kubeconfig
@@ -133,6 +92,8 @@ class KubeStore:
         return tuple(map(_identity, files))
 
     async def node_uid(self) -> str | None:
+        """Return the Node's uid by the agent's own credentials; None where they carry none (no pod-bound token)."""
+
         def create_review(client: Client) -> Object:
             return client.write(
                 "POST", REVIEWS, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -144,31 +105,37 @@ class KubeStore:
         return str(values[0]) if values else None
 
     async def apply_object(self, name: str, owner_uid: str | None) -> Object:
+        """Create the NodeDevices, or set its owner; `spec` and `status` stay as they are. Returns the object."""
         return await self._apply("apply NodeDevices", "", _new_object(name, owner_uid))
 
     async def create_object(self, name: str, owner_uid: str | None, spec: Mapping[str, Any]) -> Object:
+        """Create the NodeDevices with this spec, and return it. Status 409: there is one, and it stays as it is."""
         body = _new_object(name, owner_uid) | {"spec": dict(spec)}
         return await self._call(
             "create NodeDevices", lambda client: client.write("POST", COLLECTION, body, manager=RESTORED_BY)
         )
 
     async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
+        """Server-side apply of the whole status that the agent owns. Status 404: there is no such object."""
         return await self._apply("apply NodeDevices status", "/status", _new_object(name, None) | {"status": status})
 
     async def status_schema(self) -> Mapping[str, Any] | None:
+        """Return the OpenAPI v3 schema of the status, as the server has it; None: it does not publish one."""
         document = await self._call("read the OpenAPI schema of NodeDevices", lambda client: client.get(OPENAPI))
         return status_schema(document, KIND)
 
     async def watch(self, name: str) -> AsyncIterator[Object | None]:
-        follow = partial(self._follow, "NodeDevices", COLLECTION, f"metadata.name={name}", _same)
-        async for event in _on_thread("watch NodeDevices", follow, latest_only=True):
-            match event:
-                case ListedItems(items=items):
-                    yield items[0] if items else None
-                case ChangedItem(item=item, gone=gone):
-                    yield None if gone else item
+        """The NodeDevices as it is now, then after every change; None: there is none."""
+        follow = partial(self._follow, "NodeDevices", COLLECTION, f"metadata.name={name}", lambda item: item)
+        async for event in _on_thread("watch NodeDevices", follow):
+            if isinstance(event, ListedItems):
+                yield event.items[0] if event.items else None
+            else:
+                yield None if event.gone else event.item
 
     def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
+        """All pods bound to the node as they are now, then each change, as `take` reads them, which is called on
+        another thread."""
         return _on_thread("watch pods", partial(self._follow, "pods", PODS, f"spec.nodeName={node}", take))
 
     # --- DRA ---------------------------------------------------------------------------------------------------------
@@ -268,10 +235,6 @@ class KubeStore:
             raise ApiError(f"load credentials: {error}{hint}") from error
 
 
-def _same(item: Object) -> Object:
-    return item
-
-
 def _new_object(name: str, owner_uid: str | None) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": name}
     if owner_uid is not None:
@@ -313,24 +276,15 @@ async def keep_watching(
         await sleep(WATCH_BACKOFF.after(failures, draw, at_least=at_least))
 
 
-async def _on_thread(
-    what: str, follow: Callable[[threading.Event], Iterator[T]], *, latest_only: bool = False
-) -> AsyncIterator[T]:
+async def _on_thread(what: str, follow: Callable[[threading.Event], Iterator[T]]) -> AsyncIterator[T]:
     """Yield what `follow` yields on a thread of its own, until it fails with ApiError; it is given what tells it to
-    stop. `latest_only`: of items that were not taken yet, only the newest is kept."""
-    loop = asyncio.get_running_loop()
-    changed = asyncio.Event()
-    delivered: deque[T] = deque(maxlen=1 if latest_only else None)
-    failure: list[ApiError] = []
-    stop = threading.Event()
+    stop."""
+    loop, stop = asyncio.get_running_loop(), threading.Event()
+    news: asyncio.Queue[T | ApiError] = asyncio.Queue()
 
-    def deliver(queue: deque[Any] | list[ApiError], item: Any) -> None:
-        queue.append(item)
-        changed.set()
-
-    def post(queue: deque[Any] | list[ApiError], item: Any) -> None:
+    def post(item: T | ApiError) -> None:
         try:
-            loop.call_soon_threadsafe(deliver, queue, item)
+            loop.call_soon_threadsafe(news.put_nowait, item)
         except RuntimeError:  # the loop is closed: the agent is ending
             stop.set()
 
@@ -339,22 +293,20 @@ async def _on_thread(
             for item in follow(stop):
                 if stop.is_set():
                     return
-                post(delivered, item)
+                post(item)
         except ApiError as error:
-            post(failure, error)
+            post(error)
         except Exception as error:  # the thread may not end unseen: who reads would wait for ever
             text = f"{what}: invalid response: {type(error).__name__}: {str(error)[:300]}"
-            post(failure, ApiError(text, status=UNREADABLE))
+            post(ApiError(text, status=UNREADABLE))
 
     threading.Thread(target=run, name=what.replace(" ", "-"), daemon=True).start()
     try:
         while True:
-            await changed.wait()
-            changed.clear()
-            while delivered:
-                yield delivered.popleft()
-            if failure:
-                raise failure[0]
+            item = await news.get()
+            if isinstance(item, ApiError):
+                raise item
+            yield item
     finally:
         stop.set()
 

@@ -36,7 +36,7 @@ from nodedevices_common.times import rfc3339
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.status import pacing
-from nodedevices_plugin.status.client import Object, ObjectStore, keep_watching
+from nodedevices_plugin.status.client import KubeStore, Object, keep_watching
 from nodedevices_plugin.status.fitting import without_unknown
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
 
@@ -105,7 +105,7 @@ class Publisher:
     def __init__(
         self,
         *,
-        store: ObjectStore,
+        store: KubeStore,
         name: str,
         on_object: Callable[[Object | None], None],
         metrics: PublisherMetrics,

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 from nodedevices_api.dra import RESOURCE_API
@@ -36,26 +36,12 @@ from nodedevices_plugin.claims.slices import (
     stored,
     writes,
 )
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, keep_watching
+from nodedevices_plugin.status.client import ChangedItem, KubeStore, ListedItems, Object, keep_watching
 
 SETTLING_SECONDS = 10.0  # after a device has left the slices: a scheduler may not have seen that yet
 WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 
 log = structlog.get_logger(__name__)
-
-
-class SliceStore(Protocol):
-    """The ResourceSlices of one driver for one node. All may raise ApiError."""
-
-    async def node_uid(self) -> str | None: ...
-
-    def watch_slices(self, node: str, driver: str) -> AsyncIterator[ListedItems[Stored] | ChangedItem[Stored]]: ...
-
-    async def create_slice(self, body: Mapping[str, Any], *, dry_run: bool = False) -> Object: ...
-
-    async def update_slice(self, body: Mapping[str, Any]) -> Object: ...
-
-    async def delete_slice(self, name: str) -> None: ...
 
 
 class SlicePublisher:
@@ -65,7 +51,7 @@ class SlicePublisher:
 
     def __init__(
         self,
-        store: SliceStore,
+        store: KubeStore,
         *,
         node: str,
         driver: str,

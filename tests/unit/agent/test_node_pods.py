@@ -10,7 +10,7 @@ import pytest
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.inputs.cluster import PodWatch, node_pod
 from nodedevices_plugin.model import NodePod, PodContainer
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, keep_watching
+from nodedevices_plugin.status.client import ChangedItem, KubeStore, ListedItems, Object, keep_watching
 from support.cases import cases
 from support.patience import PATIENCE_SECONDS
 from support.there import there
@@ -106,7 +106,7 @@ async def test_a_watch_that_ended_waits_as_long_as_the_api_server_asks_for_and_n
 
 
 # --- all of a node ----------------------------------------------------------------------------------------------------
-class Pods:
+class Pods(KubeStore):
     """The API server's side: what is put into it comes out of the watch; an error ends that."""
 
     def __init__(self) -> None:
