@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.status.client import KubeStore
 from nodedevices_plugin.status.fitting import fitting
+from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.publisher import Publisher
 from support.apiserver import ApiServer
 from support.fleet import stamp
@@ -20,15 +21,6 @@ from support.kubectl import Kubectl, KubectlError, wait_until
 NODE = "large"
 GPUS, HOLDERS, AFFECTED, PARTITIONS = 256, 64, 256, 64  # as many as the schema takes
 FAULTY = 7
-
-
-class Uncounted:
-    """PublisherMetrics of nobody."""
-
-    def published(self, cause: str, seconds: float) -> None: ...
-    def publish_failed(self, status: int) -> None: ...
-    def api_reachable(self, *, reachable: bool) -> None: ...
-    def publishing(self, *, works: bool) -> None: ...
 
 
 def whole_report() -> dict[str, Any]:
@@ -97,7 +89,9 @@ def cut_report() -> dict[str, Any]:
 async def publish(apiserver: ApiServer, kubectl: Kubectl, status: Any) -> dict[str, Any]:
     """What the API server has once the agent's publisher has written this."""
     store = KubeStore(str(apiserver.kubeconfig))
-    publisher = Publisher(store=store, name=NODE, on_object=lambda _item: None, metrics=Uncounted())
+    publisher = Publisher(
+        store=store, name=NODE, on_object=lambda _item: None, metrics=AgentMetrics(facts=lambda: None, probes=dict)
+    )
     running = asyncio.create_task(publisher.run())
     publisher.want(status, may_create=True)
     try:

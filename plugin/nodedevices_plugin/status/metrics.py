@@ -177,12 +177,13 @@ class AgentMetrics(Exposition):
 
     def publish_failed(self, status: int) -> None:
         self._write_errors.labels(status=str(status)).inc()
-
-    def api_reachable(self, *, reachable: bool) -> None:
-        self._reachable.set(1 if reachable else 0)
+        self._reachable.set(status != 0)
+        self._publishing.set(0)
 
     def publishing(self, *, works: bool) -> None:
-        self._publishing.set(1 if works else 0)
+        """The API server has answered; `works`: as it should."""
+        self._reachable.set(1)
+        self._publishing.set(works)
 
     def xid(self, number: int, count: int, device: DeviceFact | None) -> None:
         # NVIDIA's numbers end below 200; anything else is one series. Devices come and go; their series stay.

@@ -29,27 +29,18 @@ OWNER_SECONDS = 10.0
 
 
 class WriteBucket:
-    """`burst` tokens at most, one more per `refill_seconds`. `now` is monotonic seconds."""
+    """BURST tokens at most, one more per REFILL_SECONDS. `now` is monotonic seconds."""
 
-    def __init__(self, *, burst: int = BURST, refill_seconds: float = REFILL_SECONDS, now: float) -> None:
-        self._burst = burst
-        self._refill = refill_seconds
-        self._level = float(burst)
-        self._at = now
+    def __init__(self, *, now: float) -> None:
+        self._full_at = now
 
     def wait(self, now: float, *, keep: int = 0) -> float:
         """Seconds until a token can be taken that leaves `keep` others; 0 when one can be taken now."""
-        self._advance(now)
-        missing = 1 + keep - self._level
-        return 0.0 if missing <= 1e-9 else missing * self._refill
+        missing = 1 + keep - BURST + max(0.0, self._full_at - now) / REFILL_SECONDS
+        return 0.0 if missing <= 1e-9 else missing * REFILL_SECONDS
 
     def take(self, now: float) -> None:
-        self._advance(now)
-        self._level = max(0.0, self._level - 1)
-
-    def _advance(self, now: float) -> None:
-        self._level = min(float(self._burst), self._level + max(0.0, now - self._at) / self._refill)
-        self._at = now
+        self._full_at = max(self._full_at, now) + REFILL_SECONDS
 
 
 class Need(StrEnum):

@@ -23,9 +23,10 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -38,6 +39,7 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.status import pacing
 from nodedevices_plugin.status.client import KubeStore, Object, keep_watching
 from nodedevices_plugin.status.fitting import without_unknown
+from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
 
 log = structlog.get_logger(__name__)
@@ -52,13 +54,6 @@ OPERATOR_FIELDS = frozenset({"actions", "affectedPods"})
 AGENT_CONDITIONS = frozenset(
     {"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce", "ExpectedDevices", "SlicesPublished"}
 )
-
-
-class PublisherMetrics(Protocol):
-    def published(self, cause: str, seconds: float) -> None: ...
-    def publish_failed(self, status: int) -> None: ...
-    def api_reachable(self, *, reachable: bool) -> None: ...
-    def publishing(self, *, works: bool) -> None: ...
 
 
 class ConnectionState(Struct):
@@ -108,7 +103,7 @@ class Publisher:
         store: KubeStore,
         name: str,
         on_object: Callable[[Object | None], None],
-        metrics: PublisherMetrics,
+        metrics: AgentMetrics,
         clock: Callable[[], float] = time.monotonic,
         draw: Draw = random.uniform,
         owner_seconds: float = pacing.OWNER_SECONDS,
@@ -151,8 +146,7 @@ class Publisher:
         with which an object that was deleted is made again. Never blocks."""
         self._known.may_create = may_create
         self._unschedulable = unschedulable
-        if status != self._known.wanted:
-            self._known.wanted = status
+        self._known.wanted = status
         self._wake.set()
 
     def problem(self) -> str:
@@ -353,29 +347,26 @@ class Publisher:
 
     async def _apply_known(self, body: Mapping[str, Any]) -> Object:
         """Apply the status; where it is refused, what the API server's CRD has fields for."""
-        if self._schema is None:
-            try:
-                answer = await self._store.apply_status(self._name, body)
-            except ApiError as error:
-                if error.status not in UNKNOWN_FIELD:
-                    raise
-                try:
-                    schema = await self._store.status_schema()
-                except ApiError:
-                    raise error from None
-                if schema is None or not without_unknown(body, schema)[1]:
-                    raise
-                self._schema, self._schema_read_at = schema, self._clock()
-            else:
-                if self._left_out:
-                    log.info("the NodeDevices CRD has every field of this agent again", name=self._name)
-                self._left_out = ()
-                return answer
-        known, left_out = without_unknown(body, self._schema)
-        answer = await self._store.apply_status(self._name, known)
-        if left_out != self._left_out:
+        left_out: tuple[str, ...] = ()
+        known = body
+        if self._schema is not None:
+            known, left_out = without_unknown(body, self._schema)
+        try:
+            answer = await self._store.apply_status(self._name, known)
+        except ApiError as error:
+            if self._schema is not None or error.status not in UNKNOWN_FIELD:
+                raise
+            with suppress(ApiError):
+                self._schema, self._schema_read_at = await self._store.status_schema(), self._clock()
+            if self._schema is None or not without_unknown(body, self._schema)[1]:
+                self._schema = None
+                raise
+            return await self._apply_known(body)
+        if left_out and left_out != self._left_out:
             fields = listing(left_out)
             log.warning("the NodeDevices CRD is older than this agent: apply the CRDs of its version", left_out=fields)
+        elif self._left_out and not left_out:
+            log.info("the NodeDevices CRD has every field of this agent again", name=self._name)
         self._left_out = left_out
         return answer
 
@@ -393,13 +384,10 @@ class Publisher:
         self._metrics.publish_failed(error.status)
         if connection.failed(error, self._clock()):
             log.warning(connection.what, name=self._name, error=f"{error}{_hint(error)}")
-        self._metrics.api_reachable(reachable=error.status != 0)
-        self._metrics.publishing(works=False)
 
     def _answered(self, connection: ConnectionState) -> None:
         if connection.works():
             log.info("requests to the API server succeed again", name=self._name)
-        self._metrics.api_reachable(reachable=True)
         problems = (self._watching.error, self._reading_owner.error, self._writing.error)
         self._metrics.publishing(works=not any(problems) and not self._keeps_vanishing)
 

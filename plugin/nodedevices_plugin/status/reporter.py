@@ -15,17 +15,20 @@ that another plugin serves waits for that plugin to leave; the condition Ready s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
+from nodedevices_api import conditions as names
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import CONFIG_APPLIED
+from nodedevices_api.defaults import Resolved
 from nodedevices_api.meta import Condition, find
 
-from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
+from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Refused, Registration, RegistrationState
+from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.daemons import with_daemons
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
@@ -37,16 +40,6 @@ if TYPE_CHECKING:
 
     Entries = Callable[[Iterable[Cordon], datetime], tuple[dict[str, Any], ...]]  # of `spec.unschedulable`
     MadeBy = tuple[Callable[[NodeFacts], NodeDevicesStatus], Entries]
-
-
-from collections.abc import Sequence
-
-from msgspec import Struct
-from nodedevices_api import conditions as names
-from nodedevices_api.defaults import Resolved
-
-from nodedevices_plugin.model import Refused, RegistrationState
-from nodedevices_plugin.pipeline.configuration import ConfigStatus
 
 log = structlog.get_logger(__name__)
 
@@ -85,10 +78,12 @@ class Reporter:
         world = outcome.world
         offered = world.plan if world.observed is None else Plan()
         before = self._taken or Taken(shown=world.config.applied_hash)
-        self._taken = follow_kubelet(before, world.config, offered, registrations)
         sections = world.active.effective.sections
-        said = find(self.conditions, CONFIG_APPLIED)
+        said = find(self.conditions, names.CONFIG_APPLIED)
         was_applied = said is not None and said.status == "True"
+        config, self._taken = with_kubelet(
+            world.config, before, offered, registrations, sections, was_applied=was_applied
+        )
         facts = self.facts = NodeFacts(
             world=world,
             verdicts=with_daemons(world.known.verdicts, world.state.clients, world.daemons),
@@ -97,7 +92,7 @@ class Reporter:
                 for name, part in world.known.owned.items()
             ),
             registrations=registrations,
-            config=with_kubelet(world.config, self._taken, offered, registrations, sections, was_applied=was_applied),
+            config=config,
             unschedulable={cordon.id: cordon.reason for cordon in world.state.unschedulable if cordon.holds(now)},
             cores=cores,
             started=self._started,
@@ -148,63 +143,47 @@ class Taken(Struct, frozen=True, kw_only=True):
     shown: str | None = None  # the hash that is reported
 
 
-def follow_kubelet(
-    before: Taken, config: ConfigStatus, plan: Plan | None, registrations: Sequence[Registration]
-) -> Taken:
-    """Return the next state. `plan` None: nothing is planned yet; an empty one: the kubelet has nothing to accept."""
-    same = before.done and before.config_hash == config.applied_hash
-    done = same or (plan is not None and not _missing(plan, registrations))
-    return Taken(config_hash=config.applied_hash, done=done, shown=config.applied_hash if done else before.shown)
-
-
 def with_kubelet(
     config: ConfigStatus,
-    taken: Taken,
+    before: Taken,
     plan: Plan | None,
     registrations: Sequence[Registration],
     sections: Resolved,
     *,
     was_applied: bool,
-) -> ConfigStatus:
-    """Return the configuration's status with the kubelet's part. `sections`: those in effect. `was_applied`: the last
-    report said that it was applied, possibly the report of an earlier agent."""
-    again = was_applied and taken.shown == config.applied_hash  # a restart of the agent does not change that, either
+) -> tuple[ConfigStatus, Taken]:
+    """Return the configuration's status with the kubelet's part, and the next state. `plan` None: nothing is planned
+    yet; an empty one: the kubelet has nothing to accept. `sections`: those in effect. `was_applied`: the last report
+    said that it was applied, possibly the report of an earlier agent."""
+    state = {registration.resource: registration for registration in registrations}
+    # The names that the kubelet does not have yet, each with the reason. One without ids is not registered.
+    missing = {
+        resource.name: state[resource.name].message if resource.name in state else ""
+        for resource in (plan.resources if plan is not None else ())
+        if resource.ids and (resource.name not in state or state[resource.name].state not in _THERE)
+    }
+    current = config.applied_hash
+    done = (before.done and before.config_hash == current) or (plan is not None and not missing)
+    taken = Taken(config_hash=current, done=done, shown=current if done else before.shown)
+    again = was_applied and taken.shown == current  # a restart of the agent does not change that, either
     config = replace(config, applied_hash=taken.shown)
-    if plan is None:
-        return config
-    offered = {resource.name for resource in plan.resources}
     refused = [
-        registration
-        for registration in registrations
-        if registration.resource in offered and registration.state is RegistrationState.REJECTED
+        state[resource.name]
+        for resource in (plan.resources if plan is not None else ())
+        if resource.name in state and state[resource.name].state is RegistrationState.REJECTED
     ]
     if refused and config.reason in _OVER:
         said = "; ".join(
             f"the kubelet refuses {registration.resource}: {registration.message}" for registration in refused
         )
         section, field = _named_by(refused[0].resource, sections)
-        return replace(
-            config,
-            reason=names.REGISTRATION_REJECTED,
-            message=said,
-            refused=Refused(section=section, field=field, message=said),
-        )
-    missing = {} if taken.done or again or config.reason != names.APPLIED else _missing(plan, registrations)
-    if missing:
+        refusal = Refused(section=section, field=field, message=said)
+        config = replace(config, reason=names.REGISTRATION_REJECTED, message=said, refused=refusal)
+    elif missing and config.reason == names.APPLIED and not done and not again:
         why = next(filter(None, missing.values()), "")
         message = f"the kubelet has not taken {', '.join(sorted(missing))} yet" + (f": {why}" if why else "")
-        return replace(config, reason=names.WAITING_FOR_KUBELET, message=message)
-    return config
-
-
-def _missing(plan: Plan, registrations: Sequence[Registration]) -> dict[str, str]:
-    """Return the names that the kubelet does not have yet, each with the reason. One without ids is not registered."""
-    state = {registration.resource: registration for registration in registrations}
-    return {
-        resource.name: state[resource.name].message if resource.name in state else ""
-        for resource in plan.resources
-        if resource.ids and (resource.name not in state or state[resource.name].state not in _THERE)
-    }
+        config = replace(config, reason=names.WAITING_FOR_KUBELET, message=message)
+    return config, taken
 
 
 def _named_by(name: str, sections: Resolved) -> tuple[str, str]:

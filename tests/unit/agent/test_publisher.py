@@ -11,14 +11,15 @@ import pytest
 from nodedevices_common.backoff import LATE, Draw
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.status.client import Object
+from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.publisher import Publisher, owned
 from support.fakestore import FakeStore
 from support.patience import PATIENCE_SECONDS
 from support.there import there
 
 
-class Counts:
-    """PublisherMetrics that remembers."""
+class Counts(AgentMetrics):
+    """Metrics that remember."""
 
     def __init__(self) -> None:
         self.causes: list[str] = []
@@ -31,11 +32,11 @@ class Counts:
 
     def publish_failed(self, status: int) -> None:
         self.errors.append(status)
-
-    def api_reachable(self, *, reachable: bool) -> None:
-        self.reachable.append(reachable)
+        self.reachable.append(status != 0)
+        self.works = False
 
     def publishing(self, *, works: bool) -> None:
+        self.reachable.append(True)
         self.works = works
 
 

@@ -9,7 +9,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import OfferedResource, Plan, Refused, Registration, RegistrationState, SchedulableId
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
-from nodedevices_plugin.status.reporter import Taken, follow_kubelet, with_kubelet
+from nodedevices_plugin.status.reporter import Taken, with_kubelet
 from support.cases import cases
 
 GPU, BAD = "nvidia.com/gpu", "example.com/bad"
@@ -37,9 +37,7 @@ def after(
     before: Taken = BEFORE,
     was_applied: bool = True,
 ) -> ConfigStatus:
-    offered = plan(*names)
-    taken = follow_kubelet(before, config, offered, registrations)
-    return with_kubelet(config, taken, offered, registrations, SECTIONS, was_applied=was_applied)
+    return with_kubelet(config, before, plan(*names), registrations, SECTIONS, was_applied=was_applied)[0]
 
 
 def test_what_no_kubelet_could_refuse_is_applied_and_what_it_has_taken_nothing_takes_back() -> None:
@@ -77,7 +75,6 @@ def test_until_the_kubelet_has_a_name_the_earlier_configuration_is_reported(regi
 
 
 def test_before_the_first_plan_the_earlier_hash_is_reported_and_a_wrong_configuration_first() -> None:
-    taken = follow_kubelet(BEFORE, NEW, None, ())
-    assert with_kubelet(NEW, taken, None, (), SECTIONS, was_applied=True).applied_hash == "aa"
+    assert with_kubelet(NEW, BEFORE, None, (), SECTIONS, was_applied=True)[0].applied_hash == "aa"
     config = ConfigStatus(applied_hash="aa", reason="ConfigInvalid", message="replicas: 1")
     assert after(states(gpu=RegistrationState.REJECTED), GPU, config=config) == config
