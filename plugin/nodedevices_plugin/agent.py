@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,12 @@ import structlog
 from msgspec.structs import replace
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import Periodic, set_within
 from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
-from nodedevices_plugin.dra import Dra, DraStores, merged
+from nodedevices_plugin.dra import Dra, merged
 from nodedevices_plugin.gates.reasons import counts_containers
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
@@ -95,8 +95,8 @@ class Agent:
         local: Local,
         *,
         store: KubeStore | None,
-        pods: KubeStore | None = None,
-        dra: DraStores | None = None,
+        slices: KubeStore | None = None,
+        claims: KubeStore | None = None,
         hardware: Callable[[], Mapping[str, str]] | None = None,
         spare: Spare | None = None,
     ) -> None:
@@ -118,9 +118,8 @@ class Agent:
         self._parts = Supervisor(workers=lambda: (self._state.worker, *workers.values()))
         folder = local.config_dir
         self._named = NamedFiles(folder=folder, error="not read yet") if folder is not None else None
-        self._config_file = self._config_reader(workers["config-file"])
         self._device_files: DeviceFiles = NOT_READ
-        self._device_folder = self._device_files_reader(workers["config-file"])
+        self._readers = self._file_readers(workers["config-file"])
         machine = self._machine()
         self._paths = HostPathReader(
             self._driver_root,
@@ -155,14 +154,14 @@ class Agent:
         self._metrics = self._metrics_of_parts()
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set, local=local)
         self._cores = CoreBook()
-        self._pods = PodWatch(pods, local.node_name, on_change=self._on_pods)
+        self._pods = PodWatch(store, local.node_name, on_change=self._on_pods)
         self._recent = RecentAllocations()
         self._answers = Answers(self._cores, recent=self._recent, allocations=local.allocations_dir)
         self._allocations = AllocationFiles(
             Path(local.allocations_dir), worker=workers["allocations"], held=self._held_keys
         )
         self._gate = CoreGate(self._cores, holdings=self._list_holders, write=self._allocations.write)
-        self._dra = self._claims(dra)
+        self._dra = self._claims(slices, claims)
         self._plugins = self._device_plugins()
         self._holders = PodResourcesClient(
             Path(local.pod_resources_socket),
@@ -197,10 +196,11 @@ class Agent:
             self._local.probe_server, failed=lambda request: self._metrics.server_failures.labels(request).inc()
         )
 
-    def _claims(self, stores: DraStores | None) -> Dra:
+    def _claims(self, slices: KubeStore | None, claims: KubeStore | None) -> Dra:
         return Dra(
             self._local,
-            stores=stores,
+            slices=slices,
+            claims=claims,
             granting=self._recent.granting,
             holdings=lambda: self._holders.holdings,
             others=self._others_of_claims,
@@ -210,19 +210,25 @@ class Agent:
             keep=self._parts.keep,
         )
 
-    def _config_reader(self, worker: Worker) -> ConfigFile | ConfigFolder | None:
-        folder, file, vendors = self._local.config_dir, self._local.config_file, self._local.vendors
-        if folder is not None:
-            return ConfigFolder(Path(folder), worker=worker, on_change=self._on_files, vendors=vendors)
-        if file is not None:
-            return ConfigFile(Path(file), worker=worker, on_change=self._on_file, vendors=vendors)
-        return None
-
-    def _device_files_reader(self, worker: Worker) -> DeviceFolder | None:
-        folder, node, vendors = self._local.devices_dir, self._local.node_name, self._local.vendors
-        if folder is None:
-            return None
-        return DeviceFolder(Path(folder), node=node, worker=worker, on_change=self._on_device_files, vendors=vendors)
+    def _file_readers(self, worker: Worker) -> Mapping[str, Periodic]:
+        local, found = self._local, dict[str, Periodic]()
+        if local.config_dir is not None:
+            found["config-file"] = ConfigFolder(
+                Path(local.config_dir), worker=worker, on_change=self._on_files, vendors=local.vendors
+            )
+        elif local.config_file is not None:
+            found["config-file"] = ConfigFile(
+                Path(local.config_file), worker=worker, on_change=self._on_file, vendors=local.vendors
+            )
+        if local.devices_dir is not None:
+            found["device-files"] = DeviceFolder(
+                Path(local.devices_dir),
+                node=local.node_name,
+                worker=worker,
+                on_change=self._on_device_files,
+                vendors=local.vendors,
+            )
+        return found
 
     def _device_plugins(self) -> DevicePlugins:
         folder = Path(self._local.device_plugin_dir)
@@ -253,11 +259,9 @@ class Agent:
 
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name)
-        firsts = [self._hardware.first()]  # file and hardware decide which probes run
-        firsts += [self._config_file.first()] if self._config_file is not None else []
-        await asyncio.gather(*firsts)
-        if self._device_folder is not None:
-            await asyncio.gather(self._device_folder.first(), return_exceptions=True)
+        # Files and hardware decide which probes run. What fails here fails again in the background, where it is shown.
+        firsts = (self._hardware.first(), *(reader.first() for reader in self._readers.values()))
+        await asyncio.gather(*firsts, return_exceptions=True)
         self._world = begin(
             self._state.load(),
             self._local,
@@ -276,41 +280,31 @@ class Agent:
             self._state.saved = self._world.active.effective
         try:
             async with asyncio.TaskGroup() as tasks:
-                keep = self._parts.keep
-                self._probes.use(self._world.known.probe_set.texts)
-                if self._config_file is not None:
-                    tasks.create_task(keep("config-file", self._config_file.run))
-                if self._device_folder is not None:
-                    tasks.create_task(keep("device-files", self._device_folder.run))
-                # What fails here fails again in `run`, where it is counted and shown.
+                self._probes.use(self._world.probe_set.texts)
                 await asyncio.gather(self._paths.first(), self._cdi.first(), return_exceptions=True)
-                tasks.create_task(keep("host-paths", self._paths.run))
-                tasks.create_task(keep("hardware", self._hardware.run))
-                for name, run in self._cdi.parts.items():
-                    tasks.create_task(keep(name, run))
-                tasks.create_task(keep("mps", self._mps.run))
-                tasks.create_task(keep("holders", self._holders.run))
-                tasks.create_task(keep("pods", self._pods.run))
-                tasks.create_task(keep("dra", self._dra.run))
-                tasks.create_task(keep("allocations", self._allocations.run))
-                for server in self._http_servers():
-                    tasks.create_task(keep("http", server.run))
-                if self._publisher is not None:
-                    tasks.create_task(keep("publisher", partial(self._publish, self._publisher)))
-                tasks.create_task(keep("loop", self._loop))
+                for name, run in self._background():
+                    tasks.create_task(self._parts.keep(name, run))
         finally:
             saved = self._state.end(self._world.state)
             ends = (saved, self._probes.stop(), self._plugins.stop(), self._reporter.stop(datetime.now(UTC)))
             await asyncio.gather(*ends, return_exceptions=True)
             log.info("agent stopped")
 
+    def _background(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        yield from ((name, reader.run) for name, reader in self._readers.items())
+        yield from self._cdi.parts.items()
+        yield from (("host-paths", self._paths.run), ("hardware", self._hardware.run), ("mps", self._mps.run))
+        yield from (("holders", self._holders.run), ("pods", self._pods.run), ("dra", self._dra.run))
+        yield from (("http", server.run) for server in self._http_servers())
+        if self._publisher is not None:
+            yield "publisher", partial(self._publish, self._publisher)
+        yield from (("allocations", self._allocations.run), ("loop", self._loop))
+
     def reload(self) -> None:
         """Read the configuration files now; they are checked every second anyway."""
         log.info("SIGHUP: reading the configuration file again")
-        if self._config_file is not None:
-            self._config_file.soon()
-        if self._device_folder is not None:
-            self._device_folder.soon()
+        for reader in self._readers.values():
+            reader.soon()
 
     # --- inputs: each keeps its latest value and wakes the loop ------------------------------------------------------
     def _on_file(self, outcome: FileOutcome) -> None:
@@ -585,14 +579,16 @@ def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None, 
 
 
 async def _run(local: Local, spare: Spare | None) -> int:
-    store = None if local.standalone else KubeStore(local.kubeconfig)
-    dra = None
-    if not local.standalone:  # a claim is read while slices are written, and neither waits for a status
-        dra = DraStores(
-            slices=KubeStore(local.kubeconfig, thread="kube-slices"),
-            claims=KubeStore(local.kubeconfig, thread="kube-claims"),
-        )
-    agent = Agent(local, store=store, pods=store, dra=dra, spare=spare)
+    def store(thread: str) -> KubeStore | None:
+        return None if local.standalone else KubeStore(local.kubeconfig, thread=thread)
+
+    agent = Agent(
+        local,
+        store=store("kube-write"),
+        slices=store("kube-slices"),  # a claim is read while slices are written, and neither waits for a status
+        claims=store("kube-claims"),
+        spare=spare,
+    )
     running = asyncio.create_task(agent.run(), name="agent")
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

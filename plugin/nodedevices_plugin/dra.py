@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from msgspec import Struct
 from nodedevices_common.errors import OperationError
 from nodedevices_common.periodic import set_within
 from nodedevices_kube.errors import ApiError
@@ -61,13 +60,6 @@ DROPPED = (
 log = structlog.get_logger(__name__)
 
 
-class DraStores(Struct, frozen=True, kw_only=True):
-    """The objects of DRA in the API server."""
-
-    slices: KubeStore
-    claims: KubeStore
-
-
 class Dra:
     """`offer`: what claims are answered from. `on_change` is called on the loop when `facts` may be others. `granting`:
     the lock under which ids are granted. `others`: says which device plugin of others serves devices that DRA is to
@@ -78,7 +70,8 @@ class Dra:
         self,
         local: Local,
         *,
-        stores: DraStores | None,
+        slices: KubeStore | None,
+        claims: KubeStore | None,
         granting: AbstractContextManager[object],
         holdings: Callable[[], Holdings],
         others: Callable[[], Awaitable[str | None]],
@@ -89,7 +82,7 @@ class Dra:
     ) -> None:
         self._local = local
         self._keep = keep
-        self._reader = None if stores is None else stores.claims
+        self._reader = claims
         self._holdings = holdings
         self._others = others
         self._unwritable = unwritable
@@ -118,12 +111,8 @@ class Dra:
             on_change=on_change,
             observe=observe,
         )
-        self._slices = (
-            None
-            if stores is None
-            else SlicePublisher(
-                stores.slices, node=local.node_name, driver=DRA_DRIVER, on_change=on_change, may_add=self._may_add
-            )
+        self._slices = SlicePublisher(
+            slices, node=local.node_name, driver=DRA_DRIVER, on_change=on_change, may_add=self._may_add
         )
 
     async def first(self) -> None:
@@ -144,12 +133,12 @@ class Dra:
     def facts(self) -> DraFacts:
         if not self._asked:
             return DraFacts(records=self.offer.records, waits_for="the node has just been asked")
-        left_out = frozenset() if self._slices is None else self._slices.left_out
+        left_out = dict.fromkeys(sorted(self._slices.left_out), (DROPPED,))
         return DraFacts(
             records=self.offer.records,
             released=self.offer.released(self._holdings().taken),
-            in_slices=frozenset() if self._slices is None else self._slices.devices,
-            unsaid={**self._unsaid, **dict.fromkeys(sorted(left_out), (DROPPED,))},
+            in_slices=self._slices.devices,
+            unsaid={**self._unsaid, **left_out},
             unavailable=self._unavailable(),
             waits_for=self._waits_for(),
         )
@@ -157,7 +146,7 @@ class Dra:
     @property
     def settles_at(self) -> float | None:
         """Return when `facts` changes without news (time.monotonic()); None: it does not."""
-        return None if self._slices is None else self._slices.settles_at
+        return self._slices.settles_at
 
     @property
     def records_problem(self) -> str:
@@ -169,7 +158,7 @@ class Dra:
     @property
     def problem(self) -> str:
         """Why claims or slices are not as they should be; empty: they are."""
-        slices = self._slices.problem if self._slices is not None and self._wanted.is_set() else ""
+        slices = self._slices.problem if self._wanted.is_set() else ""
         return "; ".join(filter(None, (self._driver.problem, slices)))
 
     @property
@@ -177,12 +166,11 @@ class Dra:
         """None: no configuration has asked for DRA, and no claim is left of one that did."""
         if not self._wanted.is_set():
             return None
-        written = self._slices.written if self._slices is not None else 0
-        return DraCounters(driver=DRA_DRIVER, prepared=len(self.offer.records), slice_writes=written)
+        return DraCounters(driver=DRA_DRIVER, prepared=len(self.offer.records), slice_writes=self._slices.written)
 
     def _unavailable(self) -> str:
         registry = Path(self._local.kubelet_dir) / "plugins_registry"
-        if self._slices is None or self._reader is None:
+        if self._reader is None:
             return "ResourceSlices need the API server, and this agent runs without one"
         if self._slices.refused:
             return f"{self._slices.problem}; DRA needs Kubernetes 1.34 or later, and the component dra"
@@ -195,14 +183,14 @@ class Dra:
     def _waits_for(self) -> str:
         if not self._driver.registered:
             return self._driver.problem or f"the kubelet has not registered the driver {DRA_DRIVER} yet"
-        if self._slices is None or not self._slices.listed:
-            return (self._slices.problem if self._slices is not None else "") or "the ResourceSlices are not listed yet"
+        if not self._slices.listed:
+            return self._slices.problem or "the ResourceSlices are not listed yet"
         return ""
 
     def want(self, *, asked: bool) -> None:
         """`asked`: a configuration, in effect or wanted, has serving.api DRA. What claims have, or may be allocated,
         keeps the driver: without it their pods neither start nor end."""
-        still = bool(self.offer.records) or bool(self._slices is not None and self._slices.devices)
+        still = bool(self.offer.records) or bool(self._slices.devices)
         asked = asked or still
         wanted = still or (asked and not self._unavailable())
         if asked is not self._asked:
@@ -214,7 +202,7 @@ class Dra:
 
     def publish(self, plan: Plan, inventory: Inventory, verdicts: Mapping[str, Verdict]) -> None:
         """Have the node's slices offer this plan's DRA resources; after the device plugin's list was sent."""
-        if self._slices is None or not self._wanted.is_set():
+        if not self._wanted.is_set():
             return
         resources = plan.by(Api.DRA).resources
         if not resources:
@@ -252,7 +240,7 @@ class Dra:
         """Return the state of each resource that DRA serves, as those of the device plugin API have one."""
         if self._beside:
             state = RegistrationState.SERVED_BY_ANOTHER
-        elif self._driver.registered and self._beside is not None and not (self._slices and self._slices.problem):
+        elif self._driver.registered and self._beside is not None and not self._slices.problem:
             state = RegistrationState.REGISTERED
         else:
             state = RegistrationState.REJECTED if self._driver.refused else RegistrationState.PENDING
@@ -279,8 +267,7 @@ class Dra:
 
     async def _publish(self) -> None:
         await self._wanted.wait()
-        if self._slices is not None:
-            await self._slices.run()
+        await self._slices.run()
 
     async def _look_beside(self) -> None:
         """Another device plugin may come with the same devices, or be there already. At first it is another one only if

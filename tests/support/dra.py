@@ -14,7 +14,6 @@ import grpc.aio
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.agent import Agent
 from nodedevices_plugin.claims.slices import Stored, devices_of, stored
-from nodedevices_plugin.dra import DraStores
 from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as health
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
@@ -236,5 +235,4 @@ class DraNode(RunningAgent):
         self.dra = DraKubelet(kubelet.root)
 
     def agent(self, local: Local) -> Agent:
-        stores = DraStores(slices=self.api, claims=self.api)
-        return Agent(local, store=self.store, dra=stores, hardware=lambda: dict(self.hardware))
+        return Agent(local, store=self.store, slices=self.api, claims=self.api, hardware=lambda: dict(self.hardware))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -45,13 +46,14 @@ log = structlog.get_logger(__name__)
 
 
 class SlicePublisher:
-    """`problem`: why the slices are not as they should be; empty: they are. `on_change` is called on the loop when
+    """`store` None: without an API server there are none. `problem`: why the slices are not as they should be; empty:
+    they are. `on_change` is called on the loop when
     `problem`, `devices` or `drops` may be another. `may_add`: False while the kubelet has not registered the driver;
     asked before each write."""
 
     def __init__(
         self,
-        store: KubeStore,
+        store: KubeStore | None,
         *,
         node: str,
         driver: str,
@@ -99,15 +101,13 @@ class SlicePublisher:
 
     async def run(self) -> None:
         """Until cancelled."""
+        if self._store is None:
+            await asyncio.Event().wait()
+            return
+        watch = partial(self._store.watch_slices, self._node, self._driver)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(
-                keep_watching(
-                    lambda: self._store.watch_slices(self._node, self._driver),
-                    self._seen,
-                    self._not_watched,
-                )
-            )
-            tasks.create_task(self._write())
+            tasks.create_task(keep_watching(watch, self._seen, self._not_watched))
+            tasks.create_task(self._write(self._store))
 
     @property
     def listed(self) -> bool:
@@ -143,13 +143,13 @@ class SlicePublisher:
         if before != now or first:
             self._on_change()
 
-    async def _write(self) -> None:
+    async def _write(self, store: KubeStore) -> None:
         failures = 0
         while True:
             self._wake.clear()
             try:
-                await self._try()
-                await self._carry_out(self._needed())
+                await self._try(store)
+                await self._carry_out(store, self._needed())
             except ApiError as error:
                 failures += 1
                 self._settle(str(error))
@@ -174,7 +174,7 @@ class SlicePublisher:
                 return Writes()
         return writes(self._node, self._driver, wanted, tuple(self._stored.values()))
 
-    async def _try(self) -> None:
+    async def _try(self, store: KubeStore) -> None:
         """Learn what the server drops of devices that are to be in a slice."""
         wanted = self._wanted if self._stored is not None and self._may_add() else ()
         for field in {TAINTS, SHARING} - self._tried:
@@ -183,7 +183,7 @@ class SlicePublisher:
                 pool = {"name": self._node, "generation": 0, "resourceSliceCount": 1}
                 spec = {"driver": self._driver, "nodeName": self._node, "pool": pool, "devices": [device]}
                 body = self._body(f"dry-run-{slice_name(0, self._driver, self._node)}"[:MAX_NAME].rstrip("-."), spec)
-                answer = await self._store.create_slice(body, dry_run=True)
+                answer = await store.create_slice(body, dry_run=True)
                 self._learn(dropped(spec, stored(answer).spec))
                 self._tried |= {field}
 
@@ -194,29 +194,23 @@ class SlicePublisher:
             self._wake.set()
             self._on_change()
 
-    async def _carry_out(self, needed: Writes) -> None:
+    async def _carry_out(self, store: KubeStore, needed: Writes) -> None:
         for name in needed.deletes:
             self.written += 1
-            await self._gone_or(self._store.delete_slice(name))
-            self._forget(name)
+            try:
+                await store.delete_slice(name)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            self._take({key: found for key, found in (self._stored or {}).items() if key != name})
         if (needed.updates or needed.creates) and not self._owner_known:
-            self._owner, self._owner_known = await self._store.node_uid(), True
+            self._owner, self._owner_known = await store.node_uid(), True
         for (name, version), spec in needed.updates.items():
             body = self._body(name, spec)
             body["metadata"]["resourceVersion"] = version
-            self._wrote(spec, await self._store.update_slice(body))
+            self._wrote(spec, await store.update_slice(body))
         for name, spec in needed.creates.items():
-            self._wrote(spec, await self._store.create_slice(self._body(name, spec)))
-
-    async def _gone_or(self, deletion: Any) -> None:
-        try:
-            await deletion
-        except ApiError as error:
-            if error.status != 404:
-                raise
-
-    def _forget(self, name: str) -> None:
-        self._take({key: found for key, found in (self._stored or {}).items() if key != name})
+            self._wrote(spec, await store.create_slice(self._body(name, spec)))
 
     def _wrote(self, sent: Json, answer: Object) -> None:
         self.written += 1

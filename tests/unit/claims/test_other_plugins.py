@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from nodedevices_plugin.dra import Dra, DraStores
+from nodedevices_plugin.dra import Dra
 from nodedevices_plugin.model import (
     Api,
     HoldersState,
@@ -46,7 +46,8 @@ class Switching:
         self.states: list[RegistrationState] = []
         self.dra = Dra(
             parse([f"--node-name={NODE}", f"--kubelet-dir={folder}"], {}),
-            stores=DraStores(slices=FakeDraStore(), claims=FakeDraStore()),
+            slices=FakeDraStore(),
+            claims=FakeDraStore(),
             granting=threading.RLock(),
             holdings=lambda: Holdings(state=HoldersState.SYNCED),
             others=self._look,
