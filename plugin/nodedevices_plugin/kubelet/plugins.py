@@ -67,10 +67,10 @@ class DevicePlugins:
             self._remove_stale_sockets()
             for task in self._handing_over if desired else ():
                 task.cancel()
-            kept = {
+            kept = {  # the kubelet reads a plugin's options once: where they change, it is registered again
                 name
                 for name, resource in desired.items()
-                if name in self._plugins and not self._options_changed(resource)
+                if name in self._plugins and self._plugins[name].pre_start is resource.sharing.cores
             }
             gone = [self._plugins.pop(name) for name in self._plugins.keys() - kept]
             await self._end(gone, before, hand_over=not desired)
@@ -103,10 +103,6 @@ class DevicePlugins:
                     desired[name] = _with_health_of(resource, self._shown[name])
                     shown[name] = snapshot(desired[name])
         return shown
-
-    def _options_changed(self, resource: OfferedResource) -> bool:
-        """True when it has to be registered again: the kubelet reads a plugin's options once."""
-        return self._plugins[resource.name].pre_start != resource.sharing.cores
 
     def show_again(self) -> bool:
         """Send the kubelet the list of one resource once more: at each list it writes its checkpoint. False where no

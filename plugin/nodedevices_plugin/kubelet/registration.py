@@ -68,14 +68,16 @@ class Deadlines(Struct, frozen=True, kw_only=True):
 
 
 class LossReason(Enum):
-    """Why a registration was lost."""
+    """Why a registration was lost, for people."""
 
-    STREAM = "the kubelet ended its stream"
-    NEVER_CAME = "the kubelet opened no stream"
-    KUBELET = "kubelet.sock was recreated"
-    SOCKET = "the plugin's socket was removed"
-    FORGOTTEN = "the kubelet no longer lists its devices, possibly because another plugin of that name ended"
-    ANOTHER = "another device plugin has come that serves its devices"
+    STREAM = "the kubelet ended its stream; registering again"
+    NEVER_CAME = "the kubelet accepted {name}, but did not call ListAndWatch within {seconds:g} s"
+    KUBELET = "kubelet.sock was recreated; registering again"
+    SOCKET = "the plugin's socket was removed; registering again"
+    FORGOTTEN = (
+        "the kubelet no longer lists its devices, possibly because another plugin of that name ended; registering again"
+    )
+    ANOTHER = "another device plugin has come that serves its devices; registering again"
 
 
 class ListedCheck:
@@ -215,7 +217,8 @@ class ResourcePlugin:
         self._failures = 0
         registered_at = monotonic()
         lost = await self._until_lost(server, stream=before + 1, kubelet=kubelet)
-        self._report(RegistrationState.PENDING, self._message(lost))
+        why = lost.value.format(name=self.name, seconds=self._deadlines.stream_seconds)
+        self._report(RegistrationState.PENDING, why)
         await self._stop_server()
         if lost is LossReason.ANOTHER:
             self._guard.ended(self.name)
@@ -261,12 +264,6 @@ class ResourcePlugin:
             if sockets.identity(self._kubelet_socket) not in (kubelet, None):
                 return LossReason.KUBELET
             await set_within(server.stream_change, CHECK_SECONDS)
-
-    def _message(self, lost: LossReason) -> str:
-        if lost is LossReason.NEVER_CAME:
-            seconds = f"{self._deadlines.stream_seconds:g} s"
-            return f"the kubelet accepted {self.name}, but did not call ListAndWatch within {seconds}"
-        return f"{lost.value}; registering again"
 
     async def _after_lost_stream(self, *, lasted: float) -> None:
         self._short_streams = self._short_streams + 1 if lasted < SHORT_STREAM_SECONDS else 0

@@ -11,9 +11,10 @@ shows that the kubelet went. A kubelet that starts makes it anew before it looks
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import perf_counter
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -37,6 +38,9 @@ REGISTRATION_SERVICE = "pluginregistration.Registration"
 CHECK_SECONDS = 1.0
 MAX_NAME, MAX_UID = 256, 64  # of a claim, in a log line
 MAX_CALLS = 512  # at once: the kubelet makes one for each pod, and those that wait keep out none that ends
+
+A = TypeVar("A", dra.NodePrepareResourcesResponse, dra.NodeUnprepareResourcesResponse)
+_VERBS = {Method.PREPARE: "prepare", Method.UNPREPARE: "unprepare"}
 
 log = structlog.get_logger(__name__)
 
@@ -197,43 +201,44 @@ class DraDriver:
     def _prepare(
         self, request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> dra.NodePrepareResourcesResponse:
-        """Each claim has its own answer: an error of one costs no other."""
-        answer, until, called = dra.NodePrepareResourcesResponse(), self._claims.deadline(), context.is_active
-        for claim in request.claims:
-            began = perf_counter()
-            of_claim = answer.claims[claim.uid]
-            result = Result.GRANTED
-            try:
-                devices = self._claims.prepare(claim.namespace, claim.name, claim.uid, until=until, called=called)
-                for prepared in devices:
-                    device = of_claim.devices.add(
-                        request_names=[prepared.request],
-                        pool_name=self._pool,
-                        device_name=prepared.device,
-                        cdi_device_ids=prepared.cdi_ids,
-                    )
-                    if prepared.share:
-                        device.share_id = prepared.share
-            except Exception as error:
-                del of_claim.devices[:]
-                result, of_claim.error = _failure(error, "prepare", claim)
-            self._observe(KubeletCall(Method.PREPARE, self.name, result, perf_counter() - began))
-        return answer
+        until = self._claims.deadline()
+
+        def prepare(claim: dra.Claim, answer: dra.NodePrepareResourceResponse) -> None:
+            for prepared in self._claims.prepare(
+                claim.namespace, claim.name, claim.uid, until=until, called=context.is_active
+            ):
+                device = answer.devices.add(
+                    request_names=[prepared.request],
+                    pool_name=self._pool,
+                    device_name=prepared.device,
+                    cdi_device_ids=prepared.cdi_ids,
+                )
+                if prepared.share:
+                    device.share_id = prepared.share
+
+        return self._each(Method.PREPARE, request.claims, dra.NodePrepareResourcesResponse(), prepare)
 
     def _unprepare(
         self, request: dra.NodeUnprepareResourcesRequest, _context: grpc.ServicerContext
     ) -> dra.NodeUnprepareResourcesResponse:
-        answer = dra.NodeUnprepareResourcesResponse()
-        for claim in request.claims:
-            began = perf_counter()
-            of_claim = answer.claims[claim.uid]
-            result = Result.GRANTED
+        def unprepare(claim: dra.Claim, _answer: dra.NodeUnprepareResourceResponse) -> None:
+            self._claims.unprepare(claim.uid)
+
+        return self._each(Method.UNPREPARE, request.claims, dra.NodeUnprepareResourcesResponse(), unprepare)
+
+    def _each(
+        self, method: Method, claims: Iterable[dra.Claim], answers: A, call: Callable[[dra.Claim, Any], None]
+    ) -> A:
+        """Each claim has its own answer: an error of one costs no other."""
+        for claim in claims:
+            began, result, answer = perf_counter(), Result.GRANTED, answers.claims[claim.uid]
             try:
-                self._claims.unprepare(claim.uid)
+                call(claim, answer)
             except Exception as error:
-                result, of_claim.error = _failure(error, "unprepare", claim)
-            self._observe(KubeletCall(Method.UNPREPARE, self.name, result, perf_counter() - began))
-        return answer
+                answer.Clear()
+                result, answer.error = _failure(error, _VERBS[method], claim)
+            self._observe(KubeletCall(method, self.name, result, perf_counter() - began))
+        return answers
 
 
 def _failure(error: Exception, what: str, claim: dra.Claim) -> tuple[Result, str]:

@@ -175,20 +175,16 @@ class Claims:
             devices = [entry.part_id for entry in decided.record.prepared]
             log.info("claim prepared", claim=str(claim), uid=claim.uid, devices=devices)
             self._on_change()
-        named = set[str]()
-        prepared = []
-        for entry in decided.record.prepared:
-            of_request = entry.result.request
-            prepared.append(
-                PreparedDevice(
-                    request=of_request,
-                    device=entry.result.device,
-                    share=entry.result.share,
-                    cdi_ids=() if of_request in named else spec.names[of_request],
-                )
+        cdi_ids = dict(spec.names)  # of a request, until its first device has them
+        return tuple(
+            PreparedDevice(
+                request=entry.result.request,
+                device=entry.result.device,
+                share=entry.result.share,
+                cdi_ids=cdi_ids.pop(entry.result.request, ()),
             )
-            named.add(of_request)
-        return tuple(prepared)
+            for entry in decided.record.prepared
+        )
 
     def _undo(self, decided: Prepare) -> None:
         if not decided.is_new:
