@@ -13,7 +13,7 @@ Nothing here needs the contract's models, which are loaded later (reporter).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -161,31 +161,6 @@ def held_ids(facts: NodeFacts) -> dict[str, set[str]]:
     return held
 
 
-def reported_healthy(facts: NodeFacts, resource: OfferedResource) -> int:
-    """Count the resource's ids that are sent to the kubelet as Healthy."""
-    mine = resource.name not in served_by_others(facts.registrations)
-    return sum(schedulable.healthy for schedulable in resource.ids) if mine else 0
-
-
-def allocated(facts: NodeFacts) -> dict[str, int]:
-    """Count by resource the ids that containers hold."""
-    held = held_ids(facts)
-    return {
-        resource.name: allocated_of(resource, held.get(resource.name, set())) for resource in facts.offered.resources
-    }
-
-
-def allocated_of(resource: OfferedResource, held: set[str]) -> int:
-    """Count the resource's ids that containers hold."""
-    return len(held.intersection(map(own_id, (*resource.ids, *resource.retained))))
-
-
-def free_of(facts: NodeFacts, resource: OfferedResource, held: set[str]) -> int:
-    """Count the resource's ids that a new container can get."""
-    mine = resource.name not in served_by_others(facts.registrations)
-    return sum(schedulable.healthy and own_id(schedulable) not in held for schedulable in resource.ids) if mine else 0
-
-
 def loaded_drivers(facts: NodeFacts) -> tuple[Driver, ...]:
     """Return the loaded drivers; where two probes name the same one, the first probe's."""
     found: dict[str, Driver] = {}
@@ -216,15 +191,6 @@ class Withheld(Struct, frozen=True, kw_only=True):
     reason: str
     ids: tuple[tuple[SchedulableId, Blocked], ...]
 
-    @property
-    def count(self) -> int:
-        return len(self.ids)
-
-
-def capacity(resource: OfferedResource) -> int:
-    """Return the number of ids, whether or not the kubelet has been shown them."""
-    return len(resource.ids) + len(resource.unlisted)
-
 
 def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
     """Return the withheld ids by reason, in the order of the reference. Together with the Healthy ones they are the
@@ -236,6 +202,33 @@ def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
             found.setdefault(blocked.reason, []).append((schedulable, blocked))
     order = sorted(found, key=lambda reason: _ORDER.get(reason, len(_ORDER)))
     return tuple(Withheld(reason=reason, ids=tuple(found[reason])) for reason in order)
+
+
+class ResourceCounts(Struct, frozen=True, kw_only=True):
+    """The ids of one resource."""
+
+    resource: OfferedResource
+    capacity: int  # all, whether or not the kubelet has been shown them
+    healthy: int  # that are sent to the kubelet as Healthy
+    allocated: int  # that containers hold
+    free: int  # that a new container can get
+    withheld: tuple[Withheld, ...]
+
+
+def resource_counts(facts: NodeFacts) -> Iterator[ResourceCounts]:
+    """Count the ids of each offered resource. Of one that another plugin serves none is healthy or free."""
+    held, others = held_ids(facts), served_by_others(facts.registrations)
+    for resource in facts.offered.resources:
+        taken, mine = held.get(resource.name, set()), resource.name not in others
+        healthy = [own_id(schedulable) for schedulable in resource.ids if schedulable.healthy and mine]
+        yield ResourceCounts(
+            resource=resource,
+            capacity=len(resource.ids) + len(resource.unlisted),
+            healthy=len(healthy),
+            allocated=len(taken.intersection(map(own_id, (*resource.ids, *resource.retained)))),
+            free=sum(id_ not in taken for id_ in healthy),
+            withheld=withheld(resource, mine=mine),
+        )
 
 
 # --- the input of a report, the metrics and /readyz: the latest values of every stage, at one moment -----------------

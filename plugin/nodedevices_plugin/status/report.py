@@ -12,31 +12,26 @@ that the kubelet knows must be in the status, too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 from nodedevices_api import nodedevices as api
-from nodedevices_api.base import to_dict
+from nodedevices_api.base import Model, to_dict
 from nodedevices_api.withheld import EXCLUDED, MEANINGS
 from nodedevices_common import __version__
 from nodedevices_common.observing import OBSERVE
 from nodedevices_common.times import rfc3339
-from nodedevices_probe.protocol import Driver
 
 from nodedevices_plugin.model import (
     Api,
     Cordon,
-    MostSeen,
-    OfferedResource,
-    Refused,
     RegistrationState,
     SchedulableId,
-    Unmatched,
-    served_by_others,
 )
 from nodedevices_plugin.status.conditions import (
     SILENT_MESSAGE,
@@ -52,18 +47,15 @@ from nodedevices_plugin.status.facts import (
     NO_DRIVER,
     NodeFacts,
     ProbeFacts,
+    ResourceCounts,
     Withheld,
-    allocated_of,
-    capacity,
-    free_of,
-    held_ids,
     loaded_drivers,
-    reported_healthy,
+    resource_counts,
     whole_second,
-    withheld,
 )
 
 MAX_RETIRED = 64
+M = TypeVar("M", bound=Model)
 
 
 def report(facts: NodeFacts) -> api.NodeDevicesStatus:
@@ -79,7 +71,7 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
         summary=left_out.made("summary", _summary, devices, whole, resources, facts),
-        drivers=left_out.all("driver", _driver, ((driver.name, driver) for driver in loaded_drivers(facts)))[
+        drivers=left_out.all("driver", _same(api.Driver), ((driver.name, driver) for driver in loaded_drivers(facts)))[
             : api.MAX_DRIVERS
         ],
         machine=left_out.made("machine", _machine, facts),
@@ -96,24 +88,19 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
         resources=resources,
         retired_resources=left_out.all("retired resource", _retired, ((entry[0], entry) for entry in retired)),
         most_seen=left_out.all(
-            "most seen", _most_seen, ((entry.product_name, entry) for entry in state.most_seen or ())
+            "most seen", _same(api.MostSeen), ((entry.product_name, entry) for entry in state.most_seen or ())
         ),
         conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(left_out.said))), devices),
     )
 
 
-def _driver(driver: Driver) -> api.Driver:
-    return api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
+def _same(model: type[M]) -> Callable[[object], M]:
+    """Make the contract's record from one of ours, whose fields have the same names."""
+    return partial(model.model_validate, from_attributes=True)
 
 
 def _retired(entry: tuple[str, datetime]) -> api.RetiredResource:
     return api.RetiredResource(name=entry[0], since=whole_second(entry[1]))
-
-
-def _most_seen(product: MostSeen) -> api.MostSeen:
-    return api.MostSeen(
-        probe=product.probe, vendor=product.vendor, product_name=product.product_name, count=product.count
-    )
 
 
 def _probe(facts: NodeFacts, probe: ProbeFacts) -> api.Probe:
@@ -198,20 +185,16 @@ def _summary(
 
 # --- resources -------------------------------------------------------------------------------------------------------
 def _resources(facts: NodeFacts, names: Mapping[str, str], left_out: LeftOut) -> tuple[api.Resource, ...]:
-    held, known = held_ids(facts), facts.world.holdings.were_known
-    others = served_by_others(facts.registrations)
-
-    def made(resource: OfferedResource) -> api.Resource:
-        sharing = resource.sharing
-        groups = withheld(resource, mine=resource.name not in others)[: api.MAX_WITHHELD]
+    def made(counts: ResourceCounts) -> api.Resource:
+        resource, sharing = counts.resource, counts.resource.sharing
         return api.Resource(
             name=resource.name,
-            capacity=capacity(resource),
-            healthy=reported_healthy(facts, resource),
-            allocated=allocated_of(resource, held.get(resource.name, set())),
+            capacity=counts.capacity,
+            healthy=counts.healthy,
+            allocated=counts.allocated,
             sharing=sharing.name,
             replicas=sharing.replicas,
-            free=free_of(facts, resource, held.get(resource.name, set())) if known else None,
+            free=counts.free if facts.world.holdings.were_known else None,
             unit=sharing.memory.unit if sharing.memory is not None else None,
             packing=sharing.packing,
             enforcement=sharing.enforced_by.name if sharing.enforced_by is not None else None,
@@ -219,12 +202,12 @@ def _resources(facts: NodeFacts, names: Mapping[str, str], left_out: LeftOut) ->
             withheld=left_out.all(
                 f"resource {resource.name}: withheld",
                 partial(_withheld, names=names),
-                ((group.reason, group) for group in groups),
+                ((group.reason, group) for group in counts.withheld[: api.MAX_WITHHELD]),
             ),
         )
 
-    every = facts.offered.resources[:MAX_RESOURCES]
-    return left_out.all("resource", made, ((resource.name, resource) for resource in every))
+    every = islice(resource_counts(facts), MAX_RESOURCES)
+    return left_out.all("resource", made, ((counts.resource.name, counts) for counts in every))
 
 
 def _withheld(found: Withheld, names: Mapping[str, str]) -> api.Withheld:
@@ -233,7 +216,7 @@ def _withheld(found: Withheld, names: Mapping[str, str]) -> api.Withheld:
     parts = _parts_of([schedulable for schedulable, _ in found.ids], names)
     return api.Withheld(
         reason=found.reason,
-        count=found.count,
+        count=len(found.ids),
         devices=tuple(parts[: api.MAX_WITHHELD_DEVICES]),
         message=_why_withheld(found, names),
         waits_for=tuple(list(pods)[: api.MAX_WITHHELD_PODS]),
@@ -312,7 +295,7 @@ def _configuration(facts: NodeFacts, left_out: LeftOut) -> api.ConfigurationStat
     config = facts.config
     refused = dict.fromkeys((*((config.refused,) if config.refused is not None else ()), *config.others))
     refusals = left_out.all(
-        "refusal of", _refusal, ((entry.field, entry) for entry in tuple(refused)[: api.MAX_REFUSALS])
+        "refusal of", _same(api.Refusal), ((entry.field, entry) for entry in tuple(refused)[: api.MAX_REFUSALS])
     )
     entries = config.unmatched[: api.MAX_UNMATCHED]
     made = left_out.made(
@@ -323,17 +306,9 @@ def _configuration(facts: NodeFacts, left_out: LeftOut) -> api.ConfigurationStat
         waiting_for_pods=config.waiting_for[: api.MAX_WAITING_FOR],
         serving=None if facts.world.observed is None else OBSERVE,
         refusals=refusals,
-        unmatched=left_out.all("unmatched", _unmatched, ((entry.entry, entry) for entry in entries)),
+        unmatched=left_out.all("unmatched", _same(api.Unmatched), ((entry.entry, entry) for entry in entries)),
     )
     return made if made != api.ConfigurationStatus() else None
-
-
-def _refusal(refused: Refused) -> api.Refusal:
-    return api.Refusal(section=refused.section, field=refused.field, message=refused.message)
-
-
-def _unmatched(unmatched: Unmatched) -> api.Unmatched:
-    return api.Unmatched(section=unmatched.section, entry=unmatched.entry, message=unmatched.message)
 
 
 # --- spec ------------------------------------------------------------------------------------------------------------

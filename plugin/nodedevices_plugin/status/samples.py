@@ -19,22 +19,16 @@ from nodedevices_plugin.model import (
     InventoryDevice,
     RegistrationState,
     facts_by_id,
-    memory_held,
-    physical_id,
-    served_by_others,
 )
 from nodedevices_plugin.model.plan import DraCounters, ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.facts import (
     NodeFacts,
-    allocated,
-    capacity,
     faults_lately,
     loaded_drivers,
     missing_parts,
-    reported_healthy,
+    resource_counts,
     share_counts,
-    withheld,
 )
 
 # Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: well, and taken out of service by hand.
@@ -260,23 +254,22 @@ def _held(facts: NodeFacts) -> defaultdict[str, list[tuple[str, str, str, str]]]
 
 def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
     """Nothing where no device is shared by memory."""
-    index = {device.fact.id: str(device.fact.index) for device in facts.inventory.devices}
-    of_device: defaultdict[tuple[str, str], Tally[str]] = defaultdict(Tally)
-    missing = missing_parts(facts.inventory)
+    devices, missing = facts_by_id(facts.inventory), missing_parts(facts.inventory)
+    of_device: defaultdict[tuple[str, ...], Tally[str]] = defaultdict(Tally)
     for count in share_counts(facts):
         memory, unallocatable = count.resource.sharing.memory, count.unallocatable_bytes
-        if memory is None or unallocatable is None or count.device_id not in index:
+        if memory is None or unallocatable is None or count.device_id not in devices:
             continue
-        states = {"held": count.held, "free": count.free, "not_offered": count.not_offered}
-        amounts = {state: number * memory.unit_bytes for state, number in states.items()}
-        amounts["unallocatable"] = unallocatable
-        if count.part in missing:
-            amounts = dict.fromkeys(amounts, 0) | {"held": amounts["held"]}
-        of_device[count.device_id, count.resource.name].update(amounts)
-    for (device, resource), amounts in of_device.items():
+        amounts = {"held": count.held * memory.unit_bytes, "free": 0, "not_offered": 0, "unallocatable": 0}
+        if count.part not in missing:
+            amounts["free"] = count.free * memory.unit_bytes
+            amounts["not_offered"] = count.not_offered * memory.unit_bytes
+            amounts["unallocatable"] = unallocatable
+        device = devices[count.device_id]
+        of_device[str(device.index), device.id, count.resource.name].update(amounts)
+    for where, amounts in of_device.items():
         for state, amount in amounts.items():
-            yield MEMORY_SHARES, (index[device], device, resource, state), amount
-    devices = facts_by_id(facts.inventory)
+            yield MEMORY_SHARES, (*where, state), amount
     held: Tally[tuple[str, ...]] = Tally()
     for holder in facts.world.holdings.holders:
         who = (holder.resource or "", holder.namespace, holder.pod, holder.container)
@@ -288,14 +281,13 @@ def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
 
 
 def _resources(facts: NodeFacts) -> Iterator[Sample]:
-    others = served_by_others(facts.registrations)
-    for resource in facts.offered.resources:
-        yield RESOURCE_CAPACITY, [resource.name], capacity(resource)
-        yield RESOURCE_HEALTHY, [resource.name], reported_healthy(facts, resource)
-        for why in withheld(resource, mine=resource.name not in others):
-            yield WITHHELD_IDS, [resource.name, why.reason], why.count
-    for name, count in allocated(facts).items():
-        yield RESOURCE_ALLOCATED, [name], count
+    for counts in resource_counts(facts):
+        name = counts.resource.name
+        yield RESOURCE_CAPACITY, [name], counts.capacity
+        yield RESOURCE_HEALTHY, [name], counts.healthy
+        yield RESOURCE_ALLOCATED, [name], counts.allocated
+        for why in counts.withheld:
+            yield WITHHELD_IDS, [name, why.reason], len(why.ids)
     for registration in facts.registrations:
         yield RESOURCE_REGISTERED, [registration.resource], registration.state is RegistrationState.REGISTERED
         yield (
