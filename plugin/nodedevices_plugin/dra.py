@@ -31,6 +31,8 @@ from nodedevices_plugin.kubelet.registration import Keep
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     Api,
+    CallObserver,
+    DraCounters,
     HoldersState,
     Holdings,
     Inventory,
@@ -39,7 +41,6 @@ from nodedevices_plugin.model import (
     RegistrationState,
     Verdict,
 )
-from nodedevices_plugin.model.plan import CallObserver, DraCounters
 from nodedevices_plugin.runtime.threads import Worker, tell
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.client import KubeStore, Object

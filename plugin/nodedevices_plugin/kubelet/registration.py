@@ -41,8 +41,13 @@ from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Guard
 from nodedevices_plugin.kubelet.server import ResourceServer, Serving, options
-from nodedevices_plugin.model import Registration, RegistrationState
-from nodedevices_plugin.model.plan import KubeletCall, Method, Result
+from nodedevices_plugin.model import (
+    KubeletCall,
+    Method,
+    Registration,
+    RegistrationState,
+    Result,
+)
 
 CHECK_SECONDS = 0.25
 STREAM_LOST_DELAY_SECONDS = 0.02  # at once; the kubelet has then finished with the old stream

@@ -28,8 +28,15 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import KubeletOffer, RecentAllocations, StartGate
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, NOTHING_SENT, NewestList
 from nodedevices_plugin.kubelet.unix_server import UnixServer
-from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource
-from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result
+from nodedevices_plugin.model import (
+    AllocationError,
+    CallObserver,
+    ContainerEdits,
+    KubeletCall,
+    Method,
+    OfferedResource,
+    Result,
+)
 from nodedevices_plugin.runtime.threads import tell
 
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; a configuration that would exceed 3 is refused

@@ -10,12 +10,11 @@ that holds a device, and only while it does. Durations of calls have no resource
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from nodedevices_common import __version__
 from nodedevices_common.metrics import Exposition, counter, families, gauge, histogram, rows
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
-from prometheus_client import ProcessCollector
+from prometheus_client import Counter, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -24,14 +23,15 @@ from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import samples
 from nodedevices_plugin.status.facts import NodeFacts
 
-MAX_XID_SERIES = 4096
+MAX_SERIES = 4096  # of a metric that counts what drivers report
+CLAIM_CALLS = frozenset({Method.PREPARE, Method.UNPREPARE})
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 # Answers to the kubelet take less than a millisecond; inside Register it dials the agent, for up to 10 s.
 CALL_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0, 10.0)
 READ_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0)  # after 15 s without a line a probe is silent
 
 
-class AgentMetrics(Exposition):
+class AgentMetrics(Exposition, Collector):
     """The registry of one agent. `facts`, `probes` (counters by a probe's name) and `dra` (None: nothing is served by
     it) are read at each scrape."""
 
@@ -136,35 +136,46 @@ class AgentMetrics(Exposition):
     ) -> None:
         super().__init__()
         self._facts = facts
+        self._probes = probes
         self._dra = dra
-        parts = parts or Supervisor()
-        self.registry.register(_State(facts=facts, probes=probes, dra=dra, parts=parts, telemetry=telemetry))
+        self._parts = parts or Supervisor()
+        self._telemetry = telemetry
+        self.registry.register(self)
         ProcessCollector(registry=self.registry)
         self._build_info.labels(version=__version__).set(1)
         self._calls = {
             Method.REGISTER: self._registrations,
             Method.ALLOCATE: self._allocations,
             Method.PREFERRED: self._preferred,
+            Method.PREPARE: self._prepares,
+            Method.UNPREPARE: self._unprepares,
         }
-        self._claim_calls = {Method.PREPARE: self._prepares, Method.UNPREPARE: self._unprepares}
-        self._xid_series: set[tuple[str, str, str]] = set()
-        self._kernel_log_series: set[tuple[str, str, str]] = set()
+        self._series: dict[Counter, set[tuple[str, ...]]] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families(samples.of_the_agent(self._probes(), self._parts))
+        if (dra := self._dra()) is not None:
+            yield from families(samples.of_claims(dra))
+        if (facts := self._facts()) is not None:
+            yield from families(samples.of_the_node(facts))
+            if self._telemetry:
+                yield from families(samples.of_readings(facts.inventory.devices))
 
     def render(self) -> bytes:
-        facts = self._facts()
-        for resource in facts.offered.resources if facts is not None else ():
-            for calls in self._calls.values():
+        facts, dra = self._facts(), self._dra()
+        resources = [resource.name for resource in facts.offered.resources] if facts is not None else []
+        drivers = [dra.driver] if dra is not None else []
+        for method, calls in self._calls.items():
+            for name in drivers if method in CLAIM_CALLS else resources:
                 for result in Result:  # shown from 0 on: increase() does not see a series that begins at 1
-                    calls.labels(resource.name, result)
-        if (dra := self._dra()) is not None:
-            for calls in self._claim_calls.values():
-                for result in Result:
-                    calls.labels(dra.driver, result)
+                    calls.labels(name, result)
         return super().render()
 
     def kubelet_called(self, call: KubeletCall) -> None:
-        calls = self._calls.get(call.method) or self._claim_calls[call.method]
-        calls.labels(call.resource, call.result).inc()
+        self._calls[call.method].labels(call.resource, call.result).inc()
         self._call_seconds.labels(call.method).observe(call.seconds)
 
     def probe_read(self, probe: str, line: Snapshot) -> None:
@@ -188,39 +199,20 @@ class AgentMetrics(Exposition):
     def xid(self, number: int, count: int, device: DeviceFact | None) -> None:
         # NVIDIA's numbers end below 200; anything else is one series. Devices come and go; their series stay.
         xid = str(number) if 0 < number < 1024 else "other"
-        series = (str(device.index), device.id, xid) if device is not None else ("", "", xid)
-        if series not in self._xid_series and len(self._xid_series) >= MAX_XID_SERIES:
-            series = ("", "", "other")
-        self._xid_series.add(series)
-        self._xids.labels(*series).inc(count)
+        where = (str(device.index), device.id) if device is not None else ("", "")
+        self._count(self._xids, (*where, xid), ("", "", "other"), count)
 
     def kernel_log_event(self, event: ProbeEvent) -> None:
         series = (event.pci_bus_id, event.kind, "" if event.xid is None else str(event.xid))
-        if series not in self._kernel_log_series and len(self._kernel_log_series) >= MAX_XID_SERIES:
-            series = ("", "other", "")
-        self._kernel_log_series.add(series)
-        self._kernel_log.labels(*series).inc(event.count)
+        self._count(self._kernel_log, series, ("", "other", ""), event.count)
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _State(Collector):
-    facts: Callable[[], NodeFacts | None]
-    probes: Callable[[], Mapping[str, ProbeCounters]]
-    dra: Callable[[], DraCounters | None]
-    parts: Supervisor
-    telemetry: bool
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        yield from families(samples.of_the_agent(self.probes(), self.parts))
-        if (dra := self.dra()) is not None:
-            yield from families(samples.of_claims(dra))
-        if (facts := self.facts()) is not None:
-            yield from families(samples.of_the_node(facts))
-            if self.telemetry:
-                yield from families(samples.of_readings(facts.inventory.devices))
+    def _count(self, counted: Counter, series: tuple[str, ...], other: tuple[str, ...], count: int) -> None:
+        """Count in this series; in `other` where that would be one more than a metric may have."""
+        known = self._series.setdefault(counted, set())
+        if series not in known and len(known) >= MAX_SERIES:
+            series = other
+        known.add(series)
+        counted.labels(*series).inc(count)
 
 
 _SAMPLES = (row for name, row in vars(samples).items() if not name.startswith("_"))  # others are telemetry

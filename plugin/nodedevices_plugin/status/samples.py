@@ -14,13 +14,15 @@ from nodedevices_probe.protocol import memory_bytes
 from prometheus_client import Gauge
 
 from nodedevices_plugin.model import (
+    DraCounters,
     HealthState,
     HoldersState,
     InventoryDevice,
+    ProbeCounters,
     RegistrationState,
     facts_by_id,
 )
-from nodedevices_plugin.model.plan import DraCounters, ProbeCounters
+from nodedevices_plugin.model.ids import memory_held, physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.facts import (
     NodeFacts,

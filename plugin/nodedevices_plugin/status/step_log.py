@@ -93,10 +93,7 @@ class StepLog:
             return
         self._problems, self._problems_at = now, self._clock()
         if now:
-            more = len(now) - PROBLEMS_SHOWN
-            log.warning(
-                "the probe reports problems", problems=now[:PROBLEMS_SHOWN], **({"more": more} if more > 0 else {})
-            )
+            log.warning("the probe reports problems", problems=now[:PROBLEMS_SHOWN], **_more(now, PROBLEMS_SHOWN))
         else:
             log.info("the probe reports no problems any more")
 
@@ -153,8 +150,11 @@ def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> No
 def _which(keys: Sequence[str]) -> dict[str, Any]:
     if len(keys) == 1:
         return {"device": keys[0]}
-    more = len(keys) - DEVICES_SHOWN
-    return {"devices": list(keys[:DEVICES_SHOWN]), **({"more": more} if more > 0 else {})}
+    return {"devices": list(keys[:DEVICES_SHOWN]), **_more(keys, DEVICES_SHOWN)}
+
+
+def _more(items: Sequence[str], shown: int) -> dict[str, int]:
+    return {"more": len(items) - shown} if len(items) > shown else {}
 
 
 def _plan(before: Plan | None, after: Plan | None) -> None:
