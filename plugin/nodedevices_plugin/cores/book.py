@@ -270,9 +270,10 @@ class CoreBook:
         """Return for the report what is held: by pods that have not finished, and by Allocates that PodResources has
         not shown yet."""
         listed = {(holder.resource, frozenset(holder.ids)): holder for holder in self._holdings.holders}
-        devices: dict[str, tuple[int, int]] = {}  # as Demand.scaled, and the device's shares
+        devices: dict[str, int] = {}
         holders: dict[tuple[str, str, str, str], int] = {}
         for name, shares in self._shares.items():
+            held = dict.fromkeys(shares.totals, 0)  # as Demand.scaled
             for booking in self._bookings(name):
                 if not booking.ids <= shares.device_of.keys():
                     continue  # of an earlier unit of memory
@@ -282,25 +283,19 @@ class CoreBook:
                 if booking.owner is not None and self._finished(booking.owner):
                     continue
                 total = shares.totals[booking.device]
-                devices[booking.device] = (
-                    devices.get(booking.device, (0, total))[0] + booking.demand.scaled(total),
-                    total,
-                )
+                held[booking.device] += booking.demand.scaled(total)
                 if holder is not None and booking.owner is not None:
                     key = (holder.namespace, holder.pod, holder.container, name)
                     holders[key] = booking.demand.percent_of(total)
-            for device, total in shares.totals.items():
-                devices.setdefault(device, (0, total))
-        shown = {device: min(WHOLE, -(-held // total)) for device, (held, total) in devices.items()}
-        return CoresHeld(devices=shown, holders=holders)
+            devices |= {device: min(WHOLE, -(-amount // shares.totals[device])) for device, amount in held.items()}
+        return CoresHeld(devices=devices, holders=holders)
 
     def _finished(self, owner: Owner) -> bool:
         pod = self._by_name.get((owner.namespace, owner.pod))
         return pod is not None and pod.uid == owner.uid and pod.finished
 
     def _bookings(self, resource: str) -> tuple[Booking, ...]:
-        ledger = self._ledgers.get(resource)
-        return () if ledger is None else ledger.bookings
+        return self._ledgers.get(resource, Ledger()).bookings
 
     def _allocated(self, resource: str, device: str, ids: frozenset[str], booking: Booking | None = None) -> Allocated:
         memory = self._made_of[resource].sharing.memory

@@ -13,6 +13,7 @@ as full. A container that cannot be a candidate, because its pod has not been se
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import reduce
 from typing import NamedTuple
@@ -69,11 +70,8 @@ class CoreShares(Struct, frozen=True, kw_only=True):
     @classmethod
     def from_resource(cls, resource: OfferedResource) -> CoreShares:
         device_of = {schedulable.id: schedulable.part_id for schedulable in resource.ids}
-        totals: dict[str, int] = {}
-        for device in device_of.values():
-            totals[device] = totals.get(device, 0) + 1
         healthy = frozenset(schedulable.id for schedulable in resource.ids if schedulable.healthy)
-        return cls(device_of=device_of, totals=totals, healthy=healthy)
+        return cls(device_of=device_of, totals=Counter(device_of.values()), healthy=healthy)
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
@@ -289,7 +287,8 @@ def resolved(
             owner, demand = claim.owner, ALL if claim.problem else claim.demand
         else:
             continue
-        ledger = _replaced(ledger, booking, replace(booking, owner=owner, demand=demand))
+        known = replace(booking, owner=owner, demand=demand)
+        ledger = replace(ledger, bookings=tuple(known if booked is booking else booked for booked in ledger.bookings))
     return ledger
 
 
@@ -311,10 +310,6 @@ def _of_before(claim: Claim | None, recorded: Recorded | None) -> tuple[Owner | 
     if claim.admitted:
         return claim.owner, ALL if claim.problem else claim.demand
     return None, ALL
-
-
-def _replaced(ledger: Ledger, old: Booking, new: Booking) -> Ledger:
-    return replace(ledger, bookings=tuple(new if booking is old else booking for booking in ledger.bookings))
 
 
 def exact(need: Wanted, total: int) -> int | None:

@@ -28,7 +28,6 @@ from nodedevices_plugin.model import (
     HoldersState,
     Inventory,
     Plan,
-    Registration,
     RegistrationState,
     device_names,
     devices_by_id,
@@ -47,6 +46,11 @@ _UNKNOWN_FOR = {  # a device's reason -> that of DevicesHealthy
     machine.VERSION_MISMATCH: names.DRIVER_NOT_LOADED,
     machine.STARTING: names.STARTING,
     names.MISSING: names.DEVICES_LOST,
+}
+_NOT_REGISTERED = {  # the state of a registration, the worst first -> the reason of Ready
+    RegistrationState.REJECTED: names.REGISTRATION_REJECTED,
+    RegistrationState.SERVED_BY_ANOTHER: names.SERVED_BY_ANOTHER,
+    RegistrationState.KUBELET_UNREACHABLE: names.KUBELET_UNREACHABLE,
 }
 _WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DEGRADED: 2, HealthState.HEALTHY: 3}
 
@@ -71,12 +75,10 @@ def _named(facts: NodeFacts, texts: Mapping[str, str]) -> str:
 
 def no_driver(inventory: Inventory) -> str:
     """Return for people why no device of a probe can be used."""
-    shown = "; ".join(problem.message for problem in inventory.problems[:3])
+    parts = [problem.message for problem in inventory.problems[:3]]
     if inventory.accelerators_on_bus:
-        shown = f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver; {shown}".rstrip(
-            "; "
-        )
-    return shown or "the driver is not loaded"
+        parts.insert(0, f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver")
+    return "; ".join(parts) or "the driver is not loaded"
 
 
 def badness(device: api.Device) -> tuple[int, int, int]:
@@ -117,23 +119,17 @@ def _ready(facts: NodeFacts) -> Condition:
         return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
     if facts.world.observed is not None:
         return _observing(facts, facts.world.observed)
-    by_state: dict[RegistrationState, list[Registration]] = defaultdict(list)
-    for registration in facts.registrations:
-        by_state[registration.state].append(registration)
-    for state, reason in (
-        (RegistrationState.REJECTED, names.REGISTRATION_REJECTED),
-        (RegistrationState.SERVED_BY_ANOTHER, names.SERVED_BY_ANOTHER),
-        (RegistrationState.KUBELET_UNREACHABLE, names.KUBELET_UNREACHABLE),
-    ):
-        if by_state[state]:
-            said = "; ".join(f"{registration.resource}: {registration.message}" for registration in by_state[state])
+    for state, reason in _NOT_REGISTERED.items():
+        found = [registration for registration in facts.registrations if registration.state is state]
+        if found:
+            said = "; ".join(f"{registration.resource}: {registration.message}" for registration in found)
             return _condition(facts, names.READY, "False", reason, said)
-    if by_state[RegistrationState.PENDING]:
+    pending = RegistrationState.PENDING
+    if waiting := [registration.resource for registration in facts.registrations if registration.state is pending]:
         before = find(facts.previous, names.READY)
         if before is not None and before.reason not in {names.PROBE_UNAVAILABLE, names.AGENT_STOPPED}:
             return before  # registering again takes moments: not worth a change of the condition
-        waiting = ", ".join(registration.resource for registration in by_state[RegistrationState.PENDING])
-        return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {waiting}")
+        return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {', '.join(waiting)}")
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_problems(facts)))
 
 
@@ -262,9 +258,9 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
 def _devices_healthy(facts: NodeFacts, listed: tuple[api.Device, ...]) -> Condition:
     kind = names.DEVICES_HEALTHY
     devices = physical(listed)
-    unhealthy = [device for device in devices if device.health.state == "Unhealthy"]
-    unknown = [device for device in devices if device.health.state == "Unknown"]
-    degraded = [device for device in devices if device.health.state == "Degraded"]
+    unhealthy, unknown, degraded = (
+        [device for device in devices if device.health.state == state] for state in ("Unhealthy", "Unknown", "Degraded")
+    )
     pods = _pods(facts, listed) if unhealthy or degraded else {}
     if unhealthy:
         parts = _listed(sorted(unhealthy, key=badness), len(devices), pods)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, get_args
 
@@ -89,20 +88,25 @@ class DeviceReports:
         self._facts = facts
         self._left_out = left_out
         self._near = nearest(facts.inventory)
-        self._shares = left_out.made("shares", _shares, facts) or {}
+        known = facts.world.holdings.were_known
+        counts = share_counts(facts)
+        shares = left_out.made("shares", of_parts, counts, holders_known=known, cores=facts.cores.devices)
+        self._shares = shares or {}
         self._uses = uses_by_part(facts)
         self._holders = self._holders_by_part()
 
     def devices(self) -> tuple[api.Device, ...]:
         """Return the devices, each followed by its partitions. One that cannot be made keeps its health and its
         holders."""
-        found = []
-        for device in self._facts.inventory.devices:
-            for unit in (Unit(device), *(Unit(device, part) for part in device.fact.partitions)):
-                what = f"device {unit.id}"
-                made = self._left_out.made(what, self._whole, unit) or self._left_out.made(what, self._alone, unit)
-                found += [made] if made is not None else []
-        return tuple(found)
+        units = (
+            unit
+            for device in self._facts.inventory.devices
+            for unit in (Unit(device), *(Unit(device, part) for part in device.fact.partitions))
+        )
+        return self._left_out.all("device", self._device, ((unit.id, unit) for unit in units))
+
+    def _device(self, unit: Unit) -> api.Device:
+        return self._left_out.made(f"device {unit.id}", self._whole, unit) or self._alone(unit)
 
     def _whole(self, unit: Unit) -> api.Device:
         facts, fact, part, state = self._facts, unit.device.fact, unit.partition, self._facts.world.state
@@ -190,7 +194,7 @@ class DeviceReports:
                     found[part].append(made)
         return found
 
-    def _holder(self, holder: Holder, part: str, device: str, ids: AbstractSet[str], *, shared: bool) -> api.Holder:
+    def _holder(self, holder: Holder, part: str, device: str, ids: Set[str], *, shared: bool) -> api.Holder:
         facts, resource = self._facts, holder.resource or ""
         who = (holder.namespace, holder.pod, holder.container)
         judged = facts.verdicts.get(device)
@@ -210,7 +214,8 @@ class DeviceReports:
             shares=len(ids) or None if shared else None,
             memory=memory,
             cores=facts.cores.holders.get((*who, resource)),
-            ids=tuple(sorted(ids, key=_share_order)[: api.MAX_HOLDER_IDS if memory is None else 1]),
+            # In the order of their numbers, which are at the end.
+            ids=tuple(sorted(ids, key=lambda id_: (len(id_), id_))[: api.MAX_HOLDER_IDS if memory is None else 1]),
             since=holder.since,
             idle=None if use is None else use.word or None,
             idle_since=None if use is None or use.since is None else whole_second(use.since),
@@ -314,16 +319,7 @@ def _holder_order(holder: api.Holder) -> tuple[str, ...]:
     return (holder.namespace, holder.pod, holder.container, holder.resource or "", holder.claim or "")
 
 
-def _share_order(id_: str) -> tuple[int, str]:
-    """Sort key of one device's shares: their numbers, which are at the end."""
-    return (len(id_), id_)
-
-
 # --- shares ----------------------------------------------------------------------------------------------------------
-def _shares(facts: NodeFacts) -> dict[str, api.Shares]:
-    return of_parts(share_counts(facts), holders_known=facts.world.holdings.were_known, cores=facts.cores.devices)
-
-
 def of_parts(
     counts: Iterable[ShareCounts], *, holders_known: bool, cores: Mapping[str, int] | None = None
 ) -> dict[str, api.Shares]:
@@ -332,18 +328,16 @@ def of_parts(
     by_part: dict[str, list[ShareCounts]] = defaultdict(list)
     for count in counts:
         by_part[count.part].append(count)
-    known = cores or {}
-    return {part: _said(some, holders_known=holders_known, cores=known.get(part)) for part, some in by_part.items()}
-
-
-def _said(counts: Sequence[ShareCounts], *, holders_known: bool, cores: int | None) -> api.Shares:
-    return api.Shares(
-        resource=counts[0].resource.name if len(counts) == 1 else None,
-        total=sum(count.total for count in counts),
-        held=sum(count.held for count in counts),
-        free=sum(count.free for count in counts) if holders_known else None,
-        cores_held=cores,
-    )
+    return {
+        part: api.Shares(
+            resource=found[0].resource.name if len(found) == 1 else None,
+            total=sum(count.total for count in found),
+            held=sum(count.held for count in found),
+            free=sum(count.free for count in found) if holders_known else None,
+            cores_held=(cores or {}).get(part),
+        )
+        for part, found in by_part.items()
+    }
 
 
 def memory_of(ids: Iterable[str]) -> str | None:

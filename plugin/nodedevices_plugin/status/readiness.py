@@ -56,20 +56,19 @@ class Readiness:
             return [world.config.message]
         if world.observed is not None and world.holdings.state is HoldersState.UNAVAILABLE:
             return [world.holdings.message]
-        lost = [f"{name}: {why}" for name, why in world.lost.items()]
         registrations = self.registrations()
         known = {registration.resource for registration in registrations}
         planned = world.plan.resources if world.observed is None else ()
-        coming = [
-            f"{resource.name}: not registered yet"
-            for resource in planned
-            if resource.ids and resource.name not in known
+        return [
+            *(f"{name}: {why}" for name, why in world.lost.items()),
+            *(
+                f"{resource.name}: not registered yet"
+                for resource in planned
+                if resource.ids and resource.name not in known
+            ),
+            *(
+                f"{registration.resource}: {registration.state.value} {registration.message}".rstrip()
+                for registration in registrations
+                if registration.state is not RegistrationState.REGISTERED
+            ),
         ]
-        waiting = [
-            registration for registration in registrations if registration.state is not RegistrationState.REGISTERED
-        ]
-        said = [
-            f"{registration.resource}: {registration.state.value} {registration.message}".rstrip()
-            for registration in waiting
-        ]
-        return [*lost, *coming, *said]
