@@ -55,7 +55,7 @@ from nodedevices_plugin.kubelet.registration import Registering
 from nodedevices_plugin.model import Api, Holdings, Inventory, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess
-from nodedevices_plugin.pipeline.configuration import driver_root
+from nodedevices_plugin.pipeline.configuration import SeenObject, driver_root
 from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins, unread_holders
 from nodedevices_plugin.pipeline.step import decide
 from nodedevices_plugin.pipeline.world import Inputs, begin
@@ -65,9 +65,8 @@ from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.client import KubeStore, Object
-from nodedevices_plugin.status.metrics import AgentMetrics
+from nodedevices_plugin.status.metrics import AgentMetrics, Readiness
 from nodedevices_plugin.status.publisher import Publisher
-from nodedevices_plugin.status.readiness import Readiness
 from nodedevices_plugin.status.reporter import Reporter
 from nodedevices_plugin.status.step_log import StepLog, withdraws
 from nodedevices_plugin.vendors.settings import NOT_READ, DeviceFiles
@@ -108,9 +107,7 @@ class Agent:
         self._step_soon = Later(self._wake.set, seconds=ALLOCATED_SECONDS)
         self._registered = asyncio.Event()  # set as well when the kubelet refused, or is not there
         self._file = FileOutcome()
-        self._seen_raw: Object | None = None
-        self._listed = False
-        self._conditions_read = False
+        self._seen: SeenObject | None = None  # None: not listed yet
         self._plan_sent: Plan | None = None
         workers = {name: Worker(name) for name in WORKERS}
         self._files = workers["files"]
@@ -328,10 +325,9 @@ class Agent:
         self._wake.set()
 
     def _on_object(self, item: Object | None) -> None:
-        self._seen_raw, self._listed = item, True
-        if not self._conditions_read:
-            self._conditions_read = True
+        if self._seen is None:
             self._reporter.conditions = older_conditions(item, self._reporter.conditions)
+        self._seen = seen_object(item)
         self._wake.set()
 
     def _on_pods(self) -> None:
@@ -355,11 +351,7 @@ class Agent:
     async def _publish(self, publisher: Publisher) -> None:
         if self._world.active.applied_once or not self._local.operator_wait_seconds:  # else wait for the operator
             await set_within(self._registered, PUBLISH_AFTER_SECONDS)
-        loading = Worker("report")
-        try:
-            await loading.run(self._reporter.load)
-        finally:
-            loading.end()
+        await asyncio.to_thread(self._reporter.load)
         self._wake.set()  # the steps before this one have reported nothing
         await publisher.run()
 
@@ -392,7 +384,7 @@ class Agent:
             file=self._file,
             files=self._named,
             device_files=self._device_files,
-            seen=seen_object(self._seen_raw) if self._listed else None,
+            seen=self._seen,
             holdings=self._holders.holdings,
             recent=self._recent.entries(),
             registrations=self._registrations(),

@@ -14,8 +14,7 @@ import pytest
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
 from nodedevices_plugin.kubelet.api.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
-from nodedevices_plugin.kubelet.dra.driver import VERSIONS
-from nodedevices_plugin.kubelet.dra.health import SERVICES
+from nodedevices_plugin.kubelet.dra.driver import HEALTH_SERVICES, VERSIONS
 from nodedevices_plugin.model import DRA_DRIVER, OfferedResource, Plan, SchedulableId
 from support.dra import BY_DRA, DraNode, allocated
 from support.kubelet import AdmissionError, StandInKubelet
@@ -220,7 +219,7 @@ async def test_after_a_kubelets_start_slices_come_back_once_it_has_registered_th
     await running.serving_by_dra(("gpu-0", "gpu-1", "gpu-2"))
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", HEALTH_SERVICES)
 async def test_the_kubelet_is_sent_the_health_of_each_device_of_the_pool_whenever_it_is_another(
     running: Node, kubelet: StandInKubelet, service: str
 ) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.claims.slices import DeviceHealth
 from nodedevices_plugin.kubelet.api.dra_health_v1_pb2 import HEALTHY, UNHEALTHY, UNKNOWN
-from nodedevices_plugin.kubelet.dra.health import SERVICES, HealthStreams
-from nodedevices_plugin.kubelet.unix_server import UnixServer
+from nodedevices_plugin.kubelet.dra.driver import HEALTH_SERVICES, HealthStreams
+from nodedevices_plugin.kubelet.sockets import UnixServer
 from nodedevices_plugin.model import HealthState
 from support.dra import DraKubelet, Sent
 from support.kubelet import StandInKubelet
@@ -35,7 +35,7 @@ async def streaming(root: Path, streams: HealthStreams) -> AsyncIterator[Sent]:
     server = UnixServer("health", path, streams.handlers(), max_calls=2)
     server.start()
     streams.serve(serving=True)
-    sent = dra.health(SERVICES[0], *(device.name for device in SHOWN))
+    sent = dra.health(HEALTH_SERVICES[0], *(device.name for device in SHOWN))
     try:
         async with asyncio.timeout(PATIENCE_SECONDS), contextlib.aclosing(sent):
             yield sent

@@ -6,8 +6,8 @@ What the kubelet does, and what follows for us (pkg/kubelet/cm/devicemanager; ob
 - A nil answer to Register means "connected", no more; the stream comes afterwards. Without a stream we start over.
 - It never re-opens a stream. The stream's end takes all devices away from the node, so we register again at once.
 - Up to 1.36 the end of an older registration of the same name takes the newer one down with it; from 1.37 on a socket
-  is refused while it is still connected, and the kubelet then does not notice when it ends (handover.py). So every
-  registration has a server on its own socket, and the one before is stopped first. When we leave for good, handover.py
+  is refused while it is still connected, and the kubelet then does not notice when it ends (hand_over). So every
+  registration has a server on its own socket, and the one before is stopped first. When we leave for good, hand_over
   registers another plugin that stays.
 - When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock. One that we had made
   just before would be gone when it dials, and it would dial for 10 s: a socket is made once a kubelet listens.

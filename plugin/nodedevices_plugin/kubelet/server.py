@@ -12,6 +12,7 @@ better.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,13 +22,13 @@ from typing import NoReturn
 
 import grpc
 import structlog
+from msgspec import Struct
 from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import KubeletOffer, RecentAllocations, StartGate
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, NOTHING_SENT, NewestList
-from nodedevices_plugin.kubelet.unix_server import UnixServer
 from nodedevices_plugin.model import (
     AllocationError,
     CallObserver,
@@ -89,6 +90,10 @@ class Serving:
     gate: StartGate
 
 
+class _Outcome(Struct):
+    result: Result = Result.GRANTED
+
+
 class ResourceServer:
     """Serves one resource on one socket, from `start` to `stop`; not to be started again. Its methods are for the event
     loop on which it was started; the answers are given in threads.
@@ -111,7 +116,9 @@ class ResourceServer:
         self._changed = threading.Condition()  # for what streams read and write
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server = UnixServer(name, self.path, [self._handlers()], max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES)
+        self._server = sockets.UnixServer(
+            name, self.path, [self._handlers()], max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES
+        )
 
     async def start(self) -> None:
         """Raises OSError when the socket cannot be made. Afterwards the kubelet may dial."""
@@ -203,23 +210,30 @@ class ResourceServer:
             self._changed.wait_for(lambda: over() or self._newest.after(sent) is not None)
             return None if over() else self._newest.after(sent)
 
+    @contextlib.contextmanager
+    def _answering(self, context: grpc.ServicerContext, what: str, method: Method | None = None) -> Iterator[_Outcome]:
+        """A call of the kubelet is answered in the block, or refused by what that raises; the call is observed."""
+        began, outcome = perf_counter(), _Outcome()
+        try:
+            yield outcome
+        except AllocationError as error:
+            outcome.result = Result.REFUSED
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except Exception as error:
+            outcome.result = Result.FAILED
+            log.exception(f"{what} failed", resource=self.name)
+            text = f"NodeDevices failed to {what} {self.name} ({type(error).__name__}); see the log of its agent"
+            refuse(context, grpc.StatusCode.INTERNAL, text)
+        finally:
+            if method is not None:
+                self._serving.observe(KubeletCall(method, self.name, outcome.result, perf_counter() - began))
+
     def _allocate(self, request: api.AllocateRequest, context: grpc.ServicerContext) -> api.AllocateResponse:
-        began = perf_counter()
         wanted = [tuple(container.devices_ids) for container in request.container_requests]
-        with self._recent.answering():
+        with self._answering(context, "allocate", Method.ALLOCATE), self._recent.answering():
             for ids in wanted:
                 self._gate.ready(self.name, len(ids), ids)
-            try:
-                answers = self._granted(wanted)
-            except AllocationError as error:
-                self._ended(Method.ALLOCATE, Result.REFUSED, began)
-                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            except Exception as error:
-                self._ended(Method.ALLOCATE, Result.FAILED, began)
-                log.exception("allocate failed", resource=self.name, ids=wanted)
-                text = f"NodeDevices failed to allocate {self.name} ({type(error).__name__}); see the log of its agent"
-                refuse(context, grpc.StatusCode.INTERNAL, text)
-        self._ended(Method.ALLOCATE, Result.GRANTED, began)
+            answers = self._granted(wanted)
         return api.AllocateResponse(container_responses=answers)
 
     def _granted(self, wanted: Sequence[tuple[str, ...]]) -> list[api.ContainerAllocateResponse]:
@@ -234,26 +248,19 @@ class ResourceServer:
     def _get_preferred_allocation(
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
-        began = perf_counter()
-        result = Result.GRANTED
         responses = []
-        with self._recent.answering():
-            try:
-                for container in request.container_requests:
-                    asked = (
-                        tuple(container.available_deviceIDs),
-                        tuple(container.must_include_deviceIDs),
-                        container.allocation_size,
-                    )
-                    self._gate.ready(self.name, container.allocation_size, asked[1])
-                    ids = self._prefer(*asked)
-                    if ids is None:
-                        result, ids = Result.FAILED, plain_choice(*asked)
-                    responses.append(api.ContainerPreferredAllocationResponse(deviceIDs=ids))
-            except AllocationError as error:
-                self._ended(Method.PREFERRED, Result.REFUSED, began)
-                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        self._ended(Method.PREFERRED, result, began)
+        with self._answering(context, "choose", Method.PREFERRED) as outcome, self._recent.answering():
+            for container in request.container_requests:
+                asked = (
+                    tuple(container.available_deviceIDs),
+                    tuple(container.must_include_deviceIDs),
+                    container.allocation_size,
+                )
+                self._gate.ready(self.name, container.allocation_size, asked[1])
+                ids = self._prefer(*asked)
+                if ids is None:
+                    outcome.result, ids = Result.FAILED, plain_choice(*asked)
+                responses.append(api.ContainerPreferredAllocationResponse(deviceIDs=ids))
         return api.PreferredAllocationResponse(container_responses=responses)
 
     def _prefer(self, available: tuple[str, ...], must_include: tuple[str, ...], size: int) -> tuple[str, ...] | None:
@@ -270,9 +277,6 @@ class ResourceServer:
         log.error("preferred allocation is not a valid choice", resource=self.name, size=size, chosen=chosen[:16])
         return None
 
-    def _ended(self, method: Method, result: Result, began: float) -> None:
-        self._serving.observe(KubeletCall(method, self.name, result, perf_counter() - began))
-
     def _pre_start_container(
         self, request: api.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> api.PreStartContainerResponse:
@@ -282,15 +286,11 @@ class ResourceServer:
             starting = asyncio.run_coroutine_threadsafe(
                 self._gate.before_start(self.name, tuple(request.devices_ids)), self._loop
             )
-            try:
-                starting.result(BEFORE_START_SECONDS)
-            except AllocationError as error:
-                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            except Exception as error:
-                starting.cancel()
-                log.exception("preparing a container's start failed", resource=self.name)
-                text = f"NodeDevices failed to prepare {self.name} ({type(error).__name__}); see the log of its agent"
-                refuse(context, grpc.StatusCode.INTERNAL, text)
+            with self._answering(context, "prepare"):
+                try:
+                    starting.result(BEFORE_START_SECONDS)
+                finally:
+                    starting.cancel()  # where it takes too long
         return api.PreStartContainerResponse()
 
 

@@ -1,4 +1,4 @@
-"""Names and identities of unix sockets in the kubelet's device-plugin folder.
+"""Names and identities of unix sockets in the kubelet's folders, and a gRPC server on one.
 
 Every start of a server takes a new name. gRPC's core unlinks its socket's *path* when it shuts down, so of two servers
 that share a path the older one's end removes the younger one's socket; and a kubelet of 1.37 or later refuses a path
@@ -7,6 +7,7 @@ that is still connected ("device plugin already connected").
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -15,12 +16,18 @@ import secrets
 import socket
 import stat
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+import grpc
+
+from nodedevices_plugin.runtime.threads import Threads
 
 PREFIX = "nodedevices-"
 MAX_PATH_BYTES = 107  # sun_path of unix(7) has 108 with the closing NUL
 NONCE_BYTES = 4
+STOP_GRACE_SECONDS = 1.0  # for an answer under way
 SETTLING_SECONDS = 2.0  # a socket this young may stand between bind and listen
 
 
@@ -65,7 +72,7 @@ def of_others(folder: Path, resource: str) -> tuple[Path, ...]:
     as NVIDIA's (nvidia-gpu.sock) and AMD's (amd.com_gpu) are."""
     last = re.escape(resource.rpartition("/")[2])
     named = re.compile(rf"(^|.*[^A-Za-z0-9]){last}(\.sock)?")
-    found = (path for path in sorted(folder.iterdir()) if named.fullmatch(path.name))
+    found = (path for path in sorted(folder.glob("*")) if named.fullmatch(path.name))
     return tuple(path for path in found if not path.name.startswith(PREFIX) and path.is_socket() and listening(path))
 
 
@@ -120,3 +127,51 @@ def listening(path: Path) -> bool:
         except OSError:
             return True
         return True
+
+
+class UnixServer:
+    """Serves from `start` to `stop`; not to be started again. Its methods are for the event loop.
+
+    `name`: of what is served, for people. `max_calls`: at once. `max_bytes`: of a request; 4 MiB is gRPC's default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        handlers: Iterable[grpc.GenericRpcHandler],
+        *,
+        max_calls: int,
+        max_bytes: int = 4 << 20,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self._identity: FileIdentity | None = None
+        self._threads = Threads(f"kubelet {name}")
+        self._server = grpc.server(
+            self._threads,  # type: ignore[arg-type]  # grpc calls `submit` alone
+            handlers=list(handlers),
+            options=[("grpc.max_receive_message_length", max_bytes), ("grpc.so_reuseport", 0)],
+            maximum_concurrent_rpcs=max_calls,
+        )
+
+    def start(self) -> None:
+        """Raises OSError when the socket cannot be made. Afterwards the kubelet may dial."""
+        try:
+            self._server.add_insecure_port(f"unix:{self.path}")
+            self._server.start()
+        except RuntimeError as error:  # grpc raises it for every failure to bind
+            raise OSError(f"cannot serve {self.name} on {self.path}: {error}") from error
+        self._identity = identity(self.path)
+
+    async def stop(self) -> None:
+        """Let an answer under way finish, close and remove the socket."""
+        stopped = self._server.stop(STOP_GRACE_SECONDS)
+        await asyncio.to_thread(stopped.wait, STOP_GRACE_SECONDS + 1.0)
+        self._threads.end()
+        if self.has_socket():
+            self.path.unlink(missing_ok=True)
+
+    def has_socket(self) -> bool:
+        """True while our socket is still there: the kubelet removes all sockets of device plugins when it starts."""
+        return self._identity is not None and identity(self.path) == self._identity

@@ -171,6 +171,11 @@ def loaded_drivers(facts: NodeFacts) -> tuple[Driver, ...]:
     return tuple(found.values())
 
 
+def problems(inventory: Inventory) -> tuple[str, ...]:
+    """The problems that the probe reports, each with its code."""
+    return tuple(f"{problem.code}: {problem.message}" for problem in inventory.problems)
+
+
 def missing_parts(inventory: Inventory) -> set[str]:
     """Return the devices and partitions that their drivers no longer list."""
     gone = {part for device in inventory.devices for part in device.departed_partitions}

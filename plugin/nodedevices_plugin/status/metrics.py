@@ -1,28 +1,46 @@
-"""What the agent counts and shows at /metrics. All names begin with nodedevices_; each says itself what it is.
+"""What the agent shows over HTTP: at /metrics, /healthz and /readyz. Metrics are named nodedevices_..., and each says
+itself what it is.
 
 Counters and histograms are here, and updated as things happen. Everything that is a state (devices, holders,
 registrations) is read from the latest report's facts at each scrape (`samples`), so that a device that is
 gone leaves no stale series. Labels are bounded: a device's index and id, a resource's or a probe's name, a closed set
 of values. Pods are named by device_holder and device_holder_memory_bytes alone, which have a series for each container
 that holds a device, and only while it does. Durations of calls have no resource as label: a histogram has ten series.
+
+/healthz fails only where a restart may help: a background part that has kept failing for ten minutes, or a call of the
+kubelet that is not answered. The event loop says so, which also makes the lists for the kubelet: a loop that hangs says
+nothing. /readyz names each problem that keeps the node from being served as it should be, one a line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from nodedevices_common import __version__
+from nodedevices_common.http import Response
 from nodedevices_common.metrics import Exposition, counter, families, gauge, histogram, rows
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from prometheus_client import Counter, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nodedevices_plugin.model.plan import DraCounters, KubeletCall, Method, ProbeCounters, Result
+from nodedevices_plugin.model import (
+    DraCounters,
+    HoldersState,
+    KubeletCall,
+    Method,
+    ProbeCounters,
+    Registration,
+    RegistrationState,
+    Result,
+)
+from nodedevices_plugin.pipeline.world import World
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import samples
-from nodedevices_plugin.status.facts import NodeFacts
+from nodedevices_plugin.status.facts import NodeFacts, problems
 
+UNANSWERED_SECONDS = 60.0  # an answer takes a second at most
 MAX_SERIES = 4096  # of a metric that counts what drivers report
 CLAIM_CALLS = frozenset({Method.PREPARE, Method.UNPREPARE})
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -213,6 +231,60 @@ class AgentMetrics(Exposition, Collector):
             series = other
         known.add(series)
         counted.labels(*series).inc(count)
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """`world`: the latest. `probe_error`: why the probe's process ended. `publisher_problem`: why the status is not up
+    to date; "" where it is, or where none is published. `answering_seconds`: for how long a call of the kubelet has
+    waited for its answer."""
+
+    parts: Supervisor
+    world: Callable[[], World]
+    registrations: Callable[[], Sequence[Registration]]
+    probe_error: Callable[[], str | None]
+    publisher_problem: Callable[[], str]
+    answering_seconds: Callable[[], float] = lambda: 0.0
+
+    def healthz(self) -> Response:
+        """Answer 200 while no part keeps failing; any answer shows that the event loop runs."""
+        unhealthy = list(self.parts.unhealthy())
+        if (seconds := self.answering_seconds()) > UNANSWERED_SECONDS:
+            unhealthy.append(f"a call of the kubelet has not been answered for {seconds:.0f} s")
+        return Response(503, f"{'; '.join(unhealthy)}\n".encode()) if unhealthy else Response(200, b"ok\n")
+
+    def readyz(self) -> Response:
+        wrong = [*self.parts.problems(), *self._not_serving(), *filter(None, [self.publisher_problem()])]
+        if wrong:
+            return Response(503, "".join(f"{problem}\n" for problem in wrong).encode())
+        reported = problems(self.world().inventory)
+        return Response(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
+
+    def _not_serving(self) -> list[str]:
+        """Return why the kubelet does not have all that this node offers."""
+        world = self.world()
+        if world.plan is None:
+            if world.inventory.line_monotonic is None:
+                return [": ".join(["the probe has not reported yet", *filter(None, [self.probe_error()])])]
+            return [world.config.message]
+        if world.observed is not None and world.holdings.state is HoldersState.UNAVAILABLE:
+            return [world.holdings.message]
+        registrations = self.registrations()
+        known = {registration.resource for registration in registrations}
+        planned = world.plan.resources if world.observed is None else ()
+        return [
+            *(f"{name}: {why}" for name, why in world.lost.items()),
+            *(
+                f"{resource.name}: not registered yet"
+                for resource in planned
+                if resource.ids and resource.name not in known
+            ),
+            *(
+                f"{registration.resource}: {registration.state.value} {registration.message}".rstrip()
+                for registration in registrations
+                if registration.state is not RegistrationState.REGISTERED
+            ),
+        ]
 
 
 _SAMPLES = (row for name, row in vars(samples).items() if not name.startswith("_"))  # others are telemetry

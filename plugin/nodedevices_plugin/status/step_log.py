@@ -10,10 +10,11 @@ from typing import Any
 import structlog
 from nodedevices_common.confirming import CONFIRM
 
-from nodedevices_plugin.model import HealthState, Inventory, Plan, Verdict, facts_by_id
+from nodedevices_plugin.model import HealthState, Plan, Verdict, facts_by_id
 from nodedevices_plugin.pipeline.configuration import ConfigStatus
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import World
+from nodedevices_plugin.status.facts import problems
 from nodedevices_plugin.status.metrics import AgentMetrics
 
 log = structlog.get_logger(__name__)
@@ -36,11 +37,6 @@ def withdraws(before: Plan | None, after: Plan) -> bool:
         for resource in after.resources
         for schedulable in resource.ids
     )
-
-
-def problems(inventory: Inventory) -> tuple[str, ...]:
-    """The problems that the probe reports, each with its code."""
-    return tuple(f"{problem.code}: {problem.message}" for problem in inventory.problems)
 
 
 class StepLog:

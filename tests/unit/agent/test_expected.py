@@ -14,7 +14,7 @@ from nodedevices_plugin.model import Registration, RegistrationState
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.expected import GRACE_SECONDS
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.readiness import Readiness
+from nodedevices_plugin.status.metrics import Readiness
 from nodedevices_probe.protocol import Readings
 from support.cases import cases
 from support.facts import gpu

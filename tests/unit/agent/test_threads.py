@@ -7,7 +7,7 @@ import threading
 from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.threads import Threads
-from nodedevices_plugin.status.readiness import UNANSWERED_SECONDS, Readiness
+from nodedevices_plugin.status.metrics import UNANSWERED_SECONDS, Readiness
 from support.patience import PATIENCE_SECONDS
 
 

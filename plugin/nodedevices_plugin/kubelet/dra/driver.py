@@ -11,7 +11,10 @@ shows that the kubelet went. A kubelet that starts makes it anew before it looks
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -21,23 +24,33 @@ import structlog
 from nodedevices_common.errors import OperationError, RefusedError
 from nodedevices_common.periodic import set_within
 
+from nodedevices_plugin.claims.health import DeviceHealth
 from nodedevices_plugin.kubelet import sockets
+from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as health_api
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
-from nodedevices_plugin.kubelet.dra import health
-from nodedevices_plugin.kubelet.dra.health import HealthStreams
 from nodedevices_plugin.kubelet.dra.prepare import Claims
-from nodedevices_plugin.kubelet.unix_server import UnixServer
-from nodedevices_plugin.model.plan import CallObserver, KubeletCall, Method, Result
+from nodedevices_plugin.model import CallObserver, HealthState, KubeletCall, Method, Result
 from nodedevices_plugin.runtime.threads import tell
 
 PLUGIN_TYPE = "DRAPlugin"
-VERSIONS = ("v1.DRAPlugin", *health.SERVICES)  # every kubelet from 1.34 on takes the first
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # by full name; the messages are the same
+VERSIONS = ("v1.DRAPlugin", *HEALTH_SERVICES)  # every kubelet from 1.34 on takes the first
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 CHECK_SECONDS = 1.0
 MAX_NAME, MAX_UID = 256, 64  # of a claim, in a log line
 MAX_CALLS = 512  # at once: the kubelet makes one for each pod, and those that wait keep out none that ends
+
+HEALTH_TIMEOUT_SECONDS = 30
+REPEAT_SECONDS = 10.0
+
+_HEALTH = {
+    HealthState.HEALTHY: health_api.HEALTHY,
+    HealthState.DEGRADED: health_api.HEALTHY,  # it is offered; the message has the reason
+    HealthState.UNHEALTHY: health_api.UNHEALTHY,
+    HealthState.UNKNOWN: health_api.UNKNOWN,
+}
 
 A = TypeVar("A", dra.NodePrepareResourcesResponse, dra.NodeUnprepareResourcesResponse)
 _VERBS = {Method.PREPARE: "prepare", Method.UNPREPARE: "unprepare"}
@@ -76,7 +89,7 @@ class DraDriver:
         self._wanted = False
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._servers: list[UnixServer] = []
+        self._servers: list[sockets.UnixServer] = []
 
     @property
     def registered(self) -> bool:
@@ -115,7 +128,7 @@ class DraDriver:
             self.health.serve(serving=True)
             dra_handlers = (self._dra_handlers(), *self.health.handlers())
             for path, handlers in ((self._socket, dra_handlers), (self._registry, (self._registry_handlers(),))):
-                server = UnixServer(self.name, path, handlers, max_calls=MAX_CALLS)
+                server = sockets.UnixServer(self.name, path, handlers, max_calls=MAX_CALLS)
                 server.start()
                 self._servers.append(server)
         except OSError as error:
@@ -252,3 +265,84 @@ def _failure(error: Exception, what: str, claim: dra.Claim) -> tuple[Result, str
     log.error(f"claim failed: {what}", claim=named, uid=uid, exc_info=error)
     text = f"NodeDevices failed to {what} the claim ({type(error).__name__}); see the log of its agent"
     return Result.FAILED, text
+
+
+# --- the health of devices ---------------------------------------------------------------------------------------
+class HealthStreams:
+    """Streams the health of the pool's devices to the kubelet, which shows it in the status of pods that have them.
+
+    A report is merged into what the kubelet knows, and a device that is not reported again within its time-out reads
+    Unknown. So all devices are sent at each change, and again within the time-out. The end of a stream makes all
+    of them Unknown, and the kubelet opens another one after 5 seconds. Kubelets of 1.34 and 1.35 ask for none by
+    default.
+
+    `show` and `serve` are for the event loop; each stream has a thread. `pool`: of this node.
+    """
+
+    def __init__(self, pool: str, *, repeat_seconds: float = REPEAT_SECONDS) -> None:
+        self._pool = pool
+        self._repeat_seconds = repeat_seconds
+        self._changed = threading.Condition()
+        self._serving = False
+        self._shown: tuple[DeviceHealth, ...] = ()
+
+    def show(self, devices: tuple[DeviceHealth, ...]) -> None:
+        with self._changed:
+            if devices != self._shown:
+                self._shown = devices
+                self._changed.notify_all()
+
+    def serve(self, *, serving: bool) -> None:
+        """`serving` False: end the streams, before their server waits for them."""
+        with self._changed:
+            self._serving = serving
+            self._changed.notify_all()
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        watch = grpc.unary_stream_rpc_method_handler(
+            self._watch,
+            health_api.NodeWatchResourcesRequest.FromString,
+            health_api.NodeWatchResourcesResponse.SerializeToString,
+        )
+        return tuple(
+            grpc.method_handlers_generic_handler(service, {"NodeWatchResources": watch}) for service in HEALTH_SERVICES
+        )
+
+    def _watch(
+        self, _request: health_api.NodeWatchResourcesRequest, context: grpc.ServicerContext
+    ) -> Iterator[health_api.NodeWatchResourcesResponse]:
+        def ended() -> None:
+            with self._changed:
+                self._changed.notify_all()
+
+        def over() -> bool:
+            return not self._serving or not context.is_active()
+
+        def differs(sent: tuple[DeviceHealth, ...]) -> bool:
+            return over() or self._shown is not sent
+
+        if not context.add_callback(ended):
+            return  # the kubelet that called has gone
+        while True:
+            with self._changed:
+                if over():
+                    return
+                shown = self._shown
+            yield self._report(shown)
+            with self._changed:
+                self._changed.wait_for(partial(differs, shown), timeout=self._repeat_seconds)
+
+    def _report(self, devices: tuple[DeviceHealth, ...]) -> health_api.NodeWatchResourcesResponse:
+        now = int(time.time())
+        return health_api.NodeWatchResourcesResponse(
+            devices=[
+                health_api.DeviceHealth(
+                    device=health_api.DeviceIdentifier(pool_name=self._pool, device_name=device.name),
+                    health=_HEALTH[device.state],
+                    last_updated_time=now,
+                    health_check_timeout_seconds=HEALTH_TIMEOUT_SECONDS,
+                    message=device.reason,
+                )
+                for device in devices
+            ]
+        )
