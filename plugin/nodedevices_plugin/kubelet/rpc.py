@@ -4,26 +4,26 @@ Paths are `/<protobuf package>.<service>/<method>` of the vendored files in `api
 closed: a channel that is kept backs off from a socket that went away, for up to two minutes, although the kubelet's new
 socket is there after 0.1 s. Opening one costs about a millisecond.
 
-A ListAndWatch stream sends the newest list of a resource, which has a version. A reader that is slow gets the newest
-list once in place of all that it has missed, and never misses the last one. Each reader remembers the version that it
-was sent; there are as many readers as there are streams. Whoever uses it from several threads has the lock
-(kubelet.server).
+A stream sends the newest value, such as the list of a resource, which has a version. A reader that is slow gets the
+newest value once in place of all that it has missed, and never misses the last one. Each stream remembers the version
+that it was sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
-from msgspec import Struct
 
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as deviceplugin
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
 
 A = TypeVar("A", bound=Message)
+T = TypeVar("T")
 
 VERSION = "v1beta1"
 DEVICE_PLUGIN_SERVICE = "v1beta1.DevicePlugin"
@@ -88,25 +88,60 @@ async def _call(socket: Path, method: str, request: Message, answer: type[A], *,
         return await call(request, timeout=seconds)
 
 
-NOTHING_SENT = 0  # the version that a new reader has
+NOTHING_SENT = 0  # the version that a new stream has
 
 
-class NewestList(Struct):
-    shown: bytes
-    version: int = NOTHING_SENT + 1
+class Newest(Generic[T]):
+    """A value, and its streams to the kubelet, each in a thread. All methods may be called in any thread."""
 
-    def show(self, shown: bytes) -> bool:
-        """Take a list as the newest. False where it equals the one before, and nothing is to be sent."""
-        if shown == self.shown:
-            return False
-        self.shown = shown
-        self.show_again()
-        return True
+    def __init__(self, value: T) -> None:
+        self.changed = threading.Condition()
+        self._value = value
+        self._version = NOTHING_SENT + 1
+        self._serving = True
+
+    def show(self, value: T) -> None:
+        """Take a value as the newest; nothing is sent where it equals the one before."""
+        with self.changed:
+            if value != self._value:
+                self._value = value
+                self.show_again()
 
     def show_again(self) -> None:
-        """Have the same list sent once more to every reader."""
-        self.version += 1
+        """Have the same value sent once more in every stream."""
+        with self.changed:
+            self._version += 1
+            self._wake()
 
-    def after(self, sent: int) -> tuple[bytes, int] | None:
-        """Return list and version for a reader that was sent this version; None: it has the newest."""
-        return None if sent == self.version else (self.shown, self.version)
+    def serve(self, *, serving: bool) -> None:
+        """`serving` False: end the streams, before their server waits for them."""
+        self._serving = serving
+        self._wake()
+
+    def after(self, sent: int) -> tuple[T, int] | None:
+        """Return value and version for a stream that was sent this version; None: it has the newest."""
+        return None if sent == self._version else (self._value, self._version)
+
+    def stream(self, context: grpc.ServicerContext, *, repeat_seconds: float | None = None) -> Iterator[T]:
+        """Yield the newest value whenever it is another one, and again after so long, until the call is over."""
+
+        def over() -> bool:
+            return not self._serving or not context.is_active()
+
+        def due() -> bool:
+            return over() or self.after(sent) is not None
+
+        sent = NOTHING_SENT
+        if not context.add_callback(self._wake):
+            return  # the kubelet that called has gone
+        while True:
+            with self.changed:
+                self.changed.wait_for(due, timeout=repeat_seconds)
+                if over():
+                    return
+                value, sent = self._value, self._version
+            yield value
+
+    def _wake(self) -> None:
+        with self.changed:
+            self.changed.notify_all()

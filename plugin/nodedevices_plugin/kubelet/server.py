@@ -4,7 +4,7 @@ The kubelet sets no deadline on Allocate and GetPreferredAllocation and handles 
 hangs blocks every pod of the node. So answers come from memory, through the port KubeletOffer, and nothing is awaited
 on their way, but for a moment where an allocation depends on a pod that has not been seen (StartGate). ListAndWatch
 sends the whole list at once, in the plan's order, and again when it has changed or `show_again` is called; changes made
-while the kubelet reads are one message (kubelet.newest). A GetPreferredAllocation fails only where Allocate would fail
+while the kubelet reads are one message (rpc.Newest). A GetPreferredAllocation fails only where Allocate would fail
 for the same request, since its error fails the pod's admission, too; it is a hint otherwise, and any valid choice is
 better.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import KubeletOffer, RecentAllocations, StartGate
-from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, NOTHING_SENT, NewestList
+from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, Newest
 from nodedevices_plugin.model import (
     AllocationError,
     CallObserver,
@@ -98,7 +97,7 @@ class ResourceServer:
     """Serves one resource on one socket, from `start` to `stop`; not to be started again. Its methods are for the event
     loop on which it was started; the answers are given in threads.
 
-    `shown` is the list that ListAndWatch sends, as `snapshot` makes it.
+    `shown` is the list that ListAndWatch sends, as `snapshot` makes it; `show` takes another one.
     `opened` counts the ListAndWatch streams so far, `open_streams` are the numbers of those still open: the n-th stream
     has number n. `stream_change` is set whenever one opens or ends.
     """
@@ -112,9 +111,8 @@ class ResourceServer:
         self._offer, self._recent, self._gate = serving.offer, serving.recent, serving.gate
         self._serving = serving
         self._pre_start = pre_start
-        self._newest = NewestList(shown)
-        self._changed = threading.Condition()  # for what streams read and write
-        self._stopping = False
+        self._newest = Newest(shown)
+        self.show = self._newest.show
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server = sockets.UnixServer(
             name, self.path, [self._handlers()], max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES
@@ -127,27 +125,17 @@ class ResourceServer:
 
     async def stop(self) -> None:
         """End the streams, let an answer under way finish, close and remove the socket."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._newest.serve(serving=False)
         await self._server.stop()
 
     def has_socket(self) -> bool:
         """True while our socket is still there: the kubelet removes all sockets when it starts."""
         return self._server.has_socket()
 
-    def show(self, shown: bytes) -> None:
-        """Send the kubelet this list, unless it has an equal one."""
-        with self._changed:
-            if self._newest.show(shown):
-                self._changed.notify_all()
-
     def show_again(self) -> bool:
         """Send the kubelet the same list once more. False where there is no stream."""
-        with self._changed:
-            self._newest.show_again()
-            self._changed.notify_all()
-            return bool(self.open_streams)
+        self._newest.show_again()
+        return bool(self.open_streams)
 
     # --- answers, each in a thread ------------------------------------------------------------------------------------
     def _handlers(self) -> grpc.GenericRpcHandler:
@@ -179,36 +167,16 @@ class ResourceServer:
         return options(pre_start=self._pre_start)
 
     def _list_and_watch(self, _request: api.Empty, context: grpc.ServicerContext) -> Iterator[bytes]:
-        def ended() -> None:
-            with self._changed:
-                self._changed.notify_all()
-
-        if not context.add_callback(ended):
-            return  # the kubelet that called has gone
-        with self._changed:
+        with self._newest.changed:
             number = self.opened + 1
             self.open_streams.add(number)
             self.opened = number
         tell(self._loop, self.stream_change.set)
-        sent = NOTHING_SENT
         try:
-            while (following := self._after(sent, context)) is not None:
-                shown, sent = following
-                yield shown
+            yield from self._newest.stream(context)
         finally:
-            with self._changed:
-                self.open_streams.discard(number)
+            self.open_streams.discard(number)
             tell(self._loop, self.stream_change.set)
-
-    def _after(self, sent: int, context: grpc.ServicerContext) -> tuple[bytes, int] | None:
-        """Wait for the list that comes after this version; None: the stream is over."""
-
-        def over() -> bool:
-            return self._stopping or not context.is_active()
-
-        with self._changed:
-            self._changed.wait_for(lambda: over() or self._newest.after(sent) is not None)
-            return None if over() else self._newest.after(sent)
 
     @contextlib.contextmanager
     def _answering(self, context: grpc.ServicerContext, what: str, method: Method | None = None) -> Iterator[_Outcome]:

@@ -11,10 +11,8 @@ shows that the kubelet went. A kubelet that starts makes it anew before it looks
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -30,6 +28,7 @@ from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as health_api
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
 from nodedevices_plugin.kubelet.dra.prepare import Claims
+from nodedevices_plugin.kubelet.rpc import Newest
 from nodedevices_plugin.model import CallObserver, HealthState, KubeletCall, Method, Result
 from nodedevices_plugin.runtime.threads import tell
 
@@ -276,27 +275,14 @@ class HealthStreams:
     of them Unknown, and the kubelet opens another one after 5 seconds. Kubelets of 1.34 and 1.35 ask for none by
     default.
 
-    `show` and `serve` are for the event loop; each stream has a thread. `pool`: of this node.
+    `show` takes other ones; `serve` ends the streams, or lets them begin again. `pool`: of this node.
     """
 
     def __init__(self, pool: str, *, repeat_seconds: float = REPEAT_SECONDS) -> None:
         self._pool = pool
         self._repeat_seconds = repeat_seconds
-        self._changed = threading.Condition()
-        self._serving = False
-        self._shown: tuple[DeviceHealth, ...] = ()
-
-    def show(self, devices: tuple[DeviceHealth, ...]) -> None:
-        with self._changed:
-            if devices != self._shown:
-                self._shown = devices
-                self._changed.notify_all()
-
-    def serve(self, *, serving: bool) -> None:
-        """`serving` False: end the streams, before their server waits for them."""
-        with self._changed:
-            self._serving = serving
-            self._changed.notify_all()
+        self._newest = Newest[tuple[DeviceHealth, ...]](())
+        self.show, self.serve = self._newest.show, self._newest.serve
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         watch = grpc.unary_stream_rpc_method_handler(
@@ -311,26 +297,7 @@ class HealthStreams:
     def _watch(
         self, _request: health_api.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[health_api.NodeWatchResourcesResponse]:
-        def ended() -> None:
-            with self._changed:
-                self._changed.notify_all()
-
-        def over() -> bool:
-            return not self._serving or not context.is_active()
-
-        def differs(sent: tuple[DeviceHealth, ...]) -> bool:
-            return over() or self._shown is not sent
-
-        if not context.add_callback(ended):
-            return  # the kubelet that called has gone
-        while True:
-            with self._changed:
-                if over():
-                    return
-                shown = self._shown
-            yield self._report(shown)
-            with self._changed:
-                self._changed.wait_for(partial(differs, shown), timeout=self._repeat_seconds)
+        yield from map(self._report, self._newest.stream(context, repeat_seconds=self._repeat_seconds))
 
     def _report(self, devices: tuple[DeviceHealth, ...]) -> health_api.NodeWatchResourcesResponse:
         now = int(time.time())
