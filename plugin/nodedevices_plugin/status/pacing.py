@@ -43,17 +43,13 @@ class WriteBucket:
         self._full_at = max(self._full_at, now) + REFILL_SECONDS
 
 
-class Need(StrEnum):
+class Write(StrEnum):
+    """A request to the API server; of a write of the status its cause, which is the metric's label."""
+
     NOTHING = "nothing"
-    OWNER = "owner"  # which Node the token names is not known, or may have changed
+    OWNER = "owner"  # none: which Node the token names is not known, or may have changed
     CREATE = "create"  # the object is not there, or its owner is not this Node
-    STATUS = "status"
-
-
-class Cause(StrEnum):
-    """The reason for a write of the status; the metric's label."""
-
-    DEVICE = "device"  # a device's state or reason: may take the last token
+    DEVICE = "device"  # the status: a device's state or reason, which may take the last token
     CHANGE = "change"
     REPAIR = "repair"
     HEARTBEAT = "heartbeat"
@@ -80,47 +76,37 @@ class Situation(Struct, kw_only=True):
     recreations: int = 0  # how often in a row the object vanished soon after it was created
 
 
-class NextWrite(Struct, frozen=True, kw_only=True):
-    """The next request to the API server."""
-
-    need: Need
-    cause: Cause | None = None
-    wait: float | None = None  # seconds until it may be done; None: until something changes
-
-
 def devices_key(status: Mapping[str, Any] | None) -> tuple[Any, ...]:
     """Return every device's and partition's state and reason: a change of these must not wait for other changes."""
     healths = ((device["id"], device.get("health") or {}) for device in (status or {}).get("devices", ()))
     return tuple((id_, health.get("state"), health.get("reason")) for id_, health in healths)
 
 
-def next_write(situation: Situation, bucket: WriteBucket, now: float) -> NextWrite:
-    """Return the next write and how long it has to wait. It takes no token; the publisher does, when it writes."""
+def next_write(situation: Situation, bucket: WriteBucket, now: float) -> tuple[Write, float | None]:
+    """Return the next write and the seconds until it may be done; None: until something changes. It takes no token; the
+    publisher does, when it writes."""
     wanted = situation.wanted
-    if wanted is None or not situation.listed:
-        return NextWrite(need=Need.NOTHING)
-    if not situation.exists and not situation.may_create:
-        return NextWrite(need=Need.NOTHING)
+    if wanted is None or not situation.listed or not (situation.exists or situation.may_create):
+        return Write.NOTHING, None
     if not situation.owner_known:
-        return NextWrite(need=Need.OWNER, wait=0.0)
+        return Write.OWNER, 0.0
     if not situation.exists or situation.owner_wrong:
         create = max(bucket.wait(now), _recreate_wait(situation, now))
         if not situation.exists and situation.owner_read_at is not None:
             read_owner_in = situation.owner_read_at + situation.owner_seconds - now
             if read_owner_in < create:
-                return NextWrite(need=Need.OWNER, wait=max(0.0, read_owner_in))
-        return NextWrite(need=Need.CREATE, wait=create)
+                return Write.OWNER, max(0.0, read_owner_in)
+        return Write.CREATE, create
     written = situation.written
     if written is None or devices_key(written) != devices_key(wanted):
-        return NextWrite(need=Need.STATUS, cause=Cause.DEVICE, wait=bucket.wait(now))
+        return Write.DEVICE, bucket.wait(now)
     if written != wanted:
-        return NextWrite(need=Need.STATUS, cause=Cause.CHANGE, wait=bucket.wait(now, keep=1))
+        return Write.CHANGE, bucket.wait(now, keep=1)
     if situation.drifted:
         since = REPAIR_SECONDS if situation.repaired_at is None else now - situation.repaired_at
-        wait = max(bucket.wait(now, keep=1), REPAIR_SECONDS - since)
-        return NextWrite(need=Need.STATUS, cause=Cause.REPAIR, wait=wait)
+        return Write.REPAIR, max(bucket.wait(now, keep=1), REPAIR_SECONDS - since)
     due = (situation.written_at or 0.0) + situation.heartbeat_seconds - now
-    return NextWrite(need=Need.STATUS, cause=Cause.HEARTBEAT, wait=max(due, bucket.wait(now, keep=1)))
+    return Write.HEARTBEAT, max(due, bucket.wait(now, keep=1))
 
 
 def _recreate_wait(situation: Situation, now: float) -> float:

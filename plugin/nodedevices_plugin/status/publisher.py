@@ -40,7 +40,7 @@ from nodedevices_plugin.status import pacing
 from nodedevices_plugin.status.client import KubeStore, Object, keep_watching
 from nodedevices_plugin.status.fitting import without_unknown
 from nodedevices_plugin.status.metrics import AgentMetrics
-from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
+from nodedevices_plugin.status.pacing import Situation, Write, WriteBucket
 
 log = structlog.get_logger(__name__)
 
@@ -178,7 +178,7 @@ class Publisher:
         self._known.wanted = status
         try:
             async with asyncio.timeout(self._stop_seconds):
-                await self._apply(Cause.STOP)
+                await self._apply(Write.STOP)
         except (ApiError, TimeoutError) as error:
             log.warning("failed to write that the agent stopped", name=self._name, error=str(error) or "no answer")
 
@@ -227,23 +227,18 @@ class Publisher:
         while True:
             if self._known.owner_known and self._store.credentials() != self._read_with:
                 self._known.owner_known = False
-            step = pacing.next_write(self._situation(), self._bucket, self._clock())
-            wait = step.wait
-            if wait is not None:
-                wait = max(wait, self._not_before - self._clock())
-            if wait is None or wait > 0:
-                most = self._credentials_seconds
-                if await set_within(self._wake, most if wait is None else min(wait, most)):
+            write, wait = pacing.next_write(self._situation(), self._bucket, self._clock())
+            most = self._credentials_seconds
+            wait = most if wait is None else min(most, max(wait, self._not_before - self._clock()))
+            if wait > 0:
+                if await set_within(self._wake, wait):
                     self._wake.clear()
-                continue
-            if step.need is Need.OWNER:
+            elif write is Write.OWNER:
                 await self._try(self._reading_owner, self._fetch_owner())
-                continue
-            self._bucket.take(self._clock())
-            writes = self._create() if step.need is Need.CREATE else self._apply(step.cause or Cause.CHANGE)
-            if await self._try(self._writing, writes):
-                self._failures = 0
-                self._not_before = 0.0
+            else:
+                self._bucket.take(self._clock())
+                if await self._try(self._writing, self._create() if write is Write.CREATE else self._apply(write)):
+                    self._failures, self._not_before = 0, 0.0
 
     async def _try(self, connection: ConnectionState, call: Coroutine[Any, Any, None]) -> bool:
         try:
@@ -313,7 +308,7 @@ class Publisher:
             log.info("the Node was recreated: the token names another one", name=self._name, uid=owner, before=before)
             self._known.recreations, self._known.created_at, self._not_before = 0, None, 0.0
 
-    async def _apply(self, cause: Cause) -> None:
+    async def _apply(self, cause: Write) -> None:
         wanted = self._known.wanted
         if wanted is None:
             return
@@ -338,10 +333,10 @@ class Publisher:
         self._known.heartbeat_seconds = pacing.HEARTBEAT_SECONDS * self._draw(
             1 - pacing.HEARTBEAT_JITTER, 1 + pacing.HEARTBEAT_JITTER
         )
-        if cause is Cause.REPAIR:
+        if cause is Write.REPAIR:
             self._known.repaired_at = now
             log.warning("fields of the agent's status were changed by another writer, reapplied", name=self._name)
-        if self._owner is None and cause is Cause.HEARTBEAT:
+        if self._owner is None and cause is Write.HEARTBEAT:
             self._known.owner_known = False  # a token of a moment without a Node names none; the next one may
         self._metrics.published(cause.value, now - began)
 
