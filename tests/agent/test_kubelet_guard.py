@@ -29,7 +29,8 @@ def client_of(kubelet: StandInKubelet) -> PodResourcesClient:
 class Rival:
     """Who is in the way, as the guard gets it; and a tally of what was queried and prepared."""
 
-    def __init__(self) -> None:
+    def __init__(self, serves: StandInKubelet) -> None:
+        self.serves = serves
         self.who: str | None = ""
         self.queries: list[tuple[str, tuple[str, ...]]] = []
         self.prepared = 0
@@ -50,7 +51,7 @@ class Rival:
         if taking_over:
             assert resource not in own()
             return self.differs
-        if resource in own():  # it is registered
+        if self.serves.connected(resource):  # it is registered
             self.own = set(own())
             self.checks += 1
             return self.came
@@ -64,8 +65,8 @@ class Rival:
 
 
 @pytest.fixture
-def rival() -> Rival:
-    return Rival()
+def rival(kubelet: StandInKubelet) -> Rival:
+    return Rival(kubelet)
 
 
 @pytest.fixture
