@@ -205,7 +205,7 @@ async def serve(folder: Path, case: Case) -> None:
     )
     server = ResourceServer(resource.name, shown, serving)
     await server.start()
-    print(server.path, flush=True)
+    print(server.socket.path, flush=True)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():

@@ -439,7 +439,7 @@ class Agent:
             cores=self._cores.held(),
             now=now,
         )
-        deadlines = (outcome.deadline, again, self._dra.settles_at)
+        deadlines = (outcome.deadline, again, self._dra.slices.settles_at)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _registrations(self) -> tuple[Registration, ...]:
@@ -466,7 +466,7 @@ class Agent:
         self._answers.use(plan, inventory, containers, packed=packed)
         self._dra.offer.use(plan, inventory, containers)
         if serving:
-            await self._tidy()
+            await self._prepare(free=self._none_held)
         if plan != self._plan_sent:
             before, self._plan_sent = self._plan_sent, plan
             await self._plugins.set_plan(plan.by(Api.DEVICE_PLUGIN), allow_next=allow_next)
@@ -504,18 +504,14 @@ class Agent:
         offered = await self._holders.offered_now()
         return None if offered is None else any(offer.resource == resource for offer in offered)
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, *, free: Callable[[], bool] = lambda: False) -> None:
         """Write the files that must exist before an id is handed out. While another plugin serves, write nothing: its
-        files have the same names."""
+        files have the same names. `free`: says whether no pod has a device, so that what no answer names any more may
+        be removed. Only after the answers have changed: until then Allocate may return a name that is in an old file
+        alone."""
         if not self._world.active.effective.observing:
-            await self._cdi.keep(self._world.access)
+            await self._cdi.keep(self._world.access, free=free)
             await self._node_files.keep(self._world.access.files)
-
-    async def _tidy(self) -> None:
-        """Remove what no answer names any more, once no pod has a device. Only after the answers have changed: until
-        then Allocate may return a name that is in an old file alone."""
-        if not self._world.active.effective.observing:
-            await self._cdi.keep(self._world.access, free=self._none_held)
 
     async def _list_holders(self) -> Holdings:
         return await self._holders.list()

@@ -23,7 +23,7 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.claims.decide import ended
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import DraFacts, Record
-from nodedevices_plugin.claims.slices import Json, pool_health, publish
+from nodedevices_plugin.claims.slices import publish
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
 from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims
@@ -112,7 +112,7 @@ class Dra:
             on_change=on_change,
             observe=observe,
         )
-        self._slices = SlicePublisher(
+        self.slices = SlicePublisher(
             slices, node=local.node_name, driver=DRA_DRIVER, on_change=on_change, may_add=self._may_add
         )
 
@@ -134,20 +134,15 @@ class Dra:
     def facts(self) -> DraFacts:
         if not self._asked:
             return DraFacts(records=self.offer.records, waits_for="the node has just been asked")
-        left_out = dict.fromkeys(sorted(self._slices.left_out), (DROPPED,))
+        left_out = dict.fromkeys(sorted(self.slices.left_out), (DROPPED,))
         return DraFacts(
             records=self.offer.records,
             released=self.offer.released(self._holdings().taken),
-            in_slices=self._slices.devices,
+            in_slices=self.slices.devices,
             unsaid={**self._unsaid, **left_out},
             unavailable=self._unavailable(),
             waits_for=self._waits_for(),
         )
-
-    @property
-    def settles_at(self) -> float | None:
-        """Return when `facts` changes without news (time.monotonic()); None: it does not."""
-        return self._slices.settles_at
 
     @property
     def records_problem(self) -> str:
@@ -159,7 +154,7 @@ class Dra:
     @property
     def problem(self) -> str:
         """Why claims or slices are not as they should be; empty: they are."""
-        slices = self._slices.problem if self._wanted.is_set() else ""
+        slices = self.slices.problem if self._wanted.is_set() else ""
         return "; ".join(filter(None, (self._driver.problem, slices)))
 
     @property
@@ -167,14 +162,14 @@ class Dra:
         """None: no configuration has asked for DRA, and no claim is left of one that did."""
         if not self._wanted.is_set():
             return None
-        return DraCounters(driver=DRA_DRIVER, prepared=len(self.offer.records), slice_writes=self._slices.written)
+        return DraCounters(driver=DRA_DRIVER, prepared=len(self.offer.records), slice_writes=self.slices.written)
 
     def _unavailable(self) -> str:
         registry = Path(self._local.kubelet_dir) / "plugins_registry"
         if self._reader is None:
             return "ResourceSlices need the API server, and this agent runs without one"
-        if self._slices.refused:
-            return f"{self._slices.problem}; DRA needs Kubernetes 1.34 or later, and the component dra"
+        if self.slices.refused:
+            return f"{self.slices.problem}; DRA needs Kubernetes 1.34 or later, and the component dra"
         if not registry.is_dir():
             return f"the folder {registry} is not mounted; install the component dra"
         if why := self._unwritable():
@@ -184,14 +179,14 @@ class Dra:
     def _waits_for(self) -> str:
         if not self._driver.registered:
             return self._driver.problem or f"the kubelet has not registered the driver {DRA_DRIVER} yet"
-        if not self._slices.listed:
-            return self._slices.problem or "the ResourceSlices are not listed yet"
+        if not self.slices.listed:
+            return self.slices.problem or "the ResourceSlices are not listed yet"
         return ""
 
     def want(self, *, asked: bool) -> None:
         """`asked`: a configuration, in effect or wanted, has serving.api DRA. What claims have, or may be allocated,
         keeps the driver: without it their pods neither start nor end."""
-        still = bool(self.offer.records) or bool(self._slices.devices)
+        still = bool(self.offer.records) or bool(self.slices.devices)
         asked = asked or still
         wanted = still or (asked and not self._unavailable())
         if asked is not self._asked:
@@ -218,16 +213,13 @@ class Dra:
         if all(now is before for now, before in zip(given, self._published, strict=False)) and self._published:
             return
         self._published = given
-        devices: tuple[Json, ...] | None = None
-        unsaid: Mapping[str, tuple[str, ...]] = {}
+        published = publish(resources, inventory, verdicts, driver=DRA_DRIVER)
         self._driver.health.show(pool_health(resources, self.offer.records.values(), inventory, verdicts))
-        if resources:
-            published = publish(resources, inventory, verdicts, driver=DRA_DRIVER)
-            devices, unsaid = published.devices, published.unsaid
-        if unsaid != self._unsaid:
-            self._unsaid = unsaid
+        if published.unsaid != self._unsaid:
+            self._unsaid = published.unsaid
             self._on_change()
-        self._slices.want(() if self._beside else devices)
+        devices = published.devices if resources else None
+        self.slices.want(() if self._beside else devices)
 
     def _may_add(self) -> bool:
         return self._driver.registered and self._beside == ""
@@ -241,7 +233,7 @@ class Dra:
         """Return the state of each resource that DRA serves, as those of the device plugin API have one."""
         if self._beside:
             state = RegistrationState.SERVED_BY_ANOTHER
-        elif self._driver.registered and self._beside is not None and not self._slices.problem:
+        elif self._driver.registered and self._beside is not None and not self.slices.problem:
             state = RegistrationState.REGISTERED
         else:
             state = RegistrationState.REJECTED if self._driver.refused else RegistrationState.PENDING
@@ -268,7 +260,7 @@ class Dra:
 
     async def _publish(self) -> None:
         await self._wanted.wait()
-        await self._slices.run()
+        await self.slices.run()
 
     async def _look_beside(self) -> None:
         """Another device plugin may come with the same devices, or be there already. At first it is another one only if

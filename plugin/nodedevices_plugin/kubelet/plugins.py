@@ -139,12 +139,12 @@ class DevicePlugins:
     def registrations(self) -> tuple[Registration, ...]:
         """Return the state of each offered resource's registration, sorted by name."""
 
-        def registration(name: str) -> Registration:
-            if name not in self._refused:
-                return self._plugins[name].registration
-            return Registration(resource=name, state=RegistrationState.REJECTED, message=self._refused[name])
-
-        return tuple(registration(name) for name in sorted({*self._plugins, *self._refused}))
+        served = (plugin.registration for name, plugin in self._plugins.items() if name not in self._refused)
+        refused = (
+            Registration(resource=name, state=RegistrationState.REJECTED, message=why)
+            for name, why in self._refused.items()
+        )
+        return tuple(sorted((*served, *refused), key=lambda registration: registration.resource))
 
     @property
     def let_through(self) -> bool:

@@ -203,14 +203,20 @@ class ResourcePlugin:
             return
         if sockets.identity(self._kubelet_socket) != kubelet:
             return  # another kubelet has come meanwhile
-        server = await self._serve()
+        # Each round has a server of its own: one that no registration has used.
+        server = self._server = ResourceServer(self.name, self._shown, self._registering, pre_start=self.pre_start)
+        await server.start()
+        request = api.RegisterRequest(
+            version=rpc.VERSION,
+            endpoint=server.socket.path.name,
+            resource_name=self.name,
+            options=options(pre_start=self.pre_start),
+        )
         before = server.opened
         self._guard.registering(self.name, kubelet)
         began = perf_counter()
         try:
-            await rpc.register(
-                self._kubelet_socket, self._request(server), timeout_seconds=self._deadlines.register_seconds
-            )
+            await rpc.register(self._kubelet_socket, request, timeout_seconds=self._deadlines.register_seconds)
         except grpc.aio.AioRpcError as error:
             result = Result.FAILED if error.code() in NO_ANSWER else Result.REFUSED
             self._observe(KubeletCall(Method.REGISTER, self.name, result, perf_counter() - began))
@@ -227,10 +233,12 @@ class ResourcePlugin:
         await self._stop_server()
         if lost is LossReason.ANOTHER:
             self._guard.ended(self.name)
-        if lost is LossReason.STREAM:
-            await self._after_lost_stream(lasted=monotonic() - registered_at)
-        else:
-            self._short_streams = 0
+        short = lost is LossReason.STREAM and monotonic() - registered_at < SHORT_STREAM_SECONDS
+        self._short_streams = self._short_streams + 1 if short else 0
+        if self._short_streams > QUICK_RETRIES:
+            await self._wait(BACKOFF.after(self._short_streams - QUICK_RETRIES), sockets.identity(self._kubelet_socket))
+        elif lost is LossReason.STREAM:
+            await asyncio.sleep(STREAM_LOST_DELAY_SECONDS)
 
     async def _prepared(self, kubelet: sockets.FileIdentity) -> str:
         """Prepare the registration and return why it must not be made; empty: it may. Where preparing took long, ask
@@ -264,18 +272,11 @@ class ResourcePlugin:
                         return LossReason.FORGOTTEN
             elif monotonic() > deadline:
                 return LossReason.NEVER_CAME
-            if not server.has_socket():
+            if not server.socket.is_there():
                 return LossReason.SOCKET
             if sockets.identity(self._kubelet_socket) not in (kubelet, None):
                 return LossReason.KUBELET
             await set_within(server.stream_change, CHECK_SECONDS)
-
-    async def _after_lost_stream(self, *, lasted: float) -> None:
-        self._short_streams = self._short_streams + 1 if lasted < SHORT_STREAM_SECONDS else 0
-        if self._short_streams <= QUICK_RETRIES:
-            await asyncio.sleep(STREAM_LOST_DELAY_SECONDS)
-        else:
-            await self._wait(BACKOFF.after(self._short_streams - QUICK_RETRIES), sockets.identity(self._kubelet_socket))
 
     async def _not_registered(self, error: grpc.aio.AioRpcError, kubelet: sockets.FileIdentity) -> None:
         code, details = error.code(), rpc.reason(error)
@@ -309,24 +310,10 @@ class ResourcePlugin:
                 return
 
     # --- the server -------------------------------------------------------------------------------------------------
-    async def _serve(self) -> ResourceServer:
-        """Return a server that no registration has used: each round has its own, and leaves none behind."""
-        self._server = ResourceServer(self.name, self._shown, self._registering, pre_start=self.pre_start)
-        await self._server.start()
-        return self._server
-
     async def _stop_server(self) -> None:
         if self._server is not None:
             await self._server.stop()
             self._server = None
-
-    def _request(self, server: ResourceServer) -> api.RegisterRequest:
-        return api.RegisterRequest(
-            version=rpc.VERSION,
-            endpoint=server.path.name,
-            resource_name=server.name,
-            options=options(pre_start=self.pre_start),
-        )
 
     def _report(self, state: RegistrationState, message: str) -> bool:
         """Log and announce a registration that differs from the last one; True when it did."""

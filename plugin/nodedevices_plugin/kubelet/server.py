@@ -104,7 +104,6 @@ class ResourceServer:
 
     def __init__(self, name: str, shown: bytes, serving: Serving, *, pre_start: bool = False) -> None:
         self.name = name
-        self.path = sockets.new_path(serving.folder, name)
         self.opened = 0
         self.open_streams: set[int] = set()
         self.stream_change = asyncio.Event()
@@ -114,23 +113,20 @@ class ResourceServer:
         self._newest = Newest(shown)
         self.show = self._newest.show
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server = sockets.UnixServer(
-            name, self.path, [self._handlers()], max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES
+        path = sockets.new_path(serving.folder, name)
+        self.socket = sockets.UnixServer(
+            name, path, [self._handlers()], max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES
         )
 
     async def start(self) -> None:
         """Raises OSError when the socket cannot be made. Afterwards the kubelet may dial."""
         self._loop = asyncio.get_running_loop()
-        self._server.start()
+        self.socket.start()
 
     async def stop(self) -> None:
         """End the streams, let an answer under way finish, close and remove the socket."""
         self._newest.serve(serving=False)
-        await self._server.stop()
-
-    def has_socket(self) -> bool:
-        """True while our socket is still there: the kubelet removes all sockets when it starts."""
-        return self._server.has_socket()
+        await self.socket.stop()
 
     def show_again(self) -> bool:
         """Send the kubelet the same list once more. False where there is no stream."""

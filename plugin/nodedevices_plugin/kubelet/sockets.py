@@ -169,9 +169,9 @@ class UnixServer:
         stopped = self._server.stop(STOP_GRACE_SECONDS)
         await asyncio.to_thread(stopped.wait, STOP_GRACE_SECONDS + 1.0)
         self._threads.end()
-        if self.has_socket():
+        if self.is_there():
             self.path.unlink(missing_ok=True)
 
-    def has_socket(self) -> bool:
+    def is_there(self) -> bool:
         """True while our socket is still there: the kubelet removes all sockets of device plugins when it starts."""
         return self._identity is not None and identity(self.path) == self._identity

@@ -33,7 +33,6 @@ from nodedevices_plugin.status.facts import (
     NodeFacts,
     ShareCounts,
     share_counts,
-    uses_by_part,
     whole_second,
 )
 
@@ -92,7 +91,8 @@ class DeviceReports:
         counts = share_counts(facts)
         shares = left_out.made("shares", of_parts, counts, holders_known=known, cores=facts.cores.devices)
         self._shares = shares or {}
-        self._uses = uses_by_part(facts)
+        uses = {} if facts.world.uses is None else facts.world.uses.devices
+        self._uses = {id_: uses.get(device.fact.id) for device in facts.inventory.devices for id_ in device.ids}
         self._holders = self._holders_by_part()
 
     def devices(self) -> tuple[api.Device, ...]:

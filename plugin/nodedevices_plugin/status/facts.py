@@ -26,9 +26,7 @@ from nodedevices_plugin.model import (
     Api,
     Blocked,
     CoresHeld,
-    DeviceUse,
     Inventory,
-    Occurrences,
     OfferedResource,
     Plan,
     Registration,
@@ -72,25 +70,6 @@ class ShareCounts(Struct, frozen=True, kw_only=True):
     def unallocatable_bytes(self) -> int | None:
         memory, total = self.resource.sharing.memory, self.memory_bytes
         return None if memory is None or total is None else max(0, total - self.total * memory.unit_bytes)
-
-
-def faults_lately(facts: NodeFacts) -> dict[str, tuple[Occurrences, ...]]:
-    """Return by device what has been a fault of it lately, in the order of the devices; none for those without."""
-    found = {
-        device.fact.id: tuple(
-            occurrences for occurrences in facts.world.state.history.get(device.fact.id, ()) if occurrences.is_fault
-        )
-        for device in facts.inventory.devices
-    }
-    return {id_: faults for id_, faults in found.items() if faults}
-
-
-def uses_by_part(facts: NodeFacts) -> dict[str, DeviceUse]:
-    """Return how held devices are used, by their ids and those of their partitions."""
-    uses = {} if facts.world.uses is None else facts.world.uses.devices
-    return {
-        id_: uses[device.fact.id] for device in facts.inventory.devices if device.fact.id in uses for id_ in device.ids
-    }
 
 
 def count(

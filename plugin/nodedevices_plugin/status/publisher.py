@@ -63,17 +63,13 @@ class ConnectionState(Struct):
     error: ApiError | None = None
     since: float = 0.0
 
-    def failed(self, error: ApiError, now: float) -> bool:
-        """True when it is news."""
+    def ended(self, error: ApiError | None, now: float) -> bool:
+        """A request has ended so. True when it is news."""
         before, self.error = self.error, error
-        if before is None:
+        if before is None or error is None:
             self.since = now
-        return before is None or (before.status, str(before)) != (error.status, str(error))
-
-    def works(self) -> bool:
-        """True when that is news."""
-        before, self.error = self.error, None
-        return before is not None
+            return before is not error
+        return (before.status, str(before)) != (error.status, str(error))
 
     def problem(self, now: float) -> str:
         """Return the error, once it has lasted long enough to be reported."""
@@ -377,11 +373,11 @@ class Publisher:
 
     def _failed(self, connection: ConnectionState, error: ApiError) -> None:
         self._metrics.publish_failed(error.status)
-        if connection.failed(error, self._clock()):
+        if connection.ended(error, self._clock()):
             log.warning(connection.what, name=self._name, error=f"{error}{_hint(error)}")
 
     def _answered(self, connection: ConnectionState) -> None:
-        if connection.works():
+        if connection.ended(None, self._clock()):
             log.info("requests to the API server succeed again", name=self._name)
         problems = (self._watching.error, self._reading_owner.error, self._writing.error)
         self._metrics.publishing(works=not any(problems) and not self._keeps_vanishing)

@@ -26,7 +26,6 @@ from nodedevices_plugin.model.ids import memory_held, physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.facts import (
     NodeFacts,
-    faults_lately,
     loaded_drivers,
     missing_parts,
     resource_counts,
@@ -211,6 +210,9 @@ def _devices(facts: NodeFacts) -> Iterator[Sample]:
         numa = "" if fact.numa_node is None else str(fact.numa_node)
         what = fact.type, fact.vendor or "", fact.product_name or "", fact.pci_bus_id or "", numa
         yield DEVICE_INFO, (*where, *what), 1
+        for occurrences in facts.world.state.history.get(fact.id, ()):
+            if occurrences.is_fault:
+                yield DEVICE_FAULTS, (*where, occurrences.reason), occurrences.shown.count
         verdict = facts.verdicts.get(fact.id)
         if verdict is None:
             continue
@@ -224,10 +226,6 @@ def _devices(facts: NodeFacts) -> Iterator[Sample]:
             yield DEVICE_UNWELL, (*where, state, verdict.reason, verdict.recovery_action), 1
     for state in DEVICE_STATES:
         yield DEVICES, [state], tally[state]
-    lately = faults_lately(facts)
-    for device in facts.inventory.devices:
-        for occurrences in lately.get(device.fact.id, ()):
-            yield DEVICE_FAULTS, (*labels(device), occurrences.reason), occurrences.shown.count
 
 
 def _holders(facts: NodeFacts) -> Iterator[Sample]:

@@ -113,7 +113,7 @@ class DraDriver:
             await self._stop()
 
     async def _keep(self) -> None:
-        serving = bool(self._servers) and all(server.has_socket() for server in self._servers)
+        serving = bool(self._servers) and all(server.is_there() for server in self._servers)
         if self._registered and not (serving and self.registered and sockets.listening(self._kubelet_socket)):
             self._settle(registered=False, problem="")
         if serving is self._wanted:
