@@ -120,12 +120,7 @@ def without_unknown(status: Mapping[str, Any], schema: Mapping[str, Any]) -> tup
     """Return the status without what the schema has no field for, and the paths of what was left out, such as
     `status.devices[].history`."""
     left_out: dict[str, None] = {}
-    known = dict(status)
-    fields = schema.get("properties", {}).get("devices", {}).get("items", {}).get("properties", {})
-    if fields and "parent" not in fields and any("parent" in device for device in status.get("devices", ())):
-        left_out["status.devices[].parent"] = None  # without it a partition would be taken for a physical device
-        known["devices"] = [device for device in status["devices"] if "parent" not in device]
-    return _known(known, schema, "status", left_out), tuple(left_out)
+    return _known(status, schema, "status", left_out), tuple(left_out)
 
 
 def _known(value: Any, schema: Mapping[str, Any], path: str, left_out: dict[str, None]) -> Any:

@@ -34,14 +34,6 @@ def test_what_the_schema_has_no_field_for_is_left_out_and_named_once_in_a_map_wi
     assert (known, left_out) == ({"byName": {"gpu-0": {"id": "a"}}}, ("status.byName.gpu-0.history",))
 
 
-def test_where_partitions_would_be_taken_for_devices_they_are_left_out() -> None:
-    devices = [{"id": "a"}, {"id": "b", "parent": "a"}]
-    assert without_unknown({"devices": devices}, SCHEMA) == ({"devices": [{"id": "a"}]}, ("status.devices[].parent",))
-    known = {"properties": {"devices": {"items": {"properties": {"id": TEXT, "parent": TEXT}}}}}
-    assert without_unknown({"devices": devices}, known) == ({"devices": devices}, ())
-    assert without_unknown({"devices": devices[:1]}, SCHEMA) == ({"devices": devices[:1]}, ())
-
-
 def test_of_a_list_that_may_not_be_as_long_the_first_entries_are_reported() -> None:
     schema = {"properties": {"holders": {"type": "array", "maxItems": 2, "items": TEXT}}}
     assert without_unknown({"holders": ["a", "b", "c"]}, schema) == ({"holders": ["a", "b"]}, ("status.holders[2:]",))
