@@ -65,7 +65,7 @@ from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.client import KubeStore, Object
-from nodedevices_plugin.status.metrics import AgentMetrics, Readiness
+from nodedevices_plugin.status.metrics import AgentMetrics, healthz, readyz
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.reporter import Reporter
 from nodedevices_plugin.status.step_log import StepLog, withdraws
@@ -101,7 +101,6 @@ class Agent:
     ) -> None:
         """`hardware`: as FoundHardware's `check`, which tests replace. `spare`: a process for the first probe."""
         self._local = local
-        self._store = store
         self._started = datetime.now(UTC)
         self._wake = asyncio.Event()
         self._step_soon = Later(self._wake.set, seconds=ALLOCATED_SECONDS)
@@ -110,7 +109,6 @@ class Agent:
         self._seen: SeenObject | None = None  # None: not listed yet
         self._plan_sent: Plan | None = None
         workers = {name: Worker(name) for name in WORKERS}
-        self._files = workers["files"]
         self._mps = MpsDaemons(Path(local.mps_dir), worker=workers["mps"], on_change=self._wake.set)
         self._parts = Supervisor(workers=lambda: (self._state.worker, *workers.values()))
         folder = local.config_dir
@@ -132,7 +130,7 @@ class Agent:
         self._cdi = CdiKeeper(
             Path(local.cdi_dir),
             [Path(folder) for folder in local.cdi_spec_dirs],
-            files=self._files,
+            files=workers["files"],
             looks=workers["cdi"],
             on_change=self._wake.set,
             vendors=local.vendors,
@@ -175,7 +173,6 @@ class Agent:
             else None
         )
         self._reporter = Reporter(self._publisher, started=self._started)
-        self._readiness = self._readiness_of_parts()
 
     def _metrics_of_parts(self) -> AgentMetrics:
         return AgentMetrics(
@@ -243,16 +240,6 @@ class Agent:
             keep=self._parts.keep,
         )
         return DevicePlugins(registering)
-
-    def _readiness_of_parts(self) -> Readiness:
-        return Readiness(
-            self._parts,
-            world=lambda: self._world,
-            registrations=self._registrations,
-            probe_error=self._probes.problem,
-            answering_seconds=self._recent.answering_seconds,
-            publisher_problem=lambda: (self._publisher.problem() or "") if self._publisher is not None else "",
-        )
 
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name)
@@ -540,8 +527,17 @@ class Agent:
         return {**self._world.active.effective.node.files, **newest}
 
     def _http_servers(self) -> list[HttpServer]:
-        checks = {"/healthz": self._readiness.healthz, "/readyz": self._readiness.readyz}
         local = self._local
+        checks = {
+            "/healthz": lambda: healthz(self._parts, self._recent.answering_seconds()),
+            "/readyz": lambda: readyz(
+                self._parts,
+                self._world,
+                self._registrations(),
+                probe_error=self._probes.problem(),
+                publisher_problem=self._publisher.problem() if self._publisher is not None else "",
+            ),
+        }
         return servers(
             local.http_address,
             local.health_address,

@@ -190,12 +190,8 @@ class CoreBook:
         ledger, shares, own = self._ledgers[resource], self._shares[resource], frozenset(ids)
         wanted = self._wanted(resource, len(own), own)
         device = shares.device_of[ids[0]]
-        room = cores.room(ledger, shares, wanted, ids=own)
-        if not room.has(device):
-            raise AllocationError(
-                f"{resource}: {device} does not have {room.needed_text}; it has {room.left_text(device)}. "
-                "Delete the pod, so that it is scheduled again."
-            )
+        if refusal := cores.room(ledger, shares, wanted, ids=own).refusal(device):
+            raise AllocationError(f"{resource}: {refusal}")
         self._ledgers[resource] = cores.granted(ledger, shares, wanted, own, at=self._clock())
         return cores.exact(wanted, shares.totals[device])
 
@@ -237,10 +233,8 @@ class CoreBook:
     def _refusal(self, resource: str, shares: CoreShares, booking: Booking) -> str:
         """Return why a container cannot have what is booked for it; "" where it can."""
         room = cores.room(self._ledgers[resource], shares, Wanted(demand=booking.demand), ids=booking.ids)
-        if room.has(booking.device):
-            return ""
-        text = f"{booking.device} does not have {room.needed_text}; it has {room.left_text(booking.device)}"
-        return f"{resource}: {text}. Delete the pod, so that it is scheduled again."
+        refusal = room.refusal(booking.device)
+        return f"{resource}: {refusal}" if refusal else ""
 
     def _started_before(self, ids: frozenset[str]) -> bool:
         """True when the container with these ids was started before this agent, as far as that is known."""

@@ -115,6 +115,13 @@ class Room(Struct, frozen=True, kw_only=True):
     def left_text(self, device: str) -> str:
         return f"{self.left.get(device, 0)} %"
 
+    def refusal(self, device: str) -> str:
+        """Return why a request cannot have this device, for people; "" where it can."""
+        if self.has(device):
+            return ""
+        has = f"it has {self.left_text(device)}"
+        return f"{device} does not have {self.needed_text}; {has}. Delete the pod, so that it is scheduled again."
+
     @property
     def needed_text(self) -> str:
         demand = self.wanted.demand

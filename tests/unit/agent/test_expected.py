@@ -14,7 +14,7 @@ from nodedevices_plugin.model import Registration, RegistrationState
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.expected import GRACE_SECONDS
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.metrics import Readiness
+from nodedevices_plugin.status.metrics import readyz
 from nodedevices_probe.protocol import Readings
 from support.cases import cases
 from support.facts import gpu
@@ -66,14 +66,7 @@ def test_what_is_offered_is_the_same_whatever_is_expected() -> None:
     assert wrong.offers == without.offers
     assert wrong.states == without.states
     registered = (Registration(resource=GPU, state=RegistrationState.REGISTERED),)
-    readiness = Readiness(
-        Supervisor(),
-        world=lambda: wrong.world,
-        registrations=lambda: registered,
-        probe_error=lambda: None,
-        publisher_problem=str,
-    )
-    assert readiness.readyz().status == 200  # no roll-out of agents stops by it
+    assert readyz(Supervisor(), wrong.world, registered).status == 200  # no roll-out of agents stops by it
 
 
 def test_what_has_left_does_not_count_more_is_enough_and_an_entry_is_named_by_all_that_must_match() -> None:

@@ -7,7 +7,7 @@ import threading
 from nodedevices_plugin.kubelet.offer import RecentAllocations
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.threads import Threads
-from nodedevices_plugin.status.metrics import UNANSWERED_SECONDS, Readiness
+from nodedevices_plugin.status.metrics import UNANSWERED_SECONDS, healthz
 from support.patience import PATIENCE_SECONDS
 
 
@@ -35,24 +35,10 @@ def test_a_call_that_fails_or_comes_after_the_end_is_done_all_the_same() -> None
     assert threads.submit(int, "7").result(PATIENCE_SECONDS) == 7
 
 
-def readiness(answering_seconds: float) -> Readiness:
-    return Readiness(
-        Supervisor(),
-        world=lambda: (_ for _ in ()).throw(AssertionError),
-        registrations=tuple,
-        probe_error=lambda: None,
-        publisher_problem=str,
-        answering_seconds=lambda: answering_seconds,
-    )
-
-
 def test_healthz_fails_while_a_call_stays_without_an_answer_as_long_as_that_takes() -> None:
-    assert readiness(0.0).healthz().status == readiness(UNANSWERED_SECONDS).healthz().status == 200
-    hung = readiness(UNANSWERED_SECONDS + 1)
-    assert (hung.healthz().status, hung.healthz().body) == (
-        503,
-        b"a call of the kubelet has not been answered for 61 s\n",
-    )
+    assert healthz(Supervisor(), 0.0).status == healthz(Supervisor(), UNANSWERED_SECONDS).status == 200
+    hung = healthz(Supervisor(), UNANSWERED_SECONDS + 1)
+    assert (hung.status, hung.body) == (503, b"a call of the kubelet has not been answered for 61 s\n")
     recent = RecentAllocations()
     assert recent.answering_seconds() == 0.0
     with recent.answering():
