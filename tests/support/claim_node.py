@@ -59,7 +59,7 @@ class Node:
     def prepare(self, name: str, *devices: str, uid: str = "", **consumed: str) -> list[str]:
         claim = allocated(name, *devices, uid=uid, **consumed)
         self.stored["ml", name] = claim
-        return [device.device for device in self.claims.prepare("ml", name, claim["metadata"]["uid"])]
+        return [entry.result.device for entry, _ in self.claims.prepare("ml", name, claim["metadata"]["uid"])]
 
     def edits(self, name: str) -> Mapping[str, Any]:
         """What the one CDI device of a prepared claim brings into a container."""

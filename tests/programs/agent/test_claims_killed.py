@@ -63,7 +63,7 @@ class Life:
         return allocated(name, "board-0")
 
     def prepare(self, name: str) -> list[str]:
-        return [each.device for each in self._claims.prepare("ml", name, f"uid-{name}")]
+        return [entry.result.device for entry, _ in self._claims.prepare("ml", name, f"uid-{name}")]
 
     def unprepare(self, name: str) -> None:
         self._claims.unprepare(f"uid-{name}")

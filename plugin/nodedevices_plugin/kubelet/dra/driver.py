@@ -216,17 +216,17 @@ class DraDriver:
         until = self._claims.deadline()
 
         def prepare(claim: dra.Claim, answer: dra.NodePrepareResourceResponse) -> None:
-            for prepared in self._claims.prepare(
+            for entry, cdi_ids in self._claims.prepare(
                 claim.namespace, claim.name, claim.uid, until=until, called=context.is_active
             ):
                 device = answer.devices.add(
-                    request_names=[prepared.request],
+                    request_names=[entry.result.request],
                     pool_name=self._pool,
-                    device_name=prepared.device,
-                    cdi_device_ids=prepared.cdi_ids,
+                    device_name=entry.result.device,
+                    cdi_device_ids=cdi_ids,
                 )
-                if prepared.share:
-                    device.share_id = prepared.share
+                if entry.result.share:
+                    device.share_id = entry.result.share
 
         return self._each(Method.PREPARE, request.claims, dra.NodePrepareResourcesResponse(), prepare)
 

@@ -19,12 +19,11 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import structlog
-from msgspec import Struct
 from nodedevices_common.errors import OperationError
 
 from nodedevices_plugin.claims import cdi_file, request
 from nodedevices_plugin.claims.decide import Prepare
-from nodedevices_plugin.claims.records import Record, RecordError, file_name
+from nodedevices_plugin.claims.records import Prepared, Record, RecordError, file_name
 from nodedevices_plugin.claims.request import SHOWN, Claim, ClaimError, NotNowError
 from nodedevices_plugin.model import ContainerEdits
 
@@ -67,13 +66,8 @@ class Files(Protocol):
     def remove(self, uid: str) -> None: ...
 
 
-class PreparedDevice(Struct, frozen=True, kw_only=True):
-    """A device of a claim, for the kubelet. `cdi_ids`: what its request needs, on the request's first device."""
-
-    request: str
-    device: str
-    share: str
-    cdi_ids: tuple[str, ...]
+Granted = tuple[Prepared, tuple[str, ...]]
+"""A device of a claim, and, on a request's first device, the CDI names of what the request needs."""
 
 
 class Claims:
@@ -107,7 +101,7 @@ class Claims:
         *,
         until: float | None = None,
         called: Callable[[], bool] = lambda: True,
-    ) -> tuple[PreparedDevice, ...]:
+    ) -> tuple[Granted, ...]:
         """Raises ClaimError, whose text reaches the pod's Events, and OperationError. `until`: when what may come is no
         longer waited for (time.monotonic()): one time for all claims of a call. `called`: False: the kubelet does not
         wait for the answer any more."""
@@ -162,7 +156,7 @@ class Claims:
             raise ClaimError(f"there is no ResourceClaim {namespace}/{name} (any more): delete the pod")
         return request.read(found, uid=uid, driver=self._offer.driver, pool=self._pool)
 
-    def _prepare(self, claim: Claim) -> tuple[PreparedDevice, ...]:
+    def _prepare(self, claim: Claim) -> tuple[Granted, ...]:
         decided = self._offer.prepare(claim)
         try:
             edits = self._offer.edits(decided.record)
@@ -176,15 +170,7 @@ class Claims:
             log.info("claim prepared", claim=str(claim), uid=claim.uid, devices=devices)
             self._on_change()
         cdi_ids = dict(spec.names)  # of a request, until its first device has them
-        return tuple(
-            PreparedDevice(
-                request=entry.result.request,
-                device=entry.result.device,
-                share=entry.result.share,
-                cdi_ids=cdi_ids.pop(entry.result.request, ()),
-            )
-            for entry in decided.record.prepared
-        )
+        return tuple((entry, cdi_ids.pop(entry.result.request, ())) for entry in decided.record.prepared)
 
     def _undo(self, decided: Prepare) -> None:
         if not decided.is_new:
