@@ -144,8 +144,7 @@ class Settling(Struct, frozen=True):
     since: float = 0.0
 
     def after(self, kubelet: object, pods: Pods, now: float) -> Settling:
-        same = kubelet == self.kubelet and pods == self.pods
-        return self if same else Settling(kubelet, pods, now)
+        return self if (kubelet, pods) == (self.kubelet, self.pods) else Settling(kubelet, pods, now)
 
     def settled(self, own_pod: tuple[str, str] | None, now: float) -> bool:
         """True when the kubelet has added all of its pods, as far as its Lists can tell."""
@@ -174,9 +173,7 @@ def lacks(
     held += [(entry.resource, id_, why) for entry in recorded or () for id_ in entry.ids]
     held += [(holder.resource, id_, "which a container had before") for holder in before for id_ in holder.ids]
     lacking = (f"{name or 'claim'} {id_}, {why}" for name, id_, why in held if (name, id_) not in listed_ids)
-    missing = next(lacking, "")
-    if unreadable:
-        missing = f"the contents of its checkpoint ({unreadable})"
+    missing = f"the contents of its checkpoint ({unreadable})" if unreadable else next(lacking, "")
     if not missing:
         return ""
     own = f" and, for {SETTLED_SECONDS:g} s, this agent's own pod {'/'.join(own_pod)}" if own_pod is not None else ""

@@ -94,12 +94,12 @@ class KubeStore:
     async def node_uid(self) -> str | None:
         """Return the Node's uid by the agent's own credentials; None where they carry none (no pod-bound token)."""
 
-        def create_review(client: Client) -> Object:
-            return client.write(
-                "POST", REVIEWS, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-            )
-
-        review = await self._call("SelfSubjectReview", create_review, anew=True)  # the newest token counts
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        review = await self._call(
+            "SelfSubjectReview",
+            lambda client: client.write("POST", REVIEWS, body),
+            anew=True,  # the newest token counts
+        )
         extra = review.get("status", {}).get("userInfo", {}).get("extra", {})
         values = extra.get(NODE_UID) or []
         return str(values[0]) if values else None

@@ -87,10 +87,9 @@ class DeviceReports:
         self._facts = facts
         self._left_out = left_out
         self._near = nearest(facts.inventory)
-        known = facts.world.holdings.were_known
-        counts = share_counts(facts)
-        shares = left_out.made("shares", of_parts, counts, holders_known=known, cores=facts.cores.devices)
-        self._shares = shares or {}
+        known, cores = facts.world.holdings.were_known, facts.cores.devices
+        made = left_out.made("shares", of_parts, share_counts(facts), holders_known=known, cores=cores)
+        self._shares = made or {}
         uses = {} if facts.world.uses is None else facts.world.uses.devices
         self._uses = {id_: uses.get(device.fact.id) for device in facts.inventory.devices for id_ in device.ids}
         self._holders = self._holders_by_part()

@@ -267,8 +267,8 @@ def _in_words(
                 "pods hold, also what is withheld, until these pods end."
             )
     if worst is not None:
-        since = rfc3339(worst.health.since)
-        said.append(f"{worst.name}: {worst.health.reason} since {since}: {worst.health.message}.")
+        health = worst.health
+        said.append(f"{worst.name}: {health.reason} since {rfc3339(health.since)}: {health.message}.")
     return " ".join(said) or f"{len(devices)} device{'' if len(devices) == 1 else 's'}, all fit for use."
 
 
