@@ -61,9 +61,8 @@ from nodedevices_plugin.pipeline.step import decide
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.threads import Later, Worker
-from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
-from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.status.client import KubeStore, Object
 from nodedevices_plugin.status.metrics import AgentMetrics, healthz, readyz
 from nodedevices_plugin.status.publisher import Publisher
@@ -551,7 +550,7 @@ def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None, 
     """Run the command. Returns 0 after a SIGTERM, 2 for wrong flags or variables. `spare`: as in Agent. `fixed`: values
     for fields of Local that no flag has, for tests."""
     try:
-        read = flags.parse(sys.argv[1:] if arguments is None else arguments, os.environ)
+        read = parse(sys.argv[1:] if arguments is None else arguments, os.environ)
         local = dataclasses.replace(read, **fixed)
     except ConfigError as error:
         for problem in error.problems:

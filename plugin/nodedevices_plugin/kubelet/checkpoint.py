@@ -14,8 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import MsgspecError, Struct, field, json
 from nodedevices_common.errors import OperationError
 
 FILE = "kubelet_internal_checkpoint"  # in the device-plugin folder
@@ -99,8 +98,8 @@ def read(path: Path) -> tuple[CheckpointEntry, ...] | None:
 def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:
     """Raises CheckpointError for anything but a checkpoint."""
     try:
-        written = msgspec.json.decode(raw, type=_Checkpoint)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        written = json.decode(raw, type=_Checkpoint)
+    except (MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointError(f"not a checkpoint of the kubelet's device manager: {error!r:.200}") from error
     found = {
         CheckpointEntry(entry.pod_uid, entry.container, entry.resource, ids)

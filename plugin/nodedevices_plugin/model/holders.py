@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-import msgspec
 from msgspec import Struct, field
 from nodedevices_common.pod_requests import Container
 
@@ -133,8 +132,8 @@ class CoresHeld(Struct, frozen=True, kw_only=True):
     """Computing power that containers hold, in percent of a device: by device or partition, and by namespace, pod,
     container and resource. A device that is not in it does not share its own."""
 
-    devices: Mapping[str, int] = msgspec.field(default_factory=dict)
-    holders: Mapping[tuple[str, str, str, str], int] = msgspec.field(default_factory=dict)
+    devices: Mapping[str, int] = field(default_factory=dict)
+    holders: Mapping[tuple[str, str, str, str], int] = field(default_factory=dict)
 
 
 class RecentAllocate(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
-from nodedevices_api.conditions import Status
 from nodedevices_api.meta import Condition, condition, find
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.text import NAMED, listing, some
@@ -87,7 +86,7 @@ def badness(device: api.Device) -> tuple[int, int, int]:
     return (_WORST_FIRST[HealthState(health.state)], -action_rank(health.recovery_action or "None"), device.index)
 
 
-def _condition(facts: NodeFacts, kind: str, status: Status, reason: str, message: str = "") -> Condition:
+def _condition(facts: NodeFacts, kind: str, status: names.Status, reason: str, message: str = "") -> Condition:
     return condition(kind, status, reason, message, previous=find(facts.previous, kind), now=whole_second(facts.now))
 
 
@@ -224,7 +223,7 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
     holdings = facts.world.holdings
     if holdings.state is HoldersState.UNAVAILABLE:
         starting = holdings.taken == 0.0 and facts.running_seconds < STARTING_SECONDS
-        status: Status = "Unknown" if starting else "False"
+        status: names.Status = "Unknown" if starting else "False"
         reason = names.STARTING if starting else names.KUBELET_UNREACHABLE
         return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
     live = [resource for resource in observed.resources if any(schedulable.healthy for schedulable in resource.ids)]
@@ -310,7 +309,7 @@ def _consequences(device: api.Device, pods: Mapping[str, Set[str]]) -> str:
 
 def _config_applied(facts: NodeFacts) -> Condition:
     config = facts.config
-    status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
+    status: names.Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
     parts = [message for message in (config.message, config.cdi_problem, config.pods_problem) if message]
     parts += [unmatched.text for unmatched in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED

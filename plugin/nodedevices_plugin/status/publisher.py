@@ -36,11 +36,20 @@ from nodedevices_common.text import listing
 from nodedevices_common.times import rfc3339
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_plugin.status import pacing
 from nodedevices_plugin.status.client import KubeStore, Object, keep_watching
 from nodedevices_plugin.status.fitting import without_unknown
 from nodedevices_plugin.status.metrics import AgentMetrics
-from nodedevices_plugin.status.pacing import Situation, Write, WriteBucket
+from nodedevices_plugin.status.pacing import (
+    HEARTBEAT_JITTER,
+    HEARTBEAT_SECONDS,
+    OWNER_SECONDS,
+    RECREATE_BACKOFF,
+    RECREATE_FREELY,
+    Situation,
+    Write,
+    WriteBucket,
+    next_write,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +111,7 @@ class Publisher:
         metrics: AgentMetrics,
         clock: Callable[[], float] = time.monotonic,
         draw: Draw = random.uniform,
-        owner_seconds: float = pacing.OWNER_SECONDS,
+        owner_seconds: float = OWNER_SECONDS,
         credentials_seconds: float = CREDENTIALS_SECONDS,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
@@ -158,7 +167,7 @@ class Publisher:
 
     @property
     def _keeps_vanishing(self) -> bool:
-        return self._object is None and self._known.recreations > pacing.RECREATE_FREELY
+        return self._object is None and self._known.recreations > RECREATE_FREELY
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -207,7 +216,7 @@ class Publisher:
 
     def _vanished(self) -> None:
         known, now = self._known, self._clock()
-        young = known.created_at is not None and now - known.created_at < pacing.RECREATE_BACKOFF.max_seconds
+        young = known.created_at is not None and now - known.created_at < RECREATE_BACKOFF.max_seconds
         known.recreations = known.recreations + 1 if young else 0
         known.written = None
         known.owner_known = False
@@ -223,7 +232,7 @@ class Publisher:
         while True:
             if self._known.owner_known and self._store.credentials() != self._read_with:
                 self._known.owner_known = False
-            write, wait = pacing.next_write(self._situation(), self._bucket, self._clock())
+            write, wait = next_write(self._situation(), self._bucket, self._clock())
             most = self._credentials_seconds
             wait = most if wait is None else min(most, max(wait, self._not_before - self._clock()))
             if wait > 0:
@@ -313,7 +322,7 @@ class Publisher:
         body = dict(wanted) | {"agent": dict(wanted.get("agent") or {}) | heartbeat}
         if self._owner is not None:
             body["nodeUID"] = self._owner
-        if began - self._schema_read_at >= pacing.HEARTBEAT_SECONDS:
+        if began - self._schema_read_at >= HEARTBEAT_SECONDS:
             self._schema = None
         try:
             answer = await self._apply_known(body)
@@ -326,9 +335,7 @@ class Publisher:
             return
         self._known.written, self._known.written_at = wanted, now
         self._own_status = owned(answer.get("status"))
-        self._known.heartbeat_seconds = pacing.HEARTBEAT_SECONDS * self._draw(
-            1 - pacing.HEARTBEAT_JITTER, 1 + pacing.HEARTBEAT_JITTER
-        )
+        self._known.heartbeat_seconds = HEARTBEAT_SECONDS * self._draw(1 - HEARTBEAT_JITTER, 1 + HEARTBEAT_JITTER)
         if cause is Write.REPAIR:
             self._known.repaired_at = now
             log.warning("fields of the agent's status were changed by another writer, reapplied", name=self._name)

@@ -5,8 +5,7 @@ A row without samples is not shown: what is gone leaves no series, and a node th
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from nodedevices_common.metrics import MetricRow, Sample, counter, gauge, rows
@@ -204,7 +203,7 @@ def labels(device: InventoryDevice) -> tuple[str, str]:
 
 
 def _devices(facts: NodeFacts) -> Iterator[Sample]:
-    tally: Tally[str] = Tally()
+    tally: Counter[str] = Counter()
     for device in facts.inventory.devices:
         fact, where = device.fact, labels(device)
         numa = "" if fact.numa_node is None else str(fact.numa_node)
@@ -255,7 +254,7 @@ def _held(facts: NodeFacts) -> defaultdict[str, list[tuple[str, str, str, str]]]
 def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
     """Nothing where no device is shared by memory."""
     devices, missing = facts_by_id(facts.inventory), missing_parts(facts.inventory)
-    of_device: defaultdict[tuple[str, ...], Tally[str]] = defaultdict(Tally)
+    of_device: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for count in share_counts(facts):
         memory, unallocatable = count.resource.sharing.memory, count.unallocatable_bytes
         if memory is None or unallocatable is None or count.device_id not in devices:
@@ -270,7 +269,7 @@ def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
     for where, amounts in of_device.items():
         for state, amount in amounts.items():
             yield MEMORY_SHARES, (*where, state), amount
-    held: Tally[tuple[str, ...]] = Tally()
+    held: Counter[tuple[str, ...]] = Counter()
     for holder in facts.world.holdings.holders:
         who = (holder.resource or "", holder.namespace, holder.pod, holder.container)
         for part, size in memory_held(holder.ids).items():

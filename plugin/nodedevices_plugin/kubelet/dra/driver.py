@@ -11,10 +11,9 @@ shows that the kubelet went. A kubelet that starts makes it anew before it looks
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any, TypeVar
 
 import grpc
@@ -300,7 +299,7 @@ class HealthStreams:
         yield from map(self._report, self._newest.stream(context, repeat_seconds=self._repeat_seconds))
 
     def _report(self, devices: tuple[DeviceHealth, ...]) -> health_api.NodeWatchResourcesResponse:
-        now = int(time.time())
+        now = int(time())
         return health_api.NodeWatchResourcesResponse(
             devices=[
                 health_api.DeviceHealth(
