@@ -204,7 +204,7 @@ async def serve(folder: Path, case: Case) -> None:
         folder=folder, offer=answers, recent=recent, observe=observe, on_allocated=ignored, gate=OpenGate()
     )
     server = ResourceServer(resource.name, shown, serving)
-    await server.start()
+    server.socket.start()
     print(server.socket.path, flush=True)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)

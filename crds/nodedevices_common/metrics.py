@@ -62,7 +62,8 @@ class MetricRow(Generic[M]):
 
 
 AnyRow: TypeAlias = MetricRow[Counter] | MetricRow[Gauge] | MetricRow[Histogram]
-Sample: TypeAlias = tuple[MetricRow[Counter] | MetricRow[Gauge], Sequence[str], float]
+SampleRow: TypeAlias = MetricRow[Counter] | MetricRow[Gauge]
+Sample: TypeAlias = tuple[SampleRow, Sequence[str], float]
 
 
 def counter(name: str, text: str, labels: str = "") -> MetricRow[Counter]:

@@ -205,7 +205,7 @@ class ResourcePlugin:
             return  # another kubelet has come meanwhile
         # Each round has a server of its own: one that no registration has used.
         server = self._server = ResourceServer(self.name, self._shown, self._registering, pre_start=self.pre_start)
-        await server.start()
+        server.socket.start()
         request = api.RegisterRequest(
             version=rpc.VERSION,
             endpoint=server.socket.path.name,

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import NoReturn
 
 import grpc
 import structlog
@@ -94,8 +93,8 @@ class _Outcome(Struct):
 
 
 class ResourceServer:
-    """Serves one resource on one socket, from `start` to `stop`; not to be started again. Its methods are for the event
-    loop on which it was started; the answers are given in threads.
+    """Serves one resource on one socket, from `socket.start` to `stop`; not to be started again. It is for the event
+    loop on which it was made; the answers are given in threads.
 
     `shown` is the list that ListAndWatch sends, as `snapshot` makes it; `show` takes another one.
     `opened` counts the ListAndWatch streams so far, `open_streams` are the numbers of those still open: the n-th stream
@@ -112,16 +111,11 @@ class ResourceServer:
         self._pre_start = pre_start
         self._newest = Newest(shown)
         self.show = self._newest.show
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         path = sockets.new_path(serving.folder, name)
         self.socket = sockets.UnixServer(
             name, path, [self._handlers()], max_calls=MAX_CALLS, max_bytes=MAX_REQUEST_BYTES
         )
-
-    async def start(self) -> None:
-        """Raises OSError when the socket cannot be made. Afterwards the kubelet may dial."""
-        self._loop = asyncio.get_running_loop()
-        self.socket.start()
 
     async def stop(self) -> None:
         """End the streams, let an answer under way finish, close and remove the socket."""
@@ -140,7 +134,9 @@ class ResourceServer:
             DEVICE_PLUGIN_SERVICE,
             {
                 "GetDevicePluginOptions": unary(
-                    self._options, api.Empty.FromString, api.DevicePluginOptions.SerializeToString
+                    lambda _request, _context: options(pre_start=self._pre_start),
+                    api.Empty.FromString,
+                    api.DevicePluginOptions.SerializeToString,
                 ),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch, api.Empty.FromString, bytes),
                 "GetPreferredAllocation": unary(
@@ -158,9 +154,6 @@ class ResourceServer:
                 ),
             },
         )
-
-    def _options(self, _request: api.Empty, _context: grpc.ServicerContext) -> api.DevicePluginOptions:
-        return options(pre_start=self._pre_start)
 
     def _list_and_watch(self, _request: api.Empty, context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._newest.changed:
@@ -182,12 +175,12 @@ class ResourceServer:
             yield outcome
         except AllocationError as error:
             outcome.result = Result.REFUSED
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except Exception as error:
             outcome.result = Result.FAILED
             log.exception(f"{what} failed", resource=self.name)
             text = f"NodeDevices failed to {what} {self.name} ({type(error).__name__}); see the log of its agent"
-            refuse(context, grpc.StatusCode.INTERNAL, text)
+            context.abort(grpc.StatusCode.INTERNAL, text)
         finally:
             if method is not None:
                 self._serving.observe(KubeletCall(method, self.name, outcome.result, perf_counter() - began))
@@ -246,7 +239,7 @@ class ResourceServer:
     ) -> api.PreStartContainerResponse:
         """Called at every start of a container, where `pre_start` is set. The one answer that needs the event loop:
         what it waits for comes from there."""
-        if self._pre_start and self._loop is not None:
+        if self._pre_start:
             starting = asyncio.run_coroutine_threadsafe(
                 self._gate.before_start(self.name, tuple(request.devices_ids)), self._loop
             )
@@ -260,10 +253,6 @@ class ResourceServer:
 
 def options(*, pre_start: bool = False) -> api.DevicePluginOptions:
     return api.DevicePluginOptions(pre_start_required=pre_start, get_preferred_allocation_available=True)
-
-
-def refuse(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
-    context.abort(code, text)
 
 
 def container_response(edits: ContainerEdits) -> api.ContainerAllocateResponse:

@@ -202,7 +202,8 @@ class DeviceReports:
             verdict = facts.world.state.lost_contexts.get(lost_key(*who, holder.resource or holder.claim, device))
         if verdict is None and judged is not None and judged.state is HealthState.HEALTHY:
             verdict = facts.world.conflicts.get((*who, resource))
-        memory = memory_of(ids) if shared else None
+        amounts = memory_held(ids) if shared else {}
+        memory = from_bytes(sum(amounts.values())) if amounts else None
         use = self._uses.get(part)
         return api.Holder(
             namespace=holder.namespace,
@@ -337,9 +338,3 @@ def of_parts(
         )
         for part, found in by_part.items()
     }
-
-
-def memory_of(ids: Iterable[str]) -> str | None:
-    """Return the memory of these shares; None: they are not amounts of memory."""
-    amounts = memory_held(ids)
-    return from_bytes(sum(amounts.values())) if amounts else None

@@ -282,5 +282,4 @@ def _not_serving(world: World, registrations: Sequence[Registration], probe_erro
     ]
 
 
-_SAMPLES = (row for name, row in vars(samples).items() if not name.startswith("_"))  # others are telemetry
-ROWS = rows((*vars(AgentMetrics).values(), *_SAMPLES))  # for docs/metrics.md
+ROWS = rows((*vars(AgentMetrics).values(), *samples.ROWS))  # for docs/metrics.md

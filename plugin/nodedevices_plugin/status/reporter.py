@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -188,10 +189,14 @@ def with_kubelet(
 
 def _named_by(name: str, sections: Resolved) -> tuple[str, str]:
     """Return the section and field that give the name; empty where it is a usual one."""
-    for number, shared in enumerate(sections.sharing.resources):
-        if shared.rename == name:
-            return "sharing", f"sharing.resources[{number}].rename"
-    for number, rule in enumerate(sections.resources.devices):
-        if rule.name == name:
-            return "resources", f"resources.devices[{number}].name"
-    return "", ""
+    shared = (
+        ("sharing", f"sharing.resources[{number}].rename")
+        for number, resource in enumerate(sections.sharing.resources)
+        if resource.rename == name
+    )
+    named = (
+        ("resources", f"resources.devices[{number}].name")
+        for number, rule in enumerate(sections.resources.devices)
+        if rule.name == name
+    )
+    return next(chain(shared, named), ("", ""))
