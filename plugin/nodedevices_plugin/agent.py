@@ -200,7 +200,6 @@ class Agent:
             unwritable=lambda: self._cdi.unwritable,
             observe=self._metrics.kubelet_called,
             on_change=self._wake.set,
-            keep=self._parts.keep,
         )
 
     def _file_readers(self, worker: Worker) -> Mapping[str, Periodic]:
@@ -277,7 +276,7 @@ class Agent:
         yield from ((name, reader.run) for name, reader in self._readers.items())
         yield from self._cdi.parts.items()
         yield from (("host-paths", self._paths.run), ("hardware", self._hardware.run), ("mps", self._mps.run))
-        yield from (("holders", self._holders.run), ("pods", self._pods.run), ("dra", self._dra.run))
+        yield from (("holders", self._holders.run), ("pods", self._pods.run), *self._dra.parts.items())
         yield from (("http", server.run) for server in self._http_servers())
         if self._publisher is not None:
             yield "publisher", partial(self._publish, self._publisher)

@@ -27,7 +27,6 @@ from nodedevices_plugin.claims.slices import publish
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
 from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims
-from nodedevices_plugin.kubelet.registration import Keep
 from nodedevices_plugin.model import (
     DRA_DRIVER,
     Api,
@@ -79,10 +78,8 @@ class Dra:
         unwritable: Callable[[], str],
         observe: CallObserver,
         on_change: Callable[[], None],
-        keep: Keep,
     ) -> None:
         self._local = local
-        self._keep = keep
         self._reader = claims
         self._holdings = holdings
         self._others = others
@@ -101,7 +98,11 @@ class Dra:
         self.offer = ClaimOffer(granting)
         self._files = ClaimFiles(Path(local.claims_dir), Path(local.cdi_dir), driver=DRA_DRIVER)
         self._claims = Claims(
-            self.offer, self._files, get=self._get, pool=local.node_name, on_change=self._changed_in_thread
+            self.offer,
+            self._files,
+            get=self._get,
+            pool=local.node_name,
+            on_change=lambda: tell(self._loop, on_change),
         )
         self._driver = DraDriver(
             DRA_DRIVER,
@@ -134,12 +135,11 @@ class Dra:
     def facts(self) -> DraFacts:
         if not self._asked:
             return DraFacts(records=self.offer.records, waits_for="the node has just been asked")
-        left_out = dict.fromkeys(sorted(self.slices.left_out), (DROPPED,))
         return DraFacts(
             records=self.offer.records,
             released=self.offer.released(self._holdings().taken),
             in_slices=self.slices.devices,
-            unsaid={**self._unsaid, **left_out},
+            unsaid={**self._unsaid, **dict.fromkeys(sorted(self.slices.left_out), (DROPPED,))},
             unavailable=self._unavailable(),
             waits_for=self._waits_for(),
         )
@@ -247,16 +247,15 @@ class Dra:
             for resource in (plan.by(Api.DRA).resources if plan is not None else ())
         )
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for part, run in (
-                ("dra-driver", self._driver.run),
-                ("resource-slices", self._publish),
-                ("dra-beside", self._look_beside),
-                ("dra-claims", self._sweep),
-            ):
-                tasks.create_task(self._keep(part, run))
+    @property
+    def parts(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Background tasks for the agent to run, by name."""
+        return {
+            "dra-driver": self._driver.run,
+            "resource-slices": self._publish,
+            "dra-beside": self._look_beside,
+            "dra-claims": self._sweep,
+        }
 
     async def _publish(self) -> None:
         await self._wanted.wait()
@@ -286,16 +285,14 @@ class Dra:
         over: dict[str, int] = {}
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            before, over = over, {}
             for record in tuple(self.offer.records.values()):
-                looks = over.pop(record.uid, 0)
-                if not await self._has_ended(record):
-                    continue
-                if looks + 1 < SWEEPS:
-                    over[record.uid] = looks + 1
-                    continue
-                log.warning("claim has ended without an unprepare", uid=record.uid, name=record.name)
-                with suppress(OperationError):
-                    await self._worker.run(partial(self._claims.unprepare, record.uid, record=record))
+                if await self._has_ended(record):
+                    over[record.uid] = before.get(record.uid, 0) + 1
+                if over.get(record.uid, 0) >= SWEEPS:
+                    log.warning("claim has ended without an unprepare", uid=record.uid, name=record.name)
+                    with suppress(OperationError):
+                        await self._worker.run(partial(self._claims.unprepare, record.uid, record=record))
 
     async def _has_ended(self, record: Record) -> bool:
         shown = _shown(self._holdings())
@@ -319,9 +316,6 @@ class Dra:
             raise ClaimNotReadError(what) from error
         except ApiError as error:
             raise ClaimNotReadError(str(error)) from error
-
-    def _changed_in_thread(self) -> None:
-        tell(self._loop, self._on_change)
 
 
 def _shown(holdings: Holdings) -> frozenset[tuple[str, str]] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 from nodedevices_plugin.dra import Dra
@@ -31,10 +31,6 @@ BY_DRA = Plan(
 )
 
 
-async def _kept(_name: str, run: Callable[[], Awaitable[None]]) -> None:
-    await run()
-
-
 class Switching:
     """A node that goes to DRA. `says`: which other plugin the kubelet's list shows, look after look; the last stays."""
 
@@ -54,7 +50,6 @@ class Switching:
             unwritable=lambda: "",
             observe=ignored,
             on_change=self._changed,
-            keep=_kept,
         )
         self.serve(BY_DRA)
 
@@ -64,11 +59,12 @@ class Switching:
 
     async def until(self, what: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            running = asyncio.create_task(self.dra.run())
+            running = [asyncio.ensure_future(run()) for run in self.dra.parts.values()]
             while not what():
                 await self._news.wait()
                 self._news.clear()
-            running.cancel()
+            for task in running:
+                task.cancel()
 
     async def _look(self) -> str | None:
         self.looks += 1
