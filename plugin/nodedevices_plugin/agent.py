@@ -224,20 +224,21 @@ class Agent:
 
     def _device_plugins(self) -> DevicePlugins:
         folder = Path(self._local.device_plugin_dir)
-        registering = Registering(
-            folder=folder,
-            offer=self._answers,
-            recent=self._recent,
-            on_allocated=self._on_allocated,
-            observe=self._metrics.kubelet_called,
-            gate=self._gate,
-            kubelet_socket=Path(self._local.kubelet_socket),
-            guard=Guard(folder, others=self._others, lists=self._lists),
-            on_change=self._on_kubelet,
-            prepare=self._prepare,
-            keep=self._parts.keep,
+        return DevicePlugins(
+            Registering(
+                folder=folder,
+                offer=self._answers,
+                recent=self._recent,
+                on_allocated=self._on_allocated,
+                observe=self._metrics.kubelet_called,
+                gate=self._gate,
+                kubelet_socket=Path(self._local.kubelet_socket),
+                guard=Guard(folder, others=self._others, lists=self._lists),
+                on_change=self._on_kubelet,
+                prepare=self._prepare,
+                keep=self._parts.keep,
+            )
         )
-        return DevicePlugins(registering)
 
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name)

@@ -12,9 +12,9 @@ that it was sent.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
@@ -86,6 +86,25 @@ async def _call(socket: Path, method: str, request: Message, answer: type[A], *,
             f"/{method}", request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
         )
         return await call(request, timeout=seconds)
+
+
+Calls = Mapping[str, tuple[Callable[..., Message], type[Message]]]
+"""The calls of a service: what answers each, and the type of its request."""
+
+
+def handlers(service: str, calls: Calls, **streams: grpc.RpcMethodHandler[Any, Any]) -> grpc.GenericRpcHandler:
+    """Return what serves these calls and streams."""
+    unary = grpc.unary_unary_rpc_method_handler
+    return grpc.method_handlers_generic_handler(
+        service,
+        {
+            **{
+                method: unary(call, request.FromString, lambda answer: answer.SerializeToString())
+                for method, (call, request) in calls.items()
+            },
+            **streams,
+        },
+    )
 
 
 NOTHING_SENT = 0  # the version that a new stream has

@@ -26,7 +26,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import KubeletOffer, RecentAllocations, StartGate
-from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, Newest
+from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE, Newest, handlers
 from nodedevices_plugin.model import (
     AllocationError,
     CallObserver,
@@ -129,30 +129,15 @@ class ResourceServer:
 
     # --- answers, each in a thread ------------------------------------------------------------------------------------
     def _handlers(self) -> grpc.GenericRpcHandler:
-        unary = grpc.unary_unary_rpc_method_handler
-        return grpc.method_handlers_generic_handler(
+        return handlers(
             DEVICE_PLUGIN_SERVICE,
             {
-                "GetDevicePluginOptions": unary(
-                    lambda _request, _context: options(pre_start=self._pre_start),
-                    api.Empty.FromString,
-                    api.DevicePluginOptions.SerializeToString,
-                ),
-                "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch, api.Empty.FromString, bytes),
-                "GetPreferredAllocation": unary(
-                    self._get_preferred_allocation,
-                    api.PreferredAllocationRequest.FromString,
-                    api.PreferredAllocationResponse.SerializeToString,
-                ),
-                "Allocate": unary(
-                    self._allocate, api.AllocateRequest.FromString, api.AllocateResponse.SerializeToString
-                ),
-                "PreStartContainer": unary(
-                    self._pre_start_container,
-                    api.PreStartContainerRequest.FromString,
-                    api.PreStartContainerResponse.SerializeToString,
-                ),
+                "GetDevicePluginOptions": (lambda _request, _context: options(pre_start=self._pre_start), api.Empty),
+                "GetPreferredAllocation": (self._get_preferred_allocation, api.PreferredAllocationRequest),
+                "Allocate": (self._allocate, api.AllocateRequest),
+                "PreStartContainer": (self._pre_start_container, api.PreStartContainerRequest),
             },
+            ListAndWatch=grpc.unary_stream_rpc_method_handler(self._list_and_watch, api.Empty.FromString, bytes),
         )
 
     def _list_and_watch(self, _request: api.Empty, context: grpc.ServicerContext) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as health_api
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
 from nodedevices_plugin.kubelet.dra.prepare import Claims
-from nodedevices_plugin.kubelet.rpc import Newest
+from nodedevices_plugin.kubelet.rpc import Calls, Newest, handlers
 from nodedevices_plugin.model import CallObserver, HealthState, KubeletCall, Method, Result
 from nodedevices_plugin.runtime.threads import tell
 
@@ -124,9 +124,19 @@ class DraDriver:
         try:
             self._check()
             self.health.serve(serving=True)
-            dra_handlers = (self._dra_handlers(), *self.health.handlers())
-            for path, handlers in ((self._socket, dra_handlers), (self._registry, (self._registry_handlers(),))):
-                server = sockets.UnixServer(self.name, path, handlers, max_calls=MAX_CALLS)
+            calls: Calls = {
+                "NodePrepareResources": (self._prepare, dra.NodePrepareResourcesRequest),
+                "NodeUnprepareResources": (self._unprepare, dra.NodeUnprepareResourcesRequest),
+            }
+            registers: Calls = {
+                "GetInfo": (self._info, registration.InfoRequest),
+                "NotifyRegistrationStatus": (self._notified, registration.RegistrationStatus),
+            }
+            for path, served in (
+                (self._socket, (handlers(DRA_SERVICE, calls), *self.health.handlers())),
+                (self._registry, (handlers(REGISTRATION_SERVICE, registers),)),
+            ):
+                server = sockets.UnixServer(self.name, path, served, max_calls=MAX_CALLS)
                 server.start()
                 self._servers.append(server)
         except OSError as error:
@@ -159,38 +169,6 @@ class DraDriver:
             self._on_change()
 
     # --- answers, each in a thread ------------------------------------------------------------------------------------
-    def _registry_handlers(self) -> grpc.GenericRpcHandler:
-        return grpc.method_handlers_generic_handler(
-            REGISTRATION_SERVICE,
-            {
-                "GetInfo": grpc.unary_unary_rpc_method_handler(
-                    self._info, registration.InfoRequest.FromString, registration.PluginInfo.SerializeToString
-                ),
-                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
-                    self._notified,
-                    registration.RegistrationStatus.FromString,
-                    registration.RegistrationStatusResponse.SerializeToString,
-                ),
-            },
-        )
-
-    def _dra_handlers(self) -> grpc.GenericRpcHandler:
-        return grpc.method_handlers_generic_handler(
-            DRA_SERVICE,
-            {
-                "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
-                    self._prepare,
-                    dra.NodePrepareResourcesRequest.FromString,
-                    dra.NodePrepareResourcesResponse.SerializeToString,
-                ),
-                "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
-                    self._unprepare,
-                    dra.NodeUnprepareResourcesRequest.FromString,
-                    dra.NodeUnprepareResourcesResponse.SerializeToString,
-                ),
-            },
-        )
-
     def _info(self, _request: registration.InfoRequest, _context: grpc.ServicerContext) -> registration.PluginInfo:
         return registration.PluginInfo(
             type=PLUGIN_TYPE, name=self.name, endpoint=str(self._socket), supported_versions=VERSIONS
@@ -289,9 +267,7 @@ class HealthStreams:
             health_api.NodeWatchResourcesRequest.FromString,
             health_api.NodeWatchResourcesResponse.SerializeToString,
         )
-        return tuple(
-            grpc.method_handlers_generic_handler(service, {"NodeWatchResources": watch}) for service in HEALTH_SERVICES
-        )
+        return tuple(handlers(service, {}, NodeWatchResources=watch) for service in HEALTH_SERVICES)
 
     def _watch(
         self, _request: health_api.NodeWatchResourcesRequest, context: grpc.ServicerContext
