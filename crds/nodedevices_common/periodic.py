@@ -23,14 +23,6 @@ async def within(seconds: float | None, awaitable: Awaitable[T]) -> T | None:
     return None
 
 
-async def set_within(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait until the event is set, for so many seconds at most (None: as long as it takes). True when it is set."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    return False
-
-
 class Periodic:
     """Does `work` every `seconds`, and at once after `soon`.
 
@@ -62,7 +54,7 @@ class Periodic:
     async def run(self) -> None:
         """Wait, work, and again, until cancelled."""
         while True:
-            await set_within(self._soon, self._seconds())
+            await within(self._seconds(), self._soon.wait())
             self._soon.clear()
             await self._work()
 

@@ -28,8 +28,7 @@ import structlog
 from msgspec.structs import replace
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
-from nodedevices_common.periodic import Periodic, set_within
-from nodedevices_probe.wanted import Wanted
+from nodedevices_common.periodic import Periodic, within
 
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.ids import key
@@ -263,7 +262,7 @@ class Agent:
             self._state.saved = self._world.active.effective
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._probes.use(self._world.probe_set.texts)
+                self._probes.use(self._world.known.probe_set.texts)
                 await asyncio.gather(self._paths.first(), self._cdi.first(), return_exceptions=True)
                 for name, run in self._background():
                     tasks.create_task(self._parts.keep(name, run))
@@ -336,7 +335,7 @@ class Agent:
 
     async def _publish(self, publisher: Publisher) -> None:
         if self._world.active.applied_once or not self._local.operator_wait_seconds:  # else wait for the operator
-            await set_within(self._registered, PUBLISH_AFTER_SECONDS)
+            await within(PUBLISH_AFTER_SECONDS, self._registered.wait())
         await asyncio.to_thread(self._reporter.load)
         self._wake.set()  # the steps before this one have reported nothing
         await publisher.run()
@@ -345,7 +344,7 @@ class Agent:
     async def _loop(self) -> None:
         deadline: float | None = None
         while True:
-            await set_within(self._wake, None if deadline is None else max(0.0, deadline - time.monotonic()))
+            await within(None if deadline is None else max(0.0, deadline - time.monotonic()), self._wake.wait())
             self._wake.clear()
             try:
                 deadline = await self._pass()

@@ -17,13 +17,13 @@ from typing import Any
 
 import structlog
 from nodedevices_common.errors import OperationError
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import within
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.decide import ended
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import DraFacts, Record
-from nodedevices_plugin.claims.slices import publish
+from nodedevices_plugin.claims.slices import pool_health, publish
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.driver import DraDriver
 from nodedevices_plugin.kubelet.dra.prepare import ClaimNotReadError, Claims
@@ -277,7 +277,7 @@ class Dra:
                     log.warning("another device plugin serves what DRA is to serve", what=said)
                 self._beside = self.offer.refuses = said
                 self._on_change()
-            await set_within(self._begins, AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS)
+            await within(AGAIN_SECONDS if self._beside != "" else BESIDE_SECONDS, self._begins.wait())
 
     async def _sweep(self) -> None:
         """Release claims that the kubelet never unprepares: its record was lost, or they were deleted by force. A pod

@@ -19,7 +19,7 @@ from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
 from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
 from nodedevices_plugin.kubelet.dra.driver import DRA_SERVICE, REGISTRATION_SERVICE
 from nodedevices_plugin.model import DRA_DRIVER
-from nodedevices_plugin.settings.local import Local
+from nodedevices_plugin.settings.options import Local
 from nodedevices_plugin.status.client import ChangedItem, KubeStore, ListedItems, Object
 from support.kubelet import StandInKubelet
 from support.patience import PATIENCE_SECONDS

@@ -29,7 +29,7 @@ from http import HTTPStatus
 import structlog
 from nodedevices_api import GROUP, VERSION
 from nodedevices_common.backoff import Backoff
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import within
 
 from nodedevices_operator.cache.store import Cache, Dirty, compared
 from nodedevices_operator.kube.port import Kube, KubeError, find
@@ -138,7 +138,7 @@ class Relister:
         """Until the next LIST is due, or wanted, or a small question says that something is wrong."""
         until = self._clock() + seconds
         while (left := until - self._clock()) > 0 and not self._soon.is_set():
-            await set_within(self._soon, min(left, CHECK_SECONDS))
+            await within(min(left, CHECK_SECONDS), self._soon.wait())
             if self._clock() < until and not self.problem and not self._soon.is_set():
                 try:
                     async for _ in self._kube.pages(POLICIES):

@@ -26,7 +26,8 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import InputError
-from nodedevices_common.periodic import set_within
+from nodedevices_common.files import head
+from nodedevices_common.periodic import within
 from nodedevices_common.text import show
 
 from nodedevices_plugin.health import reasons
@@ -84,7 +85,7 @@ async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, unt
     try:
         probes.use(world.known.probe_set.texts)
         while _waits(probes, assessment) and time.monotonic() < until:
-            await set_within(came, TICK_SECONDS)
+            await within(TICK_SECONDS, came.wait())
             came.clear()
             while (line := probes.take()) is not None:
                 assessment = _assess(replace(world, known=assessment.known), local, sources, line)

@@ -30,10 +30,10 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Plan,
     SchedulableId,
+    device_names,
     devices_by_id,
-    numbered,
+    renumbered,
 )
-from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.changes import bound_to
 from nodedevices_plugin.sharing.base import merged
 

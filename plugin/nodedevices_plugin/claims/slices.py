@@ -35,16 +35,8 @@ from nodedevices_common.raw import mapping, mappings
 from nodedevices_probe.protocol import Attribute
 
 from nodedevices_plugin.claims import shares
-from nodedevices_plugin.claims.attributes import describe
-from nodedevices_plugin.claims.health import verdict_of
-from nodedevices_plugin.claims.taints import is_left_out, taint
-from nodedevices_plugin.model import (
-    Inventory,
-    OfferedResource,
-    Unit,
-    Verdict,
-)
-from nodedevices_plugin.model.resource_names import device_names
+from nodedevices_plugin.claims.records import Record
+from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Unit, Verdict, device_names, devices_by_id
 
 Json = dict[str, Any]
 Value = Mapping[str, str | int | bool]  # {"string": ...}, {"int": ...}, {"bool": ...} or {"version": ...}

@@ -46,7 +46,6 @@ from nodedevices_plugin.gates.base import Check, GateFacts, by_device
 from nodedevices_plugin.model import (
     Blocked,
     Cordon,
-    HealthState,
     InventoryDevice,
     ListedAs,
     OfferedResource,
@@ -54,6 +53,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
+from nodedevices_plugin.model.health import HealthState
 from nodedevices_plugin.offering.changes import bound_to, held_as
 from nodedevices_plugin.offering.occupancy import HeldId, Parts, collide
 from nodedevices_plugin.sharing.daemons import described, has_daemon, not_ready, reserved

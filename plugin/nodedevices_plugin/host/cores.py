@@ -28,7 +28,7 @@ from typing import Any
 import structlog
 from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import within
 from nodedevices_common.pod_requests import Demand
 
 from nodedevices_plugin.cores.book import Allocated, CoreBook
@@ -109,7 +109,7 @@ class AllocationFiles:
             while (left := swept + SWEEP_SECONDS - self._clock()) > 0:
                 self._changed.clear()
                 await self.update()
-                await set_within(self._changed, left)
+                await within(left, self._changed.wait())
             await self.sweep()
 
     async def update(self) -> None:
@@ -256,7 +256,7 @@ class CoreGate:
                 self._book.observe(holdings)
             start = self._book.start(resource, ids)
             if start.wait:
-                await set_within(self._changed, LIST_AGAIN_SECONDS)
+                await within(LIST_AGAIN_SECONDS, self._changed.wait())
                 start = self._book.start(resource, ids)
         if start.refusal:
             raise AllocationError(start.refusal)

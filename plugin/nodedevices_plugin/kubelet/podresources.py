@@ -19,7 +19,7 @@ import grpc.aio
 import structlog
 from msgspec.structs import replace
 from nodedevices_common.backoff import Backoff
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import within
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
@@ -291,7 +291,7 @@ class PodResourcesClient:
         self._allocated.clear()
         end = monotonic() + seconds
         while (wanted_from := wanted_after_allocate(self.holdings, self._recent())) is None:
-            if not await set_within(self._allocated, end - monotonic()):
+            if not await within(end - monotonic(), self._allocated.wait()):
                 return
             self._allocated.clear()
         await asyncio.sleep(max(0.0, min(end, wanted_from) - monotonic()))

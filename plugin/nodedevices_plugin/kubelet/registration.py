@@ -34,7 +34,7 @@ import grpc.aio
 import structlog
 from msgspec import Struct
 from nodedevices_common.backoff import Backoff
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import within
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import rpc, sockets
@@ -276,7 +276,7 @@ class ResourcePlugin:
                 return LossReason.SOCKET
             if sockets.identity(self._kubelet_socket) not in (kubelet, None):
                 return LossReason.KUBELET
-            await set_within(server.stream_change, CHECK_SECONDS)
+            await within(CHECK_SECONDS, server.stream_change.wait())
 
     async def _not_registered(self, error: grpc.aio.AioRpcError, kubelet: sockets.FileIdentity) -> None:
         code, details = error.code(), rpc.reason(error)

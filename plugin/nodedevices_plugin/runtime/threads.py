@@ -15,6 +15,7 @@ asyncio would do. `Later` makes one call for many requests, a moment after the f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque

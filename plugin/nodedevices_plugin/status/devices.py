@@ -22,9 +22,11 @@ from nodedevices_plugin.model import (
     Occurrences,
     Unit,
     Verdict,
+    device_names,
+    is_core,
+    memory_held,
+    physical_id,
 )
-from nodedevices_plugin.model.ids import is_core, memory_held, physical_id
-from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.naming import nearest
 from nodedevices_plugin.offering.shape import excluded_by
 from nodedevices_plugin.pipeline.lost import key as lost_key

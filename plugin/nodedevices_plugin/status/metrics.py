@@ -254,13 +254,13 @@ def readyz(
     wrong = [*parts.problems(), *_not_serving(world, registrations, probe_error), *filter(None, [publisher_problem])]
     if wrong:
         return Response(503, "".join(f"{problem}\n" for problem in wrong).encode())
-    reported = problems(world.inventory)
+    reported = problems(world.known.inventory)
     return Response(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
 
 
 def _not_serving(world: World, registrations: Sequence[Registration], probe_error: str | None) -> list[str]:
     """Return why the kubelet does not have all that this node offers."""
-    if world.plan is None and world.inventory.line_monotonic is None:
+    if world.plan is None and world.known.inventory.line_monotonic is None:
         return [": ".join(filter(None, ("the probe has not reported yet", probe_error)))]
     if world.plan is None:
         return [world.config.message]

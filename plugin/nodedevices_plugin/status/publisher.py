@@ -31,7 +31,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 from nodedevices_common.backoff import Backoff, Draw
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import within
 from nodedevices_common.text import listing
 from nodedevices_common.times import rfc3339
 from nodedevices_kube.errors import ApiError
@@ -236,7 +236,7 @@ class Publisher:
             most = self._credentials_seconds
             wait = most if wait is None else min(most, max(wait, self._not_before - self._clock()))
             if wait > 0:
-                if await set_within(self._wake, wait):
+                if await within(wait, self._wake.wait()):
                     self._wake.clear()
             elif write is Write.OWNER:
                 await self._try(self._reading_owner, self._fetch_owner())

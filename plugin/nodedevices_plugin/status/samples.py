@@ -25,8 +25,9 @@ from nodedevices_plugin.model import (
     Uses,
     Verdict,
     facts_by_id,
+    memory_held,
+    physical_id,
 )
-from nodedevices_plugin.model.ids import memory_held, physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.facts import (
     NodeFacts,

@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 from nodedevices_api.dra import RESOURCE_API
 from nodedevices_common.backoff import Backoff
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import within
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.claims.slices import (
@@ -153,7 +153,7 @@ class SlicePublisher:
             except ApiError as error:
                 failures += 1
                 self._settle(str(error))
-                await set_within(self._wake, WRITE_BACKOFF.after(failures, at_least=error.retry_after))
+                await within(WRITE_BACKOFF.after(failures, at_least=error.retry_after), self._wake.wait())
                 continue
             failures = 0
             if self._stored is not None:

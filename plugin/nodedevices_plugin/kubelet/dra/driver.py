@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 from nodedevices_common.errors import OperationError, RefusedError
-from nodedevices_common.periodic import set_within
+from nodedevices_common.periodic import within
 
-from nodedevices_plugin.claims.health import DeviceHealth
+from nodedevices_plugin.claims.slices import DeviceHealth
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as health_api
 from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
@@ -107,7 +107,7 @@ class DraDriver:
             while True:
                 await self._keep()
                 self._wake.clear()
-                await set_within(self._wake, CHECK_SECONDS if self._wanted else None)
+                await within(CHECK_SECONDS if self._wanted else None, self._wake.wait())
         finally:
             await self._stop()
 
