@@ -123,19 +123,19 @@ def _notes(found: Iterable[Unmatched]) -> tuple[Note, ...]:
 
 def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> str:
     """Return why the status does not say enough; empty: nothing of this kind."""
-    if record.config_hash != record.applied_hash:
-        return "its agent has not applied the current configuration yet"
-    if any((record.config or {}).get(name) != now.get(name) for name in DECIDE_IDS):
-        return "it does not have the result of the current policies yet"
-    if status.get("partitionsTruncated"):
-        return "its object has no room for all partitions"
-    if mapping(now.get("serving")).get("mode") == OBSERVE:
-        return "another plugin serves its kubelet now (serving.mode Observe)"
-    own = _own_sources(status)
-    ends = [name for name in DECIDE_IDS if name in now and name not in then]
-    if own and ends:
-        return f"{', '.join(ends)} would come from its own {', '.join(map(str, own))}, which are not known here"
-    return ""
+    own = ", ".join(_own_sources(status))
+    ends = ", ".join(name for name in DECIDE_IDS if name in now and name not in then)
+    observes = mapping(now.get("serving")).get("mode") == OBSERVE
+    doubts = {
+        "its agent has not applied the current configuration yet": record.config_hash != record.applied_hash,
+        "it does not have the result of the current policies yet": any(
+            (record.config or {}).get(name) != now.get(name) for name in DECIDE_IDS
+        ),
+        "its object has no room for all partitions": status.get("partitionsTruncated"),
+        "another plugin serves its kubelet now (serving.mode Observe)": observes,
+        f"{ends} would come from its own {own}, which are not known here": own and ends,
+    }
+    return next((doubt for doubt, there in doubts.items() if there), "")
 
 
 def _own_sources(status: Raw) -> list[str]:

@@ -67,9 +67,9 @@ class LabelSelector(Strict):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """True when an object with these labels is selected (the semantics of metav1.LabelSelector)."""
-        if any(labels.get(key) != value for key, value in self.match_labels.items()):
-            return False
-        return all(_holds(requirement, labels) for requirement in self.match_expressions)
+        return self.match_labels.items() <= labels.items() and all(
+            _holds(requirement, labels) for requirement in self.match_expressions
+        )
 
 
 def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:

@@ -139,7 +139,12 @@ def wants(containers: Sequence[Container], resource: str, strays: Sequence[str] 
     first = next((container for container in wanting if container.kind == MAIN), None)
     found = []
     for container, (demand, problem) in zip(wanting, own, strict=True):
-        unnamed = _stray(strays[0], container.name) if strays and container.cores is None else ""
+        unnamed = ""
+        if strays and container.cores is None:  # it is probably meant
+            unnamed = (
+                f"annotation {CORES_ANNOTATION}{strays[0][:64]} names no container of the pod; did you mean "
+                f"{CORES_ANNOTATION}{container.name}? Correct it, or remove it for a part like the container's memory."
+            )
         found.append(
             Want(
                 container=container.name,
@@ -165,14 +170,6 @@ def _own(container: Container, resource: str) -> tuple[Demand, str]:
         right = f"{WHOLE} and more are whole GPUs, which have all their memory; leave {resource} out, or give 1 to 99."
         return ALL, f"container {container.name} requests {vcuda} of {VCUDA_CORE}: {right}"
     return Demand(units=container.requests[resource]), ""
-
-
-def _stray(name: str, container: str) -> str:
-    """Return the problem of an annotation that names no container, where this one has none: it is probably meant."""
-    return (
-        f"annotation {CORES_ANNOTATION}{name[:64]} names no container of the pod; did you mean "
-        f"{CORES_ANNOTATION}{container}? Correct it, or remove it for a part like the container's memory."
-    )
 
 
 # --- which device ----------------------------------------------------------------------------------------------------

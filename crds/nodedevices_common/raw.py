@@ -107,7 +107,9 @@ def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 def _convert(kind: Any, marks: tuple[Any, ...], default: Any) -> Convert:
     optional = type(None) in marks
     if is_dataclass(kind):
-        return _nested(reader(cast(type[Any], kind)), default, optional=optional)
+        read = reader(cast(type[Any], kind))
+        absent = read({}) if default is None and not optional else default
+        return lambda value: read(value) if isinstance(value, dict) and value else absent
     if get_origin(kind) is tuple:
         return _items(get_args(kind)[0], () if default is None else default)
     if get_origin(kind) is Mapping:
@@ -123,12 +125,6 @@ def _convert(kind: Any, marks: tuple[Any, ...], default: Any) -> Convert:
     if kind not in (int, bool):
         raise TypeError(f"a record has no fields of type {kind}")
     return lambda value: value if type(value) is kind else default
-
-
-def _nested(read: Callable[[Raw], Any], default: Any, *, optional: bool) -> Convert:
-    if default is None and not optional:
-        default = read({})
-    return lambda value: read(value) if isinstance(value, dict) and value else default
 
 
 def _items(hint: Any, default: Any) -> Convert:

@@ -32,7 +32,7 @@ FORMERLY = {"resume": "; give `confirm actions resumed`, or `confirm policy/NAME
 
 
 _MODULES = {
-    **dict.fromkeys(("nodes", "devices", "pods", "idle"), "lists"),
+    **dict.fromkeys(("nodes", "devices", "pods", "idle", "describe", "version"), "show"),
     **dict.fromkeys(("cordon", "uncordon", "confirm"), "edits"),
 }
 

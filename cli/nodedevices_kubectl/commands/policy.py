@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from nodedevices_common.errors import InputError, OperationError
 from nodedevices_common.loading import quickly
-from nodedevices_common.raw import Raw
+from nodedevices_common.raw import Raw, mapping
 from nodedevices_common.table import Row
+from nodedevices_common.text import nearest
+from nodedevices_common.text import show as shown
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_kubectl import files, objects, options
+from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, Source, print_rows, show
 from nodedevices_kubectl.session import Session, allowed
 from nodedevices_kubectl.views import facts
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
 HARMFUL, MATCHES_NOTHING = 3, 4  # exit codes
 _KINDS = ("NodeDevices", "DevicePolicy", "Node")
 _TO_SAVE = "kubectl get nodedevices,devicepolicies,nodes -o json > cluster.json"
+MAX_BYTES = 512 << 20  # of one file
+MAX_VALUES = 20_000_000  # of one file in YAML: some 5,000 nodes
 MOST_EXPLAINED = 5  # nodes; of more the table alone
 
 
@@ -93,7 +101,7 @@ def dry_run(
         raise click.UsageError("give a policy with -f FILE, or --delete NAME")
     if saved and listing.selector:
         raise click.UsageError("-l: only valid with a cluster; the files of --from are read completely")
-    policies = files.read(given, ("DevicePolicy",))
+    policies = _objects_of(given, ("DevicePolicy",))
     with quickly():  # a fleet's objects stay, too: a third of the time would go into looking through them
         rehearsal = _rehearsal()
         cluster = _saved(saved, rehearsal) if saved else _read(session, rehearsal)
@@ -129,7 +137,7 @@ def _rehearsal() -> Any:
 
 def _saved(paths: Sequence[str], rehearsal: Any) -> Cluster:
     found: dict[str, list[Raw]] = {kind: [] for kind in _KINDS}
-    for raw in files.read(paths, _KINDS):
+    for raw in _objects_of(paths, _KINDS):
         found[raw["kind"]].append(raw)
     if not found["NodeDevices"]:
         raise InputError(f"--from {', '.join(paths)}: no NodeDevices in these files; to save them: {_TO_SAVE}")
@@ -184,3 +192,64 @@ def _fields(
         "dryRun": change.would_only_report,
         "refusal": change.refusal or refusals.get(change.name, ""),
     }
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+# Kubernetes objects as people write them and as `kubectl get -o yaml` or `-o json` saves them. A list is taken apart.
+# What is no object, or of a kind that the caller does not take, is refused with file and place.
+def _objects_of(paths: Sequence[str], kinds: Sequence[str]) -> list[Raw]:
+    """Every object of these files, each of one of the kinds. InputError names the file."""
+    found: list[Raw] = []
+    for path in paths:
+        for place, raw in _objects(_documents(path), path):
+            kind = raw.get("kind")
+            if kind not in kinds:
+                wanted = " or ".join(kinds)
+                hint = nearest(kind, kinds) if isinstance(kind, str) else ""
+                raise InputError(f"{place}: kind: {shown(kind)} is not supported here; give {wanted}{hint}")
+            name = mapping(raw.get("metadata")).get("name")
+            if not isinstance(name, str) or not name:
+                raise InputError(f"{place}: metadata.name: {shown(name)}: give the object's name")
+            found.append(raw)
+    return found
+
+
+def _documents(path: str) -> list[Any]:
+    try:
+        with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a file with objects, in YAML or JSON") from error
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"{path}: more than {MAX_BYTES >> 20} MiB; give fewer objects at a time")
+    if raw.lstrip()[:1] in {b"{", b"["}:
+        try:
+            return [json.loads(raw)]
+        except ValueError:
+            pass  # YAML's flow style, or what YAML's reader names better
+    from nodedevices_common import safe_yaml  # noqa: PLC0415 - as slow as the rest of a start
+
+    try:
+        return safe_yaml.load_all(raw, max_values=MAX_VALUES)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _objects(documents: Sequence[Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each with where it is, for people."""
+    for number, document in enumerate(documents, 1):
+        place = path if len(documents) == 1 else f"{path}: document {number}"
+        if document is None:
+            continue  # a separator more than needed
+        if isinstance(document, list):  # as a support bundle has them
+            document = {"kind": "List", "items": document}  # noqa: PLW2901
+        if not isinstance(document, dict):
+            raise InputError(f"{place}: {shown(document)} is not an object; give apiVersion, kind, metadata and spec")
+        items = document.get("items")
+        if str(document.get("kind", "")).endswith("List") and isinstance(items, list):
+            for at, item in enumerate(items):
+                if not isinstance(item, dict):
+                    raise InputError(f"{place}: items[{at}]: {shown(item)} is not an object")
+                yield f"{place}: items[{at}]", item
+        else:
+            yield place, document

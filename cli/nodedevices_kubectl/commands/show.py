@@ -1,18 +1,26 @@
-"""The commands that list: nodes, devices, pods, and what pods hold and do not use.
+"""The commands that show: lists of nodes, devices, pods, and of what pods hold and do not use; one node, or one device;
+and versions.
 
 Who may read a namespace only has its pods' rows from the pods' own status.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 import click
+from nodedevices_common import __version__
+from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.text import printable
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_kubectl import objects, options
-from nodedevices_kubectl.listing import Listing, Source, print_rows, show
+from nodedevices_kubectl.listing import Listing, Source, document, print_rows, show
 from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.views import describe as describing
+from nodedevices_kubectl.views import facts, find
 from nodedevices_kubectl.views import lists as view
 
 FORBIDDEN = 403
@@ -137,3 +145,62 @@ def _show_alone(session: Session, listing: Listing, namespace: str, names: tuple
     else:
         session.say(empty)
     session.flush()
+
+
+@click.command(short_help="Show a node, or one of its devices, on one screen.")
+@click.argument("what", metavar="NODE[/DEVICE]", shell_complete=options.complete_devices)
+@options.with_session
+def describe(session: Session, what: str) -> None:
+    """Show a node on one screen, or one of its devices: by name, by index, by id, or by the beginning of its id.
+
+    \b
+    kubectl nodedevices describe n1
+    kubectl nodedevices describe n1/gpu-3
+    kubectl nodedevices describe n1/3
+    """
+    node, device = find.split(what)
+    item = session.node(node)
+    now = session.now()
+    if device:
+        sections = describing.device(item, find.device(item, device), now)
+    else:
+        about = f"involvedObject.kind=NodeDevices,involvedObject.name={node}"
+        sections = describing.node(item, now, session.listed(objects.EVENTS, fields=about))
+    for line in describing.lines(sections, now, colours=session.colours):
+        session.out(line)
+
+
+@click.command(short_help="Show the versions of this plugin, of the agents, and of Kubernetes.")
+@click.option("--client", is_flag=True, help="Only of this plugin; no API server is asked.")
+@click.option("-o", "--output", type=click.Choice(("text", "json", "yaml")), default="text", help="Form of the output.")
+@options.with_session
+def version(session: Session, *, client: bool, output: str) -> None:
+    """Show the versions of this plugin, of the agents with the number of their nodes, and of Kubernetes."""
+    found: dict[str, object] = {"client": __version__}
+    lines = [f"Plugin:      {__version__}"]
+    if not client:
+        agents, problem = _agents(session)
+        kubernetes = text(session.api.get("/version").get("gitVersion"))
+        found |= {"agents": [{"version": running, "nodes": count} for running, count in agents]}
+        found |= {**({"problem": problem} if problem else {}), "kubernetes": kubernetes}
+        shown = [f"{running} ({count} node{'' if count == 1 else 's'})" for running, count in agents]
+        lines += [f"Agents:      {problem or ', '.join(shown) or '<none>'}", f"Kubernetes:  {kubernetes}"]
+    for line in map(printable, lines) if output == "text" else [document(output, "Version", **found)]:
+        session.out(line)
+
+
+def _agents(session: Session) -> tuple[Sequence[tuple[str, int]], str]:
+    """Return the agents' versions, each with the number of its nodes; or none, and why they cannot be read, which hides
+    neither of the others."""
+    try:
+        return Counter(session.api.read_all(objects.NODE_DEVICES, _version_of)[0]).most_common(), ""
+    except ApiError as error:
+        if error.no_such_kind:
+            return (), "NodeDevices is not installed"
+        if error.status == 403:
+            return (), "you may not read them"
+        raise
+
+
+def _version_of(item: Raw) -> str:
+    return text(mapping(facts.status_of(item).get("agent")).get("version")) or "none"
