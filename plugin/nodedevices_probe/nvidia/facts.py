@@ -35,6 +35,7 @@ from nodedevices_probe.protocol import (
     PciePath,
     Readings,
     is_device_id,
+    memory_bytes,
     normal_bus_id,
     text,
     within,
@@ -95,6 +96,7 @@ class GpuIdentity:
     links: tuple[int, ...] | None = None  # the NVLink numbers that this GPU has; None: not read yet
     slow: Readings = field(default_factory=Readings)  # those that change seldom (readings.read_slow)
     slow_read_at: float = -math.inf  # time.monotonic()
+    mig: dict[str, tuple[object, Partition]] = field(default_factory=dict)  # by id, with what was compared
     paths: dict[str, PciePath] = field(default_factory=dict)  # id of another GPU -> nearest common ancestor
 
 
@@ -241,100 +243,94 @@ MIG_MINORS, MAX_MINORS_BYTES = "proc/driver/nvidia-caps/mig-minors", 1 << 20
 _PROFILE_IN_NAME = re.compile(r"MIG ((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb\S*)$")
 
 
-@dataclass(slots=True)
-class MigDevices:
-    """Remembers what was read about each MIG device."""
-
-    system: System
-    _known: dict[str, tuple[object, Partition]] = field(default_factory=dict)  # with what was compared
-
-    def read(self, nvml: NvmlCalls, gpu: Any, *, minor: int | None, memory_bytes: int) -> tuple[Partition, ...]:
-        """Return every MIG device of this GPU, by NVML's index."""
-        found = []
-        for index in range(min(nvml.needed("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0, MAX_PARTITIONS)):
-            handle = nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
-            identity = handle is not None and nvml.needed("nvmlDeviceGetUUID", handle)
-            attributes = nvml.needed("nvmlDeviceGetAttributes_v2", handle) if identity else None
-            if not identity or not is_device_id(identity) or attributes is None:
-                continue
-            name = nvml.call("nvmlDeviceGetName", handle, telemetry=True) or ""
-            compared = (index, name, bytes(attributes))
-            before, partition = self._known.get(identity, (None, None))
-            if before != compared:
-                partition, whole = self._partition(
-                    nvml,
-                    gpu,
-                    handle,
-                    identity,
-                    attributes=attributes,
-                    name=name,
-                    index=index,
-                    minor=minor,
-                    memory_bytes=memory_bytes,
-                )
-                if partition is not None and whole:
-                    self._known[identity] = (compared, partition)
+def read_mig(nvml: NvmlCalls, gpu: Any, known: GpuIdentity, system: System) -> tuple[Partition, ...]:
+    """Return every MIG device of this GPU, by NVML's index; `known` remembers what was read about each."""
+    found, remembered = list[Partition](), dict[str, tuple[object, Partition]]()
+    count = nvml.needed("nvmlDeviceGetMaxMigDeviceCount", gpu) if known.mig_enabled else None
+    for index in range(min(count or 0, MAX_PARTITIONS)):
+        handle = nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+        identity = handle is not None and nvml.needed("nvmlDeviceGetUUID", handle)
+        attributes = nvml.needed("nvmlDeviceGetAttributes_v2", handle) if identity else None
+        if not identity or not is_device_id(identity) or attributes is None:
+            continue
+        name = nvml.call("nvmlDeviceGetName", handle, telemetry=True) or ""
+        compared = (index, name, bytes(attributes))
+        before, partition = known.mig.get(identity, (None, None))
+        whole = True
+        if before != compared:
+            partition, whole = _partition(
+                nvml,
+                gpu,
+                handle,
+                known.fact,
+                system,
+                identity=identity,
+                attributes=attributes,
+                name=name,
+                index=index,
+            )
+        if partition is not None:
             found.append(partition)
-        return tuple(filter(None, found))
+            if whole:
+                remembered[identity] = compared, partition
+    known.mig = remembered
+    return tuple(found)
 
-    def keep_only(self, ids: set[str]) -> None:
-        """Forget MIG devices that are gone."""
-        self._known = {identity: known for identity, known in self._known.items() if identity in ids}
 
-    def _partition(
-        self,
-        nvml: NvmlCalls,
-        gpu: Any,
-        handle: Any,
-        identity: str,
-        *,
-        attributes: Any,
-        name: str,
-        index: int,
-        minor: int | None,
-        memory_bytes: int,
-    ) -> tuple[Partition | None, bool]:
-        """Return a MIG device, and whether all of it was read."""
-        gi = nvml.needed("nvmlDeviceGetGpuInstanceId", handle)
-        ci = nvml.needed("nvmlDeviceGetComputeInstanceId", handle)
-        if small(gi) is None or small(ci) is None:
-            return None, False  # it went away meanwhile, or the next poll reads it whole
-        instance = nvml.call("nvmlDeviceGetGpuInstanceById", gpu, gi, telemetry=True)
-        info = instance and nvml.call("nvmlGpuInstanceGetInfo", instance, telemetry=True)
-        in_name = _PROFILE_IN_NAME.search(name)
-        known_name = in_name is not None and re.fullmatch(PROFILE, in_name[1])
-        profile = in_name[1] if in_name and known_name else _profile(attributes, memory_bytes)
-        if info and not re.search(r"[+-]", profile):
-            profile += _profile_attributes(nvml, gpu, info.profileId)
-        start = small(info.placement.start) if info else None
-        listed = self.system.roots.read(MIG_MINORS, MAX_MINORS_BYTES) if minor is not None else ""
-        minors = parse_mig_minors(listed)
-        nodes = mig_device_nodes(minors, minor, gi, ci) if minor is not None else ()
-        partition = Partition(
-            id=identity,
-            name=nvidia.mig_name(f"gpu-{minor}", profile, info.profileId, start, ci)
-            if minor is not None and info and start is not None
-            else None,
-            profile=profile,
-            index=index,
-            gi=gi,
-            ci=ci,
-            start=start,
-            size=small(info.placement.size) if info else None,
-            capacity=memory_capacity(attributes.memorySizeMB * MEBIBYTE)
-            | nvidia.counts(
-                {
-                    "multiprocessors": small(attributes.multiprocessorCount),
-                    "copyEngines": small(attributes.sharedCopyEngineCount),
-                    "decoders": small(attributes.sharedDecoderCount),
-                    "encoders": small(attributes.sharedEncoderCount),
-                    "jpegEngines": small(attributes.sharedJpegCount),
-                    "ofaEngines": small(attributes.sharedOfaCount),
-                }
-            ),
-            device_nodes=nodes,
-        )
-        return partition, bool(info) and (len(nodes) == 2 or not minors)
+def _partition(
+    nvml: NvmlCalls,
+    gpu: Any,
+    handle: Any,
+    fact: DeviceFact,
+    system: System,
+    *,
+    identity: str,
+    attributes: Any,
+    name: str,
+    index: int,
+) -> tuple[Partition | None, bool]:
+    """Return a MIG device, and whether all of it was read."""
+    minor = fact.minor
+    gi = nvml.needed("nvmlDeviceGetGpuInstanceId", handle)
+    ci = nvml.needed("nvmlDeviceGetComputeInstanceId", handle)
+    if small(gi) is None or small(ci) is None:
+        return None, False  # it went away meanwhile, or the next poll reads it whole
+    instance = nvml.call("nvmlDeviceGetGpuInstanceById", gpu, gi, telemetry=True)
+    info = instance and nvml.call("nvmlGpuInstanceGetInfo", instance, telemetry=True)
+    in_name = _PROFILE_IN_NAME.search(name)
+    known_name = in_name is not None and re.fullmatch(PROFILE, in_name[1])
+    profile = in_name[1] if in_name and known_name else _profile(attributes, memory_bytes(fact.capacity))
+    if info and not re.search(r"[+-]", profile):
+        profile += _profile_attributes(nvml, gpu, info.profileId)
+    start = small(info.placement.start) if info else None
+    listed = system.roots.read(MIG_MINORS, MAX_MINORS_BYTES) if minor is not None else ""
+    minors = parse_mig_minors(listed)
+    nodes = mig_device_nodes(minors, minor, gi, ci) if minor is not None else ()
+    partition = Partition(
+        id=identity,
+        name=nvidia.mig_name(f"gpu-{minor}", profile, info.profileId, start, ci)
+        if minor is not None and info and start is not None
+        else None,
+        profile=profile,
+        index=index,
+        gi=gi,
+        ci=ci,
+        start=start,
+        size=small(info.placement.size) if info else None,
+        capacity=memory_capacity(attributes.memorySizeMB * MEBIBYTE)
+        | nvidia.counts(
+            {
+                "multiprocessors": small(attributes.multiprocessorCount),
+                "copyEngines": small(attributes.sharedCopyEngineCount),
+                "decoders": small(attributes.sharedDecoderCount),
+                "encoders": small(attributes.sharedEncoderCount),
+                "jpegEngines": small(attributes.sharedJpegCount),
+                "ofaEngines": small(attributes.sharedOfaCount),
+            }
+        ),
+        device_nodes=nodes,
+    )
+    return partition, bool(info) and (len(nodes) == 2 or not minors)
 
 
 def _profile_attributes(nvml: NvmlCalls, gpu: Any, profile_id: int) -> str:
@@ -347,9 +343,9 @@ def _profile_attributes(nvml: NvmlCalls, gpu: Any, profile_id: int) -> str:
     return ""
 
 
-def _profile(attributes: Any, memory_bytes: int) -> str:
+def _profile(attributes: Any, memory: int) -> str:
     """The profile's name by go-nvlib's rule: memory in eighths of the GPU's, rounded up, in GB as the name has them."""
-    eighths = math.ceil(attributes.memorySizeMB * MEBIBYTE / max(memory_bytes, 1) * 8) / 8
-    gigabytes = round(eighths * ((memory_bytes + GIB - 1) // GIB))
+    eighths = math.ceil(attributes.memorySizeMB * MEBIBYTE / max(memory, 1) * 8) / 8
+    gigabytes = round(eighths * ((memory + GIB - 1) // GIB))
     compute, whole = attributes.computeInstanceSliceCount, attributes.gpuInstanceSliceCount
     return ("" if compute == whole else f"{compute}c.") + f"{whole}g.{gigabytes}gb"

@@ -28,11 +28,11 @@ from nodedevices_probe.nvidia.events import Monitor
 from nodedevices_probe.nvidia.facts import (
     PCIE_PATHS,
     GpuIdentity,
-    MigDevices,
     identify,
     kernel_gpus,
     links_of,
     read_links,
+    read_mig,
 )
 from nodedevices_probe.nvidia.readings import (
     COMPLETED,
@@ -52,7 +52,6 @@ from nodedevices_probe.protocol import (
     Problem,
     Readings,
     is_device_id,
-    memory_bytes,
     problem,
     text,
 )
@@ -85,8 +84,6 @@ class NvmlSource(SysfsSource):
     _driver: Driver | None = None  # None: NVML is not initialised
     _known: dict[str, GpuIdentity] = field(default_factory=dict)
     _last: dict[int, DeviceFact] = field(default_factory=dict)  # by NVML's index, from when it last answered
-    _mig: MigDevices = field(init=False)
-    _sees_all: bool = field(init=False)  # the processes of all containers
     _monitor: Monitor | None = None
     _watched: dict[str, bool] = field(default_factory=dict)  # id -> whether it was well at the last poll
     _answered: dict[str, DeviceFact] = field(default_factory=dict)  # id -> as in the last line, if that was no error
@@ -95,10 +92,6 @@ class NvmlSource(SysfsSource):
     _doubted: dict[str, list[int]] = field(default_factory=dict)  # id -> the polls in which it was in doubt, lately
     _began: bool = False  # the GPUs of this driver were polled before
     _completed: set[str] = field(default_factory=set)  # ids that this driver's fabric has registered
-
-    def __post_init__(self) -> None:
-        self._mig = MigDevices(self.system)
-        self._sees_all = self.roots.link("proc/self/ns/pid") == FIRST_PID_NAMESPACE
 
     def poll(self) -> SourceFacts:
         try:
@@ -157,7 +150,6 @@ class NvmlSource(SysfsSource):
         self._driver, self._watched, self._began = None, {}, False
         self._known.clear()
         self._completed.clear()
-        self._mig.keep_only(set())
         return clean
 
     def _facts(self) -> SourceFacts:
@@ -225,7 +217,6 @@ class NvmlSource(SysfsSource):
         self._last = {index: fact for index, fact in self._last.items() if index < count}
         self._last |= {gpu.fact.index: gpu.fact for gpu in gpus}
         self._known = {identity: known for identity, known in self._known.items() if identity in answering}
-        self._mig.keep_only({partition.id for gpu in gpus for partition in gpu.fact.partitions})
         return gpus
 
     def _gpu(self, nvml: NvmlCalls, index: int) -> _Gpu | None:
@@ -252,14 +243,13 @@ class NvmlSource(SysfsSource):
         if mode:
             known.mig_enabled = bool(mode[0])
         enabled = known.mig_enabled
-        partitions = (
-            self._mig.read(nvml, handle, minor=fact.minor, memory_bytes=memory_bytes(fact.capacity)) if enabled else ()
-        )
+        partitions = read_mig(nvml, handle, known, self.system)
         readings = self._beside(read_health(nvml, handle, known, nvlinks_inactive=inactive), nvml, handle, known)
         if self.telemetry:
             readings = read_telemetry(nvml, handle, readings)
         if self.use:
-            readings = read_use(nvml, handle, readings, sees_all=self._sees_all)
+            sees_all = self.roots.link("proc/self/ns/pid") == FIRST_PID_NAMESPACE
+            readings = read_use(nvml, handle, readings, sees_all=sees_all)
         if nvml.lost:  # it fell off the bus meanwhile: its previous facts still describe it
             before = next((last for last in self._last.values() if last.id == identity), fact)
             return _Gpu(replace(before, index=index, readings=Readings(lost=True)), known)
