@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from nodedevices_probe.simulated.file import from_profile
+from nodedevices_probe.simulated.probe import from_profile
 from support.agentprocess import NODE, AgentProcess, agent_on
 from support.kubelet import StandInKubelet
 from support.vendor import VendorProcess

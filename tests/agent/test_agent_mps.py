@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from nodedevices_probe.simulated.file import from_profile
+from nodedevices_probe.simulated.probe import from_profile
 from support.agentprocess import NODE, AgentProcess, agent_on
 from support.kubelet import StandInKubelet
 from support.mps import MpsRunner, with_path

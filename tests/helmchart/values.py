@@ -28,7 +28,7 @@ from nodedevices_plugin.vendors.settings import FlagRule
 from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.nic import RDMA_NODES
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.simulated.profiles import MODELS
+from nodedevices_probe.simulated.rules import MODELS
 
 _KEY = re.compile(r"^( *)([A-Za-z][\w-]*):(.*)$")
 _COMMENT = re.compile(r"^ *# ?(.*)$")

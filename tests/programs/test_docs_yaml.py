@@ -28,7 +28,7 @@ from nodedevices_plugin.vendors import xilinx as card_names
 from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_probe.generic import config as generic_config
 from nodedevices_probe.remote import config as remote_config
-from nodedevices_probe.simulated import file as simulated_file
+from nodedevices_probe.simulated import probe as simulated_probe
 from support import vendor
 from support.kustomize import ROOT, default_without_crds, kubectl, render
 
@@ -191,7 +191,7 @@ def check(document: Any, text: str) -> None:
     elif keys == {"pools"}:
         assert remote_config.parse(text.encode()).pools
     elif keys <= SIMULATED:
-        simulated_file.parse(text.encode(), node="node-a")
+        simulated_probe.parse(text.encode(), node="node-a")
     elif keys == {"configList"}:
         rdma_config.parse(text.encode())
     elif keys == {"resourceList"}:

@@ -12,7 +12,7 @@ from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline import inventory
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
-from nodedevices_probe.simulated.file import parse
+from nodedevices_probe.simulated.probe import parse
 from support.cases import cases
 from support.facts import START, healthy, snapshot
 from support.opfacts import feature_labels

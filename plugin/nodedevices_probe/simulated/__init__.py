@@ -22,7 +22,7 @@ def _passes(flag: str, value: AgentValue) -> bool:
 def _check(given: AgentOptions) -> None:
     value = str(given[OPTION])
     if value and not is_file(value):
-        from nodedevices_probe.simulated.file import from_profile  # noqa: PLC0415  2 MiB that others do not need
+        from nodedevices_probe.simulated.probe import from_profile  # noqa: PLC0415  2 MiB that others do not need
 
         try:
             from_profile(value, node="node")

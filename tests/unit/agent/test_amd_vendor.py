@@ -16,7 +16,7 @@ from nodedevices_probe.amd import EXPORTER_UNHEALTHY
 from nodedevices_probe.amd.probe import COMPUTE, MEMORY, AmdSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, Link, Readings
-from nodedevices_probe.simulated.file import from_profile
+from nodedevices_probe.simulated.probe import from_profile
 from support.cases import cases
 from support.facts import START, gpu, gpu_id, inventory_of
 from support.stepped_node import Node, nodes

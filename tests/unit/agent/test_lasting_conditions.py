@@ -6,7 +6,7 @@ from typing import Self
 
 from nodedevices_plugin.vendors.nvidia.faults import REGISTRATION_AGAIN_SECONDS
 from nodedevices_probe.protocol import DeviceFact
-from nodedevices_probe.simulated.file import parse
+from nodedevices_probe.simulated.probe import parse
 from support.stepped_node import Node, report_of
 from support.there import there
 

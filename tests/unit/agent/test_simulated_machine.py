@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodedevices_probe.protocol import DeviceFact
-from nodedevices_probe.simulated.file import parse
+from nodedevices_probe.simulated.probe import parse
 from support.cases import cases
 from support.stepped_node import Node
 

@@ -21,8 +21,8 @@ from nodedevices_plugin.settings import file
 from nodedevices_plugin.settings.effective import from_saved, resolve, to_saved
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.vendors.registry import VENDORS
-from nodedevices_probe.simulated import file as simulated
-from nodedevices_probe.simulated.file import SimulatedState
+from nodedevices_probe.simulated import probe as simulated
+from nodedevices_probe.simulated.probe import SimulatedState
 from support.cases import cases
 from support.corpus import CORPUS, changed, sentence
 from support.local import at_once

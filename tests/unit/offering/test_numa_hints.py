@@ -10,8 +10,8 @@ from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import snapshot
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_probe.protocol import DeviceFact
-from nodedevices_probe.simulated.file import from_profile
-from nodedevices_probe.simulated.profiles import MODELS
+from nodedevices_probe.simulated.probe import from_profile
+from nodedevices_probe.simulated.rules import MODELS
 from support.cases import cases
 from support.facts import healthy, inventory_of
 from support.plans import make_plan

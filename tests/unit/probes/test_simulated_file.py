@@ -15,9 +15,9 @@ from nodedevices_probe import nvidia
 from nodedevices_probe.files import CheckError
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, memory_bytes
-from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse
 from nodedevices_probe.simulated.nvidia import BOARDS as NVIDIA
-from nodedevices_probe.simulated.profiles import MODELS, parse_profile
+from nodedevices_probe.simulated.probe import SimulatedState, from_profile, parse
+from nodedevices_probe.simulated.rules import MODELS, parse_profile
 from support.cases import cases
 from support.facts import snapshot
 

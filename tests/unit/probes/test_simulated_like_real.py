@@ -13,7 +13,7 @@ from nodedevices_probe.intel.probe import IntelSource
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
-from nodedevices_probe.simulated.file import from_profile
+from nodedevices_probe.simulated.probe import from_profile
 from support.fpga_trees import alveo
 from support.nic_trees import CONNECTX_7, E810, INTEL, MELLANOX, SFC9250, SOLARFLARE, Nics
 from support.trees import MAX_1550, flex, mi300x

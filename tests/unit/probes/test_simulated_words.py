@@ -10,7 +10,7 @@ from nodedevices_plugin.vendors.faults import source_of
 from nodedevices_plugin.vendors.nic import faults
 from nodedevices_probe.files import CheckError
 from nodedevices_probe.protocol import Readings
-from nodedevices_probe.simulated.file import parse
+from nodedevices_probe.simulated.probe import parse
 from nodedevices_probe.simulated.rules import KNOWN
 from support.cases import cases
 from support.facts import REGISTERED, gpu
