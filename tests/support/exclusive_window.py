@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from nodedevices_api.sections import SharedResource
 from nodedevices_plugin.model import ContainerEdits, Grant, PlanError
-from nodedevices_plugin.sharing.base import NodeTraits, Settings, SharingMode, Split, SplitRequest, by_replicas
+from nodedevices_plugin.sharing.base import Settings, SharingMode, Split, SplitRequest, by_replicas
 
 NAME = "exclusiveWindow"
 MOST = 8
@@ -15,8 +18,8 @@ MOST = 8
 class ExclusiveWindow(SharingMode, frozen=True):
     name = NAME
 
-    def check(self, node: NodeTraits) -> None:
-        if node.partition_strategy != "none":
+    def check(self, settings: Settings, rules: Sequence[SharedResource], *, partition_strategy: str) -> None:
+        if partition_strategy != "none":
             raise PlanError("sharing.strategy", NAME, "windows are of whole devices; use partitions.strategy none")
 
     def split(self, request: SplitRequest) -> Split:

@@ -58,4 +58,6 @@ class Hubs(Vendor):
         return (COMMON,) if FLAG in files else ()
 
     def containers(self, node: NodeView) -> DeviceNodes:
-        return DeviceNodes.for_devices(node.inventory.devices, common=(COMMON,) if COMMON in node.existing else ())
+        usual = DeviceNodes.for_devices(node.inventory.devices)
+        common = (COMMON,) if COMMON in node.existing else ()
+        return DeviceNodes(nodes={id_: (*common, *nodes) for id_, nodes in usual.nodes.items()})

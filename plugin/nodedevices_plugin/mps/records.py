@@ -69,8 +69,7 @@ def read(raw: bytes, kind: type[File[Daemon]]) -> tuple[Daemon, ...]:
     names = [daemon.resource for daemon in daemons]
     if len(set(names)) < len(names):
         raise RecordError(f"daemons: {', '.join(names)}: a resource is listed twice")
-    for name in names:
-        if name.startswith(f"{SHARED_MEMORY}/"):
-            why = f"its folder would be inside the clients' /dev/shm; give another domain than {SHARED_MEMORY}"
-            raise RecordError(f"resource: {name}: {why}")
+    if inside := [name for name in names if name.startswith(f"{SHARED_MEMORY}/")]:
+        why = f"its folder would be inside the clients' /dev/shm; give another domain than {SHARED_MEMORY}"
+        raise RecordError(f"resource: {inside[0]}: {why}")
     return daemons

@@ -36,7 +36,6 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.naming import PlanSettings, by_name, near
 from nodedevices_plugin.offering.shares import Share, share
-from nodedevices_plugin.sharing.base import NodeTraits
 from nodedevices_plugin.sharing.registry import SHARED
 from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import Vendors
@@ -58,11 +57,9 @@ def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
     if settings.serving.mode == "Observe":
         return Plan()
     sharing = settings.sharing
-    traits = NodeTraits(
-        partition_strategy=settings.partitions.strategy, settings=settings.modes, rules=sharing.resources
-    )
     for name in dict.fromkeys((sharing.strategy, *map(sharing.strategy_of, sharing.resources))):
-        settings.sharing_modes.by_strategy(name).check(traits)
+        mode = settings.sharing_modes.by_strategy(name)
+        mode.check(settings.modes, sharing.resources, partition_strategy=settings.partitions.strategy)
     named = named_units(inventory, settings)
     anywhere = _without_topology(named, settings)
     resources = tuple(_offered(shared, anywhere) for shared in share(named, settings))

@@ -103,20 +103,14 @@ def chosen(
 ) -> tuple[tuple[str, ...], list[str]]:
     """The probes that a policy names, as they are configured, and what is wrong with the names. `defined`: what the
     node's own flags and file say of probes, the strongest first. A policy brings no program of its own."""
-    own: dict[str, str] = {}
-    for text in defined:
-        if "=" in text:
-            own.setdefault(name_of(text), text)
-    texts, problems = list[str](), list[str]()
-    for name in names:
-        if name in own or name == AUTO or name in KINDS:
-            texts.append(own.get(name, name))
-        else:
-            here = f", or what the node's flags and file define: {', '.join(sorted(own))}" if own else ""
-            right = f"give {AUTO}, {', '.join(KINDS)}{here}"
-            problems.append(f"{place}: this node has no probe {show(name)}; {right}")
+    own = {name_of(text): text for text in reversed(defined) if "=" in text}
+    known = {*own, AUTO, *KINDS}
+    here = f", or what the node's flags and file define: {', '.join(sorted(own))}" if own else ""
+    right = f"give {AUTO}, {', '.join(KINDS)}{here}"
+    problems = [f"{place}: this node has no probe {show(name)}; {right}" for name in names if name not in known]
+    texts = tuple(own.get(name, name) for name in names if name in known)
     specs, wrong = read(texts, place) if texts else ((), [])
-    return tuple(texts), problems + wrong + missing(specs, options, place)
+    return texts, problems + wrong + missing(specs, options, place)
 
 
 def together(
@@ -125,9 +119,8 @@ def together(
     """The probes that run, and what is wrong with them as a whole. `listed`: what flags, variables or file list; None:
     none of them does. A probe that is added by its name alone is the one that another part defines by that name.
     `files`: names of the device files that are there."""
-    by_name = {name_of(text): text for text in listed} if listed is not None else dict[str, str]()
-    if listed is None and AUTO not in added:
-        by_name = {name: name for name in DEFAULT}
+    usual = () if AUTO in added else DEFAULT
+    by_name = {name_of(text): text for text in (listed if listed is not None else usual)}
     problems = []
     for text in added:
         name = name_of(text)
@@ -175,12 +168,12 @@ def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str
 def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str]:
     """Options that only go with a probe which is not among these."""
     run = {spec.name for spec in specs if spec.built_in}
-    kinds = [kind for kind in KINDS.values() if kind.name not in run]
     return [
         f"--{option}: only valid with --probe {kind.name}"
-        for kind in kinds
+        for kind in KINDS.values()
+        if kind.alone and kind.name not in run
         for option in kind.requires
-        if kind.alone and options[option]
+        if options[option]
     ]
 
 

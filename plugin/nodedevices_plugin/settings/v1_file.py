@@ -86,11 +86,8 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     if kind == "memory" and fields.get("failRequestsGreaterThanOne") is True:
         text = "true: a container requests as many shares as it needs memory; leave it out"
         problems.append(InputProblem.at(f"{where}.failRequestsGreaterThanOne", text))
-    section: dict[str, Any] = {**KINDS[kind]}
-    section |= {key: item for key, item in fields.items() if key != "resources"}
-    section["resources"] = [
-        _entry(kind, entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)
-    ]
+    shared = [_entry(kind, entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)]
+    section = {**KINDS[kind], **fields, "resources": shared}
     return _parsed(Sharing, section, where, problems) if len(problems) == before else None
 
 

@@ -31,15 +31,6 @@ class Settings(Struct, frozen=True, kw_only=True):
 NO_SETTINGS = Settings()
 
 
-class NodeTraits(Struct, frozen=True, kw_only=True):
-    """The facts that decide whether a mode is possible on a node, before any device is considered. `rules`: those of
-    the configuration."""
-
-    partition_strategy: str
-    settings: Settings
-    rules: Sequence[SharedResource]
-
-
 class SplitRequest(Struct, frozen=True, kw_only=True):
     """The request of a configuration for one resource.
 
@@ -71,8 +62,9 @@ class SharingMode(Struct, frozen=True):
     name: ClassVar[str]  # the value of `sharing.strategy`, shown as `sharing` in NodeDevices
     shares_name: ClassVar[str] = ""  # the resource name of its shares where a rule gives none; empty: the devices' own
 
-    def check(self, node: NodeTraits) -> None:
-        """Raise PlanError where the mode is not possible on this node, or with these settings."""
+    def check(self, settings: Settings, rules: Sequence[SharedResource], *, partition_strategy: str) -> None:
+        """Raise PlanError where the mode is not possible on a node with these settings, before any device is
+        considered. `rules`: those of the configuration."""
 
     def split(self, request: SplitRequest) -> Split:
         """Return how often each unit is offered. Raises PlanError for a rule that is not possible with these units."""

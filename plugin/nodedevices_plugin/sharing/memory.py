@@ -21,12 +21,13 @@ for the node's administrator alone to write.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from msgspec import Struct
 from nodedevices_api.container import ContainerTemplate
 from nodedevices_api.presets import ALIYUN
+from nodedevices_api.sections import SharedResource
 from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import (
@@ -42,7 +43,6 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import (
-    NodeTraits,
     Settings,
     SharingMode,
     Split,
@@ -189,11 +189,12 @@ class Memory(SharingMode, frozen=True):
     name = NAME
     shares_name = SHARES_NAME
 
-    def check(self, node: NodeTraits) -> None:
+    def check(self, settings: Settings, rules: Sequence[SharedResource], *, partition_strategy: str) -> None:
         """Always possible, but for what a rule's enforcement needs."""
-        for rule in node.rules:
+        for rule in rules:
             if rule.enforcement == mps.NAME:
-                mps.check_node(f"sharing.resources[{rule.name}].enforcement", node, instead=_UNENFORCED)
+                place = f"sharing.resources[{rule.name}].enforcement"
+                mps.check_node(place, settings, partition_strategy, instead=_UNENFORCED)
 
     def split(self, request: SplitRequest) -> Split:
         """Split each device by its own memory: a node may have several models. A device without known memory has no

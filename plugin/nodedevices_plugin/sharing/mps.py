@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from nodedevices_api.sections import SharedResource
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe.nvidia import compute_capability
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, Mount, OfferedResource, PlanError, Unit, cuda_mps
 from nodedevices_plugin.sharing.base import (
-    NodeTraits,
     Settings,
     SharingMode,
     Split,
@@ -135,10 +135,10 @@ def key(resource: OfferedResource) -> DaemonKey:
 def daemon(resource: OfferedResource, inventory: Inventory) -> MpsDaemon:
     """The daemon of this resource. A device that left is none of its GPUs, and comes back to its own daemon."""
     shares = Counter(schedulable.device_id for schedulable in resource.ids)
-    facts = [device.fact for device in inventory.devices if device.present and device.fact.id in shares]
     gpus = tuple(
         Gpu(id=fact.id, index=fact.index, limit_mib=_limit(resource, fact, shares[fact.id]) // MEBIBYTE)
-        for fact in facts
+        for fact in (device.fact for device in inventory.devices if device.present)
+        if fact.id in shares
     )
     return MpsDaemon(resource=resource.name, percentage=_percentage(resource), gpus=gpus)
 
@@ -146,8 +146,8 @@ def daemon(resource: OfferedResource, inventory: Inventory) -> MpsDaemon:
 class Mps(SharingMode, frozen=True):
     name = NAME
 
-    def check(self, node: NodeTraits) -> None:
-        check_node("sharing.strategy", node)
+    def check(self, settings: Settings, rules: Sequence[SharedResource], *, partition_strategy: str) -> None:
+        check_node("sharing.strategy", settings, partition_strategy)
 
     def split(self, request: SplitRequest) -> Split:
         check_name(request)
@@ -174,11 +174,13 @@ def client_edits(resource: OfferedResource, settings: Settings) -> ContainerEdit
     return ContainerEdits(envs={cuda_mps.PIPE_DIRECTORY: pipe}, mounts=mounts)
 
 
-def check_node(place: str, node: NodeTraits, *, instead: str = "use timeSlicing, or none") -> None:
+def check_node(
+    place: str, settings: Settings, partition_strategy: str, *, instead: str = "use timeSlicing, or none"
+) -> None:
     """Raises PlanError where no daemon can run on this node. `place`: the field that requests one."""
-    if node.partition_strategy == "mixed":
+    if partition_strategy == "mixed":
         raise PlanError(place, NAME, f"not possible with partitions.strategy mixed; {instead}")
-    if not node.settings.mps_root:
+    if not settings.mps_root:
         hint = "needs the host's directory for MPS; install the component mps, or give --mps-root (MPS_ROOT)"
         raise PlanError(place, NAME, hint)
 

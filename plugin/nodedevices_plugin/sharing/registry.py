@@ -1,7 +1,7 @@
 """The sharing modes that an agent knows: those that need nothing but the kubelet (whole devices, time slices, devices
 that are shared by their nature) are here.
 
-`MODES` has the built-in ones, one line each; `MODES.with_(mode)` has one more.
+`MODES` has the built-in ones, one line each; `SharingModes((*MODES.modes, mode))` has one more.
 """
 
 from __future__ import annotations
@@ -46,10 +46,6 @@ class SharingModes(Struct, frozen=True):
     """Sharing modes, in the order in which messages name them."""
 
     modes: tuple[SharingMode, ...]
-
-    def with_(self, mode: SharingMode) -> SharingModes:
-        """Return these and one more."""
-        return SharingModes((*self.modes, mode))
 
     @property
     def names(self) -> tuple[str, ...]:

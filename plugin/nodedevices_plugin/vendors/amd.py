@@ -23,7 +23,7 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit, resource_names
 from nodedevices_plugin.vendors.base import Naming, Vendor, text, unlike_most, whole_or_partitions
-from nodedevices_plugin.vendors.faults import Effect, FaultCondition, Meaning, hot, node_missing, pcie_meanings
+from nodedevices_plugin.vendors.faults import PCIE_MEANINGS, Effect, FaultCondition, Meaning, hot, node_missing
 
 DEFAULT_PREFIX = "amd.com"
 ALWAYS = "mixed"  # a GPU that is cut has only partitions, under any name
@@ -60,7 +60,7 @@ MEANINGS: Mapping[str, Meaning] = {
         message="the driver has logged uncorrectable errors of the GPU (amdgpu)",
         repair="ResetDevice",
     ),
-    **pcie_meanings(),
+    **PCIE_MEANINGS,
 }
 
 

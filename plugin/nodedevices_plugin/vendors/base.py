@@ -266,23 +266,21 @@ SHARED_NODES = frozenset({"/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio
 
 
 class DeviceNodes(Struct, frozen=True, kw_only=True):
-    """`nodes`: device nodes by id of the device or partition; a partition's own alone. `common`: nodes that every
-    container with a granted device gets as well."""
+    """`nodes`: device nodes by id of the device or partition; a partition's own alone."""
 
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    common: tuple[str, ...] = ()
 
     @classmethod
-    def for_devices(cls, devices: Iterable[InventoryDevice], *, common: tuple[str, ...] = ()) -> DeviceNodes:
+    def for_devices(cls, devices: Iterable[InventoryDevice]) -> DeviceNodes:
         nodes: dict[str, tuple[str, ...]] = {}
         for device in devices:
             nodes[device.fact.id] = device.fact.device_nodes
             nodes |= {part.id: part.device_nodes for part in device.fact.partitions}
-        return cls(nodes=nodes, common=common)
+        return cls(nodes=nodes)
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Raises AllocationError for what has left the node."""
-        paths = list(self.common) if grant.ids else []
+        paths: list[str] = []
         for schedulable in grant.ids:
             own = self.nodes.get(schedulable.part_id)
             if own is None:

@@ -146,14 +146,11 @@ def devices_of(document: object, kind: str) -> tuple[ToolkitDevice, ...]:
     """Return the devices of a spec, if it is of that kind. Read leniently: the runtime decides what is valid."""
     if not isinstance(document, dict) or document.get("kind") != kind:
         return ()
-    found = []
-    for device in _list(document.get("devices")):
-        if isinstance(device, dict) and isinstance(device.get("name"), str):
-            edits = device.get("containerEdits")
-            listed = _list(edits.get("deviceNodes")) if isinstance(edits, dict) else []
-            paths = frozenset(str(node["path"]) for node in listed if isinstance(node, dict) and "path" in node)
-            found.append(ToolkitDevice(name=device["name"], nodes=paths))
-    return tuple(found)
+    return tuple(
+        ToolkitDevice(name=device["name"], nodes=_own_nodes(device.get("containerEdits")))
+        for device in _list(document.get("devices"))
+        if isinstance(device, dict) and isinstance(device.get("name"), str)
+    )
 
 
 def _list(value: object) -> list[Any]:
@@ -196,9 +193,11 @@ def _same_device(ours: Document, theirs: Sequence[Document], libraries: Librarie
     return {}
 
 
-def _own_nodes(edits: Document, prefix: str) -> Set[str]:
-    paths = {str(edit.get("path")) for edit in edits.get("deviceNodes") or () if isinstance(edit, dict)}
-    return {path for path in paths if path.startswith(prefix)}
+def _own_nodes(edits: object, prefix: str = "") -> frozenset[str]:
+    """Return the paths of device nodes that begin so."""
+    listed = _list(edits.get("deviceNodes")) if isinstance(edits, dict) else []
+    paths = (str(node["path"]) for node in listed if isinstance(node, dict) and "path" in node)
+    return frozenset(path for path in paths if path.startswith(prefix))
 
 
 def _added(ours: Document, theirs: Document) -> dict[str, Any]:
@@ -240,13 +239,11 @@ def choose(
     best = next((source for source in sources if source is not None and whole(source)), None)
     chosen = []
     for spec in specs:
-        if spec.libraries is None:
-            chosen.append(spec)
-        elif made is not None:
+        if spec.libraries is not None and made is not None:
             chosen.append(replace(spec, document=made))
-        elif best is not None:
+        elif spec.libraries is not None and best is not None:
             chosen.append(completed(spec, best))
-        elif nodes_will_do:
+        elif spec.libraries is None or nodes_will_do:
             chosen.append(spec)
     return tuple(chosen)
 

@@ -164,17 +164,16 @@ def hot(readings: Readings) -> FaultCondition:
     )
 
 
-def pcie_meanings() -> dict[str, Meaning]:
-    """Return the meanings of uncorrectable PCIe errors (AER), by kind. The kernel resets the link after a fatal one; a
-    device that does not come back is lost, or does not answer, which its own probe sees."""
-    return {
-        PCIE_NON_FATAL: Meaning(
-            reason="PcieError", effect=Effect.NOTICE, message="an uncorrectable PCIe error of one transaction (AER)"
-        ),
-        PCIE_FATAL: Meaning(
-            reason="PcieFatal",
-            effect=Effect.DEGRADED,
-            message="a fatal PCIe error, after which the kernel resets the link (AER)",
-            repair="ResetDevice",
-        ),
-    }
+# Uncorrectable PCIe errors (AER). The kernel resets the link after a fatal one; a device that does not come back is
+# lost, or does not answer, which its own probe sees.
+PCIE_MEANINGS: Mapping[str, Meaning] = {
+    PCIE_NON_FATAL: Meaning(
+        reason="PcieError", effect=Effect.NOTICE, message="an uncorrectable PCIe error of one transaction (AER)"
+    ),
+    PCIE_FATAL: Meaning(
+        reason="PcieFatal",
+        effect=Effect.DEGRADED,
+        message="a fatal PCIe error, after which the kernel resets the link (AER)",
+        repair="ResetDevice",
+    ),
+}

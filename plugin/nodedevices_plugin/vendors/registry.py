@@ -1,6 +1,6 @@
 """The vendors that an agent knows, as a value that is passed to everything that deals with devices; look-ups by device.
 
-`VENDORS` has the built-in ones; `VENDORS.with_(vendor)` has one more.
+`VENDORS` has the built-in ones; `Vendors((*VENDORS.every, vendor))` has one more.
 """
 
 from __future__ import annotations
@@ -43,10 +43,6 @@ class Vendors:
         self._by_name = {vendor.name: vendor for vendor in every}
         of_every_maker = [vendor for vendor in reversed(every) if vendor.every_maker]
         self._of_every_maker = {type_: vendor for vendor in of_every_maker for type_ in vendor.types}
-
-    def with_(self, vendor: Vendor) -> Vendors:
-        """Return these and one more; it replaces one of the same name."""
-        return Vendors((*(other for other in self.every if other.name != vendor.name), vendor))
 
     def known(self, name: str) -> bool:
         """True when a maker of that name is registered."""

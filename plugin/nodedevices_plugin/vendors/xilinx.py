@@ -161,17 +161,13 @@ def _alias(key: str, value: object, problems: list[InputProblem]) -> list[Alias]
 def _wrong(key: str, parts: Sequence[str]) -> list[InputProblem]:
     found = []
     for part in parts:
-        if part in FIELDS or _TEXT.fullmatch(part):
-            continue
-        if part in _UNFIT:
-            right = _UNFIT[part]
-        elif "'" in part:
-            right = "a text is letters, digits, and - _ . between single quotes"
-        else:
+        if part not in FIELDS and _TEXT.fullmatch(part) is None:
             right = (
                 f"no such field{nearest(part, FIELDS)}; fields are {', '.join(FIELDS)}, and texts have single quotes"
             )
-        found.append(InputProblem.at(show(key), f"{show(part)}: {right}"))
+            if "'" in part:
+                right = "a text is letters, digits, and - _ . between single quotes"
+            found.append(InputProblem.at(show(key), f"{show(part)}: {_UNFIT.get(part, right)}"))
     return found
 
 

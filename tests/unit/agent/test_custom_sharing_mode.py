@@ -14,7 +14,7 @@ from support.stepped_node import LOCAL, Node
 
 GPU = "nvidia.com/gpu"
 DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
-MODES_HERE = MODES.with_(ExclusiveWindow())
+MODES_HERE = SharingModes((*MODES.modes, ExclusiveWindow()))
 
 
 def config(replicas: int = 3, **more: Any) -> dict[str, Any]:

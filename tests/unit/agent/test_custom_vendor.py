@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder
 from nodedevices_plugin.vendors.base import Vendor
-from nodedevices_plugin.vendors.registry import VENDORS
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_probe.protocol import DeviceFact, Partition, Readings
 from support.acme import CONTROL_NODE, Acme
 from support.acme_cdi import AcmeByCdi
@@ -22,7 +22,7 @@ MIXED = {"partitions": {"strategy": "mixed"}}
 
 
 def with_acme(*devices: DeviceFact, **node: Any) -> Node:
-    return Node(*devices, local=replace(LOCAL, vendors=VENDORS.with_(Acme())), **node)
+    return Node(*devices, local=replace(LOCAL, vendors=Vendors((*VENDORS.every, Acme()))), **node)
 
 
 def fpga(index: int, *regions: str, root: str = "", **facts: Any) -> DeviceFact:

@@ -58,7 +58,7 @@ from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.daemons import DaemonState, DaemonStatus, MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
-from nodedevices_plugin.vendors.registry import VENDORS
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_plugin.vendors.settings import DeviceFileOutcome, DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
@@ -679,7 +679,7 @@ class TheNodeThatGivesAllOfAResource(TheNode):
     beside the id that the kubelet lists is known from it alone."""
 
     def local(self) -> Local:
-        return dataclasses.replace(LOCAL, devices_dir="/etc", vendors=VENDORS.with_(Hubs()))
+        return dataclasses.replace(LOCAL, devices_dir="/etc", vendors=Vendors((*VENDORS.every, Hubs())))
 
     @initialize(file=st.sampled_from(HUB_FILES))
     def start(self, file: HubFile) -> None:

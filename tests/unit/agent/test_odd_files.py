@@ -9,7 +9,7 @@ from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFolder
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.vendors.base import Vendor
-from nodedevices_plugin.vendors.registry import VENDORS
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_plugin.vendors.settings import DeviceFile, DeviceFiles
 from nodedevices_probe.files import CheckError, load
 from support.cases import cases
@@ -53,7 +53,7 @@ async def test_a_reader_that_raises_what_nobody_expects_refuses_the_file(tmp_pat
     (tmp_path / "devices.yaml").write_text("{}")
     outcomes: list[DeviceFiles] = []
     worker = Worker("files")
-    vendors = VENDORS.with_(Odd())
+    vendors = Vendors((*VENDORS.every, Odd()))
     assert await DeviceFolder(tmp_path, node="n1", worker=worker, on_change=outcomes.append, vendors=vendors).first()
     worker.end()
     assert [{name: it.error for name, it in each.items()} for each in outcomes] == [

@@ -15,7 +15,7 @@ from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
-from nodedevices_plugin.vendors.registry import VENDORS
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_probe.protocol import DeviceFact
 from support.acme_cdi import FILE, KIND, AcmeByCdi, AcmeSettings
 from support.facts import gpu, gpu_id, old
@@ -25,7 +25,7 @@ from support.stepped_node import Node
 NODE = "--node-name=n1"
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
 NO_FOLDER = CdiEnvironment(unwritable="/var/run/cdi: Read-only file system")
-WITH_ACME = VENDORS.with_(AcmeByCdi())
+WITH_ACME = Vendors((*VENDORS.every, AcmeByCdi()))
 
 
 def fpga(index: int) -> DeviceFact:

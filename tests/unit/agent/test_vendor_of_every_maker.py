@@ -25,7 +25,7 @@ HUB, OTHER = "example.com/hub", "example.com/other"
 RULES = {"resources": {"devices": [{"match": {"ids": ["HUB-1"]}, "name": OTHER}]}}
 
 
-WITH_HUBS = VENDORS.with_(Hubs())
+WITH_HUBS = Vendors((*VENDORS.every, Hubs()))
 
 
 def local(vendors: Vendors = WITH_HUBS) -> Local:
@@ -85,7 +85,7 @@ class Hubbed(Node):
 def test_devices_of_any_maker_are_its_and_what_a_file_names_takes_effect_by_itself() -> None:
     node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB)).now()
     assert node.offers == {HUB: ["HUB-0", "HUB-1"]}
-    both = WITH_HUBS.with_(Texas())
+    both = Vendors((*WITH_HUBS.every, Texas()))
     node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB), vendors=both).now()
     assert node.offers == {HUB: ["HUB-0"], "texas.com/hub": ["HUB-1"]}
     node = Hubbed(hub(0), file=HubFile(HUB)).now()

@@ -13,7 +13,7 @@ from nodedevices_plugin.granting.answers import edits, grant, node_containers
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, SharingFacts
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.base import Settings, SharingMode, Split, SplitRequest, memory_shares
-from nodedevices_plugin.sharing.registry import MODES
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
 
@@ -46,7 +46,7 @@ class BySize(SharingMode, frozen=True):
 @pytest.fixture
 def resource() -> OfferedResource:
     """A device of 40 GiB, one of 85 and one of 10, in shares of 20."""
-    modes = MODES.with_(BySize())
+    modes = SharingModes((*MODES.modes, BySize()))
     rule = {"name": GPU, "memoryUnit": "20Gi"}
     sharing = parse(Sharing, {"strategy": "bySize", "resources": [rule]}, strategies=modes.names)
     settings = PlanSettings(sharing=sharing, sharing_modes=modes)

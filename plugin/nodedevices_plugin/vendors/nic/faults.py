@@ -38,6 +38,7 @@ from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import (
+    PCIE_MEANINGS,
     CounterLimit,
     Effect,
     FaultCondition,
@@ -45,7 +46,6 @@ from nodedevices_plugin.vendors.faults import (
     Meaning,
     hot,
     node_missing,
-    pcie_meanings,
 )
 
 MEANINGS: Mapping[str, Meaning] = {
@@ -79,7 +79,7 @@ MEANINGS: Mapping[str, Meaning] = {
     kmsg.MLX5_SLOT_POWER: Meaning(
         reason="SlotPower", effect=Effect.NOTICE, message="the NIC's PCIe slot has too little power for it (mlx5)"
     ),
-    **pcie_meanings(),
+    **PCIE_MEANINGS,
 }
 
 

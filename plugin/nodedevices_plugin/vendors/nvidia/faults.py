@@ -26,12 +26,12 @@ from nodedevices_probe.protocol import ProbeEvent, Readings
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import (
     CODED,
+    PCIE_MEANINGS,
     Effect,
     FaultCondition,
     FaultSource,
     Meaning,
     node_missing,
-    pcie_meanings,
 )
 from nodedevices_plugin.vendors.nvidia import kernel_log
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
@@ -316,7 +316,7 @@ MEANINGS: Mapping[str, Meaning] = {
         action="None",
         repair="ResetDevice",
     ),
-    **pcie_meanings(),
+    **PCIE_MEANINGS,
 }
 NUMBERED = (
     *(f"Xid{number}" for number in range(1, MAX_XID + 1)),

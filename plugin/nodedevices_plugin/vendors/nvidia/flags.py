@@ -89,13 +89,12 @@ class NvidiaSettings:
 
     def host(self, existing: Set[str]) -> Host:
         """The node as containers get it; `existing`: which device nodes and files are there."""
-        channels = tuple(channel for channel in self.imex_channels if imex_node(channel) in existing)
         return Host(
             driver_root=self.driver_root,
             dev_root=self.dev_root,
             existing=existing,
             features=self.features,
-            imex_channels=channels,
+            imex_channels=tuple(channel for channel in self.imex_channels if imex_node(channel) in existing),
         )
 
 
