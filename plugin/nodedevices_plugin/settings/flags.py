@@ -36,10 +36,6 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 __all__ = ["Local", "parse"]
 CONFIGURING = frozenset({"serving-mode", "resource-prefix", DEVICES_DIR})  # beside the options that a file has
-NOT_EMPTY = {
-    "kubelet-dir": "an absolute path, such as /var/lib/kubelet",
-    "cdi-spec-dirs": "absolute paths, such as /etc/cdi,/var/run/cdi",
-}
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(DOMAIN_PATTERN)
 
@@ -93,18 +89,49 @@ def _between(
     places: Mapping[str, str],
 ) -> list[str]:
     """Return the errors beyond those of each value alone. `places`: where each value is given."""
-    problems = [f"--{name}: empty; give {right}" for name, right in NOT_EMPTY.items() if not values[name]]
+    name, prefix = str(values["node-name"]), str(values["resource-prefix"])
+    domain = _DOMAIN.match(prefix) is not None
+    checks = (
+        (
+            not name and not values["standalone"],
+            "--node-name: missing; set NODE_NAME from spec.nodeName (downward API), or give --standalone",
+        ),
+        (name and not _NODE_NAME.match(name), f"--node-name: {show(name)} is not the name of a Node"),
+        (prefix and not domain, f"--resource-prefix: {show(prefix)} is not a domain such as nvidia.com"),
+        (
+            domain and reserved_by_kubernetes(f"{prefix}/"),
+            f"--resource-prefix: {show(prefix)} is not allowed: {NOT_EXTENDED}",
+        ),
+        (not values["kubelet-dir"], "--kubelet-dir: empty; give an absolute path, such as /var/lib/kubelet"),
+        (not values["cdi-spec-dirs"], "--cdi-spec-dirs: empty; give absolute paths, such as /etc/cdi,/var/run/cdi"),
+        (
+            "kubelet-socket" in given and not given["kubelet-socket"],
+            "--kubelet-socket: empty; to register nothing, give --serving-mode=Observe",
+        ),
+        *(
+            (
+                values[f"pod-{one}"] and not values[f"pod-{other}"],
+                (
+                    f"environment variable POD_{other.upper()}: missing, with POD_{one.upper()} "
+                    f"{show(values[f'pod-{one}'])}; give both, from the downward API, or neither"
+                ),
+            )
+            for one, other in (("name", "namespace"), ("namespace", "name"))
+        ),
+        *(
+            (
+                values[one] and values[other],
+                f"--{other}: cannot be combined with --{one}; give the folder or the one file",
+            )
+            for one, other in NOT_WITH.items()
+        ),
+        *(
+            (one in given and not values[other], f"--{one}: only valid with --{other}")
+            for one, other in ONLY_WITH.items()
+        ),
+    )
+    problems = [text for is_wrong, text in checks if is_wrong]
     probe_place, added = places.get("probe", probes.FLAG), _list(values["added-probes"])
-    name = str(values["node-name"])
-    if not name and not values["standalone"]:
-        problems.append("--node-name: missing; set NODE_NAME from spec.nodeName (downward API), or give --standalone")
-    elif name and not _NODE_NAME.match(name):
-        problems.append(f"--node-name: {show(name)} is not the name of a Node")
-    prefix = str(values["resource-prefix"])
-    if prefix and not _DOMAIN.match(prefix):
-        problems.append(f"--resource-prefix: {show(prefix)} is not a domain such as nvidia.com")
-    elif prefix and reserved_by_kubernetes(f"{prefix}/"):
-        problems.append(f"--resource-prefix: {show(prefix)} is not allowed: {NOT_EXTENDED}")
     wrong = probes.read(_list(values["probe"]), probe_place)[1]
     for probe in dict.fromkeys(added):
         wrong += probes.read([probe], probes.ADD)[1]
@@ -116,25 +143,6 @@ def _between(
     if wrong or not by_file:  # else the file says which run, and what they need is checked with it
         lacking = probes.missing(specs, probes.passed_on(values), probe_place) if not wrong else []
         problems += wrong or [*lacking, *probes.unused(specs, values)]
-    problems += [
-        f"--{other}: cannot be combined with --{name}; give the folder or the one file"
-        for name, other in NOT_WITH.items()
-        if values[name] and values[other]
-    ]
-    problems += [
-        f"--{name}: only valid with --{other}"
-        for name, other in ONLY_WITH.items()
-        if name in given and not values[other]
-    ]
-    if "kubelet-socket" in given and not given["kubelet-socket"]:
-        problems.append("--kubelet-socket: empty; to register nothing, give --serving-mode=Observe")
-    if bool(values["pod-name"]) != bool(values["pod-namespace"]):
-        given_one, missing = ("NAME", "NAMESPACE") if values["pod-name"] else ("NAMESPACE", "NAME")
-        value = show(values[f"pod-{given_one.lower()}"])
-        problems.append(
-            f"environment variable POD_{missing}: missing, with POD_{given_one} {value}; give both, from the downward "
-            "API, or neither"
-        )
     simulated_file = simulated.is_file(str(values[simulated.OPTION]))
     problems += [
         f"{places.get(option.name, f'--{option.name}')}: {show(path)} is a relative path; "

@@ -78,22 +78,34 @@ class RdmaResource(ListedResource):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        wrong: dict[tuple[str | int, ...], str] = {}
-        if self.together and self.shares_per_device is not None:
-            wrong["sharesPerDevice",] = "only valid with mode perDevice; give rdmaHcaMax"
-        if self.together and self.containers is None:
-            wrong["rdmaHcaMax",] = "missing; give the number of containers that may use the HCAs at a time"
-        if not self.together and self.containers is not None:
-            wrong["rdmaHcaMax",] = (
-                "counts the containers of all HCAs; with mode perDevice give sharesPerDevice, or nothing for HCAs of "
-                "one container each"
-            )
-        some = self.selectors != RdmaSelectors()
-        if some and self.devices:
-            wrong["devices",] = "given beside selectors; move the names to selectors.ifNames"
-        if not some and not self.devices:
-            wrong["selectors",] = 'missing; say which HCAs, such as {"vendors": ["15b3"]}'
-        refuse(wrong)
+        some, together, counted = self.selectors != RdmaSelectors(), self.together, self.containers is not None
+        checks = (
+            (
+                together and self.shares_per_device is not None,
+                "sharesPerDevice",
+                "only valid with mode perDevice; give rdmaHcaMax",
+            ),
+            (
+                together and not counted,
+                "rdmaHcaMax",
+                "missing; give the number of containers that may use the HCAs at a time",
+            ),
+            (
+                counted and not together,
+                "rdmaHcaMax",
+                (
+                    "counts the containers of all HCAs; with mode perDevice give sharesPerDevice, or nothing for HCAs of "
+                    "one container each"
+                ),
+            ),
+            (some and self.devices, "devices", "given beside selectors; move the names to selectors.ifNames"),
+            (
+                not some and not self.devices,
+                "selectors",
+                'missing; say which HCAs, such as {"vendors": ["15b3"]}',
+            ),
+        )
+        refuse({(key,): text for wrong, key, text in checks if wrong})
         return self
 
 

@@ -100,18 +100,32 @@ class _File(PluginFile):
     def _together(self) -> Self:
         """Return the errors of values that do not go together."""
         strategy, clients, before = self.shared.strategy, self.shared.clients, self.before
-        wrong: dict[tuple[str | int, ...], str] = {}
-        if strategy and not clients:
-            wrong[SHARING, CLIENTS] = f"missing, with {STRATEGY} {strategy}; give 1 to {MAX_CLIENTS}"
-        if clients and not strategy:
-            wrong[SHARING, STRATEGY] = f"missing, with {CLIENTS} {clients}; give {TIME_SHARING} or {MPS}"
-        if before and (strategy, clients) not in {("", 0), (TIME_SHARING, before)}:
-            said = f"{before}, and {SHARING} has {strategy or 'no strategy'}, {clients}"
-            wrong[DEPRECATED,] = f"{said}; leave this deprecated key out"
-        if strategy == MPS and clients > 1 and self.size:
-            right = f"MPS cannot share MIG devices; give {TIME_SHARING}, or leave out {SIZE}"
-            wrong[SHARING, STRATEGY] = f"{MPS}, with {SIZE} {self.size}: {right}"
-        refuse(wrong)
+        checks = (
+            (
+                strategy and not clients,
+                (SHARING, CLIENTS),
+                f"missing, with {STRATEGY} {strategy}; give 1 to {MAX_CLIENTS}",
+            ),
+            (
+                clients and not strategy,
+                (SHARING, STRATEGY),
+                f"missing, with {CLIENTS} {clients}; give {TIME_SHARING} or {MPS}",
+            ),
+            (
+                before and (strategy, clients) not in {("", 0), (TIME_SHARING, before)},
+                (DEPRECATED,),
+                f"{before}, and {SHARING} has {strategy or 'no strategy'}, {clients}; leave this deprecated key out",
+            ),
+            (
+                strategy == MPS and clients > 1 and self.size,
+                (SHARING, STRATEGY),
+                (
+                    f"{MPS}, with {SIZE} {self.size}: MPS cannot share MIG devices; give {TIME_SHARING}, or leave out "
+                    f"{SIZE}"
+                ),
+            ),
+        )
+        refuse({at: text for wrong, at, text in checks if wrong})
         return self
 
 
