@@ -67,7 +67,7 @@ from nodedevices_plugin.status.metrics import AgentMetrics, healthz, readyz
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.reporter import Reporter
 from nodedevices_plugin.status.step_log import StepLog, withdraws
-from nodedevices_plugin.vendors.settings import NOT_READ, DeviceFiles
+from nodedevices_plugin.vendors.base import NOT_READ, DeviceFiles
 
 log = structlog.get_logger(__name__)
 

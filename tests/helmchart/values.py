@@ -24,7 +24,7 @@ from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.options import options as agents_options
 from nodedevices_plugin.settings.options import paths, vendors_flags
 from nodedevices_plugin.settings.options import variables as agents_variables
-from nodedevices_plugin.vendors.settings import FlagRule
+from nodedevices_plugin.vendors.base import FlagRule
 from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.nic import RDMA_NODES
 from nodedevices_probe.registry import KINDS

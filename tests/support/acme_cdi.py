@@ -8,9 +8,8 @@ from typing import Any
 
 from nodedevices_common.options import Values, with_flag_variables
 from nodedevices_plugin.model import ContainerEdits, Grant, PlanError
-from nodedevices_plugin.vendors.base import Containers, NodeView
+from nodedevices_plugin.vendors.base import Containers, NodeView, VendorFlags
 from nodedevices_plugin.vendors.cdi import CdiNeeds, CdiSource, CdiSpec, qualified
-from nodedevices_plugin.vendors.settings import VendorFlags
 from support.acme import CONTROL_NODE, Acme
 
 VENDOR, CLASS = "plugin.acme.com", "fpga"

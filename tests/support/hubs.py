@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Unit
-from nodedevices_plugin.vendors.base import DeviceNodes, Naming, NodeView, Vendor, VendorShares
-from nodedevices_plugin.vendors.settings import DeviceFile
+from nodedevices_plugin.vendors.base import DeviceFile, DeviceNodes, Naming, NodeView, Vendor, VendorShares
 
 FLAG = "hubs.json"
 COMMON = "/dev/hubctl"

@@ -11,7 +11,7 @@ from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.vendors.settings import DeviceFiles
+from nodedevices_plugin.vendors.base import DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, snapshot
 from support.local import at_once

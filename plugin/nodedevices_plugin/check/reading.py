@@ -50,7 +50,7 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import AUTO, lists_devices, missing, name_of
 from nodedevices_plugin.settings.probes import read as probe_specs
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
-from nodedevices_plugin.vendors.settings import DeviceFiles
+from nodedevices_plugin.vendors.base import DeviceFiles
 
 STARTS = 3  # of a probe that has written no line, with which it is given up
 TICK_SECONDS = 0.1

@@ -22,7 +22,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_common.files import head, replace, unfinished, update
 
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.vendors.settings import FolderFiles
+from nodedevices_plugin.vendors.base import FolderFiles
 
 log = structlog.get_logger(__name__)
 

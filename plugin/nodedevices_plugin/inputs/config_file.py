@@ -23,8 +23,8 @@ from nodedevices_plugin.runtime.supervise import describe
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
+from nodedevices_plugin.vendors.base import FOLDER, DeviceFile, DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
-from nodedevices_plugin.vendors.settings import FOLDER, DeviceFile, DeviceFileOutcome, DeviceFiles
 
 log = structlog.get_logger(__name__)
 

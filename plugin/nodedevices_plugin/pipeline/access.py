@@ -27,9 +27,8 @@ from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors import cdi
-from nodedevices_plugin.vendors.base import NodeView
+from nodedevices_plugin.vendors.base import FolderFiles, NodeView
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
-from nodedevices_plugin.vendors.settings import FolderFiles
 
 
 class Access(Struct, frozen=True, kw_only=True):

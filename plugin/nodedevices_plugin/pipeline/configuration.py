@@ -32,7 +32,7 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.sharing.registry import SharingModes
-from nodedevices_plugin.vendors.settings import FOLDER, DeviceFileOutcome, DeviceFiles
+from nodedevices_plugin.vendors.base import FOLDER, DeviceFileOutcome, DeviceFiles
 
 
 class ConfigStatus(Struct, frozen=True, kw_only=True):

@@ -53,8 +53,8 @@ from nodedevices_plugin.settings.probes import DEFAULT, missing, read
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_plugin.sharing.daemons import restored as restored_clients
 from nodedevices_plugin.sharing.mps import MpsDaemon
+from nodedevices_plugin.vendors.base import DeviceFiles
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
-from nodedevices_plugin.vendors.settings import DeviceFiles
 
 CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
 RequestedFrom = tuple[FileOutcome, SeenSpec | None, DeviceFiles, Mapping[str, object]]

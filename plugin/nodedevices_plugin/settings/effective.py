@@ -39,7 +39,7 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """`vendors`: by vendor, the value of its own flags, a frozen value of the vendor's type. `files`: the contents of
-    the device files (vendors.settings), by name. `withheld`: vendors without a good file, sorted."""
+    the device files (vendors.base), by name. `withheld`: vendors without a good file, sorted."""
 
     driver_root_here: str = ""  # where the driver root is mounted in this container
     mps_root: str = ""

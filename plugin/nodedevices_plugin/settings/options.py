@@ -3,7 +3,7 @@ flags need others, or do not go together.
 
 Settings that are fixed while the agent runs (paths, sockets, logging) are the fields of `Local`, each of them a flag.
 Settings that a configuration can have as well are in `OWN`; those for one vendor's devices alone come from the vendor
-(vendors.settings). Names of NVIDIA's device plugin are kept (its v0.20.0 flags, variables and `flags.*` keys), so that
+(vendors.base). Names of NVIDIA's device plugin are kept (its v0.20.0 flags, variables and `flags.*` keys), so that
 a DaemonSet written for it means the same here. An option's help is Markdown, with links relative to docs/, as
 docs/flags.md has it; `--help` has it without the marks.
 
@@ -27,8 +27,8 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_plugin.model import DRA_DRIVER, PlanError
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from nodedevices_plugin.vendors.base import VendorFlags
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
-from nodedevices_plugin.vendors.settings import VendorFlags
 
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
 HEALTH_ADDRESS = ":9737"

@@ -32,9 +32,8 @@ from nodedevices_plugin.model import (
     Mount,
     Unit,
 )
-from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, gone, text
+from nodedevices_plugin.vendors.base import DeviceFile, Naming, NodeView, Vendor, VendorShares, content_of, gone, text
 from nodedevices_plugin.vendors.faults import FaultCondition, node_missing
-from nodedevices_plugin.vendors.settings import DeviceFile, content_of
 
 GENERIC_DOMAIN = "generic.nodedevices.io"
 

@@ -12,13 +12,12 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import InventoryDevice, Unit
 from nodedevices_plugin.vendors.amd import Amd
-from nodedevices_plugin.vendors.base import Vendor, whole_or_partitions
+from nodedevices_plugin.vendors.base import DeviceFile, Vendor, VendorFlags, whole_or_partitions
 from nodedevices_plugin.vendors.configured import Generic, Remote
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
 from nodedevices_plugin.vendors.intel import Intel
 from nodedevices_plugin.vendors.nic.vendor import Nic
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
-from nodedevices_plugin.vendors.settings import DeviceFile, VendorFlags
 from nodedevices_plugin.vendors.xilinx import Xilinx
 
 

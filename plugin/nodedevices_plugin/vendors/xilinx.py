@@ -33,17 +33,20 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit
 from nodedevices_plugin.vendors.base import (
+    DeviceFile,
     DeviceNodes,
+    FlagRule,
     Naming,
     NodeView,
     Vendor,
+    VendorFlags,
     VendorShares,
+    content_of,
     text,
     whole_or_partitions,
 )
 from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 from nodedevices_plugin.vendors.plugin_files import load
-from nodedevices_plugin.vendors.settings import DeviceFile, FlagRule, VendorFlags, content_of
 
 # --- what cards are called --------------------------------------------------------------------------------------------
 MA35 = "MA35"

@@ -20,7 +20,7 @@ from nodedevices_operator import settings as operator_settings
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import variables as agents_variables
-from nodedevices_plugin.vendors.settings import FlagRule
+from nodedevices_plugin.vendors.base import FlagRule
 from support import helm
 from support.repository import ROOT
 

@@ -13,7 +13,7 @@ from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
+from nodedevices_plugin.vendors.base import DeviceFileOutcome
 from nodedevices_probe.generic.config import GenericConfig
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.requests import present

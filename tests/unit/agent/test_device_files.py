@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.inputs.config_file import DeviceFolder
 from nodedevices_plugin.runtime.threads import Worker
+from nodedevices_plugin.vendors.base import FOLDER, DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
-from nodedevices_plugin.vendors.settings import FOLDER, DeviceFileOutcome, DeviceFiles
 from support.facts import gpu
 from support.local import at_once
 from support.stepped_node import Node

@@ -58,8 +58,8 @@ from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.daemons import DaemonState, DaemonStatus, MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
+from nodedevices_plugin.vendors.base import DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome, DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot

@@ -11,7 +11,7 @@ import pytest
 from nodedevices_plugin.host import node_files
 from nodedevices_plugin.host.node_files import LIST, NodeFiles, NodeFilesError, keep_folder
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.vendors.settings import FolderFiles
+from nodedevices_plugin.vendors.base import FolderFiles
 from support.patience import PATIENCE_SECONDS
 
 

@@ -8,9 +8,8 @@ import pytest
 from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFolder
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.file import FileOutcome
-from nodedevices_plugin.vendors.base import Vendor
+from nodedevices_plugin.vendors.base import DeviceFile, DeviceFiles, Vendor
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
-from nodedevices_plugin.vendors.settings import DeviceFile, DeviceFiles
 from nodedevices_probe.files import CheckError, load
 from support.cases import cases
 

@@ -9,9 +9,9 @@ from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.status.report import report
+from nodedevices_plugin.vendors.base import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from support.exposed import facts
 from support.facts import START, gpu, gpu_id
 from support.local import at_once

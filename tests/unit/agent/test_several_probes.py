@@ -18,7 +18,7 @@ from nodedevices_plugin.settings.probes import ProbeSpec, read
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.report import report
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome, DeviceFiles
+from nodedevices_plugin.vendors.base import DeviceFileOutcome, DeviceFiles
 from nodedevices_probe.protocol import Driver, DriverState
 from nodedevices_probe.registry import KINDS
 from support.cases import cases

@@ -12,9 +12,8 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.effective import from_saved, to_saved, understood
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.vendors.base import Naming, Vendor
+from nodedevices_plugin.vendors.base import DeviceFileOutcome, Naming, Vendor
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from nodedevices_probe.protocol import DeviceFact, Readings
 from support.facts import START, gpu, gpu_id, old
 from support.hubs import COMMON, FLAG, HubFile, Hubs

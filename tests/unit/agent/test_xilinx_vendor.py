@@ -13,7 +13,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
+from nodedevices_plugin.vendors.base import DeviceFileOutcome
 from nodedevices_plugin.vendors.xilinx import parse as parse_names
 from nodedevices_probe.fpga import NAMES_FILE
 from nodedevices_probe.fpga.probe import FpgaSource

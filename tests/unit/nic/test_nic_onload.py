@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder, Mount
+from nodedevices_plugin.vendors.base import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import onload, sriov_config
 from nodedevices_plugin.vendors.nic.onload import ONLOAD, SMART_NIC, OnloadConfig
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from nodedevices_probe.nic import ONLOAD_FILE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Readings
 from nodedevices_probe.registry import KINDS

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from nodedevices_api import conditions
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder
 from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.vendors.base import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact, Partition
 from support.cases import cases

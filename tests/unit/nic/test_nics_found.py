@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.model import DeviceNode, Holder
+from nodedevices_plugin.vendors.base import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact

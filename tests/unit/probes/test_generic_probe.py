@@ -10,7 +10,7 @@ import pytest
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount, ids
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
+from nodedevices_plugin.vendors.base import DeviceFileOutcome
 from nodedevices_probe import generic as attributes
 from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.generic.config import parse

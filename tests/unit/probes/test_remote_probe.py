@@ -17,7 +17,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.vendors.settings import DeviceFileOutcome
+from nodedevices_plugin.vendors.base import DeviceFileOutcome
 from nodedevices_probe import remote as attributes
 from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.registry import KINDS

@@ -17,11 +17,11 @@ from nodedevices_probe.nic import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import PlanError, resource_names
+from nodedevices_plugin.vendors.base import DeviceFile, VendorFlags, content_of
 from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import DEFAULT_PREFIX, SriovConfig, SriovResource
-from nodedevices_plugin.vendors.settings import DeviceFile, VendorFlags, content_of
 
 # Without a file; validators are made for nodes that have one.
 NO_SRIOV, NO_RDMA = SriovConfig.model_construct(), RdmaConfig.model_construct()

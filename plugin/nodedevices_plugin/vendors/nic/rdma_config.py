@@ -94,8 +94,8 @@ class RdmaResource(ListedResource):
                 counted and not together,
                 "rdmaHcaMax",
                 (
-                    "counts the containers of all HCAs; with mode perDevice give sharesPerDevice, or nothing for HCAs of "
-                    "one container each"
+                    "counts the containers of all HCAs; with mode perDevice give sharesPerDevice, or nothing for HCAs "
+                    "of one container each"
                 ),
             ),
             (some and self.devices, "devices", "given beside selectors; move the names to selectors.ifNames"),

@@ -28,7 +28,17 @@ from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, InventoryDevice, OfferedResource, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, gone, text, whole_or_partitions
+from nodedevices_plugin.vendors.base import (
+    FolderFiles,
+    Naming,
+    NodeView,
+    Vendor,
+    VendorShares,
+    content_of,
+    gone,
+    text,
+    whole_or_partitions,
+)
 from nodedevices_plugin.vendors.nic import onload
 from nodedevices_plugin.vendors.nic.configs import FILES, FLAGS, Configs, NamedEntry
 from nodedevices_plugin.vendors.nic.faults import NicFaults
@@ -36,7 +46,6 @@ from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.selecting import is_hca, node_called, rdma_nodes, vfio_node
 from nodedevices_plugin.vendors.nic.sriov_config import NET, VHOST, SriovResource, SriovSelector
-from nodedevices_plugin.vendors.settings import FolderFiles, content_of
 
 RDMA_CM = "/dev/infiniband/rdma_cm"
 VFIO = "/dev/vfio/vfio"

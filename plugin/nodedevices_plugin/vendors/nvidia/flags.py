@@ -20,9 +20,9 @@ from nodedevices_common.options import Option, Values, option, with_flag_variabl
 from nodedevices_common.text import show
 
 from nodedevices_plugin.model import PlanError
+from nodedevices_plugin.vendors.base import FlagRule, VendorFlags
 from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host, imex_node
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
-from nodedevices_plugin.vendors.settings import FlagRule, VendorFlags
 
 DISABLE_VARIABLE = "DP_DISABLE_HEALTHCHECKS"
 ENABLE_VARIABLE = "DP_ENABLE_HEALTHCHECKS"

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Self
 from nodedevices_api.sections import MAX_REASONS
 from pydantic import AfterValidator, Field, model_validator
 
+from nodedevices_plugin.vendors.base import DeviceFile
 from nodedevices_plugin.vendors.nvidia.cdi import DEFAULT_PREFIX
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, ignored, matching, number, read, refuse
-from nodedevices_plugin.vendors.settings import DeviceFile
 
 MAX_BYTES = 64 << 10
 MAX_CLIENTS = 16_384  # replicas of a sharing resource
