@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from nodedevices_operator.desired.events import About, Event, suppressed
+from nodedevices_operator.desired.events import Event, ObjectRef, suppressed
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.objects import NodeDevicesRecord
@@ -95,6 +95,6 @@ class NodeEvents:
         wait = of_node.due - self._clock()
         if wait > 0:
             return wait
-        self._writer.event(suppressed(About.record(record), of_node.suppressed, of_node.first, LIMIT))
+        self._writer.event(suppressed(ObjectRef.record(record), of_node.suppressed, of_node.first, LIMIT))
         of_node.suppressed = 0
         return None

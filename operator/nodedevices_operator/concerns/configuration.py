@@ -11,7 +11,7 @@ from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.port import Concern, Info, Outcome, Tools, View
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve, understood
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.rollout import (
     RolloutWatch,
     held_back,
@@ -86,7 +86,7 @@ class ConfigurationConcern(Concern[RolloutWatch]):
             return
         since = f"since a change of {', '.join(change.policies)}"
         message = f"{why}, {since}; no other node gets this change until a person resumes the roll-out"
-        about = About.record(view.record)
+        about = ObjectRef.record(view.record)
         self._tools.events.write(Event(names.EVENT_ROLLOUT, about, message, name, since=change.time))
         self._told[name] = change.time
         log.warning("roll-out stopped", node=name, policies=",".join(change.policies), why=why)

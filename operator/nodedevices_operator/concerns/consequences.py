@@ -48,7 +48,7 @@ from nodedevices_operator.concerns.port import (
 from nodedevices_operator.desired import consequences, pods
 from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.consequences import Due, HeldFault
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.fleet import EVICT, HOUR, TAINT, Action
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError, find
@@ -82,9 +82,7 @@ class TaintConcern(OnNode[TaintMemory]):
             gate.propose(node.name, TAINT, ())
             return Outcome()
         wanted = consequences.tainting(view.record, section, node.taints, gate.acted_on(node.name))
-        action = None
-        if wanted is not None and consequences.stronger(wanted.taint, node.taints):
-            action = Action(wanted.since, node.name, TAINT, wanted.taint.effect, wanted.reason)
+        action = None if wanted is None else wanted.action(node.name, node.taints)
         gate.propose(node.name, TAINT, () if action is None else (action,))
         if action is not None:
             answer = gate.answer(action)
@@ -336,7 +334,7 @@ class EvictionsConcern(OnNode[dict[EvictionKey, Subject]]):
         if subject.tries > (1 if blocked else 0):
             return
         holding, health = due.holding, due.holding.health
-        about, node = About.holder(holding.holder, subject.uid), view.record.name
+        about, node = ObjectRef.holder(holding.holder, subject.uid), view.record.name
         kind, text = names.EVENT_EVICTION, f"evicting the pod: {pods.fault_text(holding)}"
         if blocked:
             kind = names.EVENT_BLOCKED

@@ -36,7 +36,7 @@ from nodedevices_operator.desired.device_news import (
     noticed,
     rejection_text,
 )
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import HolderRecord
@@ -90,7 +90,7 @@ class NoticeEventsConcern(Concern[set[NoticeKey]]):  # of which an Event was wri
                 again = NOT_YET_SECONDS
                 continue
             if match is HolderMatch.YES and pod is not None:
-                about = About.holder(holding.holder, str(pod["metadata"]["uid"]))
+                about = ObjectRef.holder(holding.holder, str(pod["metadata"]["uid"]))
                 event = Event(EVENT_NOTICED, about, wanted[key].text, record.name, holding.device, *key[2:])
                 self._tools.events.write(event)
             settled.add(key)
@@ -134,7 +134,7 @@ class RejectionEventsConcern(Concern[RejectionMemory]):
                 continue
             own = memory.of_controllers.setdefault(pod.owner or pod.uid, CallBudget(EVENTS_AT_ONCE, SECONDS_PER_EVENT))
             if own.take(clock()) and memory.budget.take(clock()):
-                about = About("Pod", pod.name, pod.uid, pod.namespace)
+                about = ObjectRef("Pod", pod.name, pod.uid, pod.namespace)
                 self._writer.event(Event(EVENT_UNAVAILABLE, about, text, pod.node))
             else:
                 self._tools.metrics.suppressed_events.inc()

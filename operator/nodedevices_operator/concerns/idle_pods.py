@@ -33,12 +33,10 @@ from nodedevices_operator.concerns.port import (
 )
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.conditions import Staleness
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.idle import (
     IdleHolding,
-    IdlePod,
     Pods,
-    identity,
     idle_condition,
     idle_pods,
     in_use_condition,
@@ -61,7 +59,7 @@ class _Memory(Struct):
 
     told: set[Period]  # of which there is an Event, or was long ago
     asked: bool  # a policy asked for it when this node was last looked at
-    carrying: dict[str, IdlePod] | None = None  # by uid, pods that may show more than InUse; None: not listed yet
+    carrying: dict[str, ObjectRef] | None = None  # by uid, pods that may show more than InUse; None: not listed yet
     settled: dict[tuple[str, str], Settled] = field(default_factory=dict)  # what was told of a pod
     uids: dict[tuple[str, str], str | None] = field(default_factory=dict)  # None: the holder means another pod
 
@@ -163,7 +161,7 @@ class IdlePodsConcern(Concern[_Memory]):
             back = [it for it in back if it.uid not in keeping and (it.namespace, it.name) not in seen.unsure]
         told: list[Event] = []
         for at, pod in seen.found.items():
-            who, idle, shown = identity(pod), seen.wanted[at], pods.own_condition(pod, names.POD_DEVICE_IDLE)
+            who, idle, shown = ObjectRef.pod(pod), seen.wanted[at], pods.own_condition(pod, names.POD_DEVICE_IDLE)
             told += _news(view, seen, at, who)
             condition = idle_condition(idle, shown, view.now, stale=seen.stale)
             try:
@@ -198,7 +196,7 @@ class IdlePodsConcern(Concern[_Memory]):
         text = f"pods that hold devices and do not use them: {len(seen.wanted)}" if seen.wanted else ""
         return Outcome(("True", names.IN_SYNC, text), requeue_after=seen.requeue_after)
 
-    async def _take_back(self, who: IdlePod, now: str, *, asked: bool) -> None:
+    async def _take_back(self, who: ObjectRef, now: str, *, asked: bool) -> None:
         """The condition becomes False, or goes where no policy asks for it any more."""
         pod = await self._writer.kube.get(pod_path(who.namespace, who.name))
         shown = pods.own_condition(pod, names.POD_DEVICE_IDLE)
@@ -213,14 +211,13 @@ def _period(pod: tuple[str, str], idle: IdleHolding) -> Period:
     return pod, idle.holding.device, idle.word, idle.since
 
 
-def _news(view: View, seen: _Looking, at: tuple[str, str], who: IdlePod) -> Iterator[Event]:
+def _news(view: View, seen: _Looking, at: tuple[str, str], who: ObjectRef) -> Iterator[Event]:
     """Yield the Events about what the pod does not use, each once for a period."""
     if seen.stale is not None:
         return
-    about = About("Pod", who.name, who.uid, who.namespace)
     for idle in seen.wanted[at]:
         period, device = _period(at, idle), idle.holding.device
         if period not in seen.memory.told:
             seen.memory.told.add(period)
             text = f"{idle.word}: {idle.text}"
-            yield Event(names.EVENT_IDLE, about, text, view.record.name, device, idle.word, idle.since)
+            yield Event(names.EVENT_IDLE, who, text, view.record.name, device, idle.word, idle.since)

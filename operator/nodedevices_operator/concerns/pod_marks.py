@@ -33,7 +33,7 @@ from nodedevices_operator.concerns.port import (
     write_status,
 )
 from nodedevices_operator.desired import pods
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord
@@ -72,10 +72,6 @@ class _Marking(Struct):
     unsure: set[tuple[str, str]] = field(default_factory=set)  # pods of which it is not known yet who they are
     requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
-
-    def problem(self, error: KubeError) -> None:
-        if error not in self.problems:
-            self.problems.append(error)
 
     def other_fault(self, uid: str, holding: Holding) -> Affected | None:
         """Where the state of what is worst is not known: the fault of another device that the pod was marked for."""
@@ -145,7 +141,7 @@ class PodMarksConcern(Concern[_Memory]):
             try:
                 await self._sort_in(seen, holding)
             except KubeError as error:
-                seen.problem(error)
+                seen.problems.append(error)
                 seen.unsure.add((holding.holder.namespace, holding.holder.pod))
         view.restarted = frozenset(memory.restarted)
         return seen
@@ -176,7 +172,7 @@ class PodMarksConcern(Concern[_Memory]):
                 if error.gone:
                     gone.add(entry.uid)
                 else:
-                    seen.problem(error)
+                    seen.problems.append(error)
         return tuple(replaced.get(entry.uid, entry) for entry in plan.entries if entry.uid not in gone)
 
     # --- finding -----------------------------------------------------------------------------------------------------
@@ -302,7 +298,7 @@ class PodMarksConcern(Concern[_Memory]):
         if not (holding.health.state == "Unhealthy" or holding.application):
             return
         kind = names.EVENT_NOTICED if holding.application else names.EVENT_FAULT
-        about, text, health = About.holder(holding.holder, uid), pods.fault_text(holding), holding.health
+        about, text, health = ObjectRef.holder(holding.holder, uid), pods.fault_text(holding), holding.health
         event = Event(kind, about, text, seen.record.name, holding.device, health.reason, health.since)
         self._tools.events.write(event)
 
@@ -345,7 +341,7 @@ class PodMarksConcern(Concern[_Memory]):
         return True
 
     def _recovered_event(self, seen: _Marking, entry: Affected, message: str) -> None:
-        about = About("Pod", entry.name, entry.uid, entry.namespace)
+        about = ObjectRef("Pod", entry.name, entry.uid, entry.namespace)
         fault = (seen.record.name, entry.device, entry.reason, entry.since)
         self._tools.events.write(Event(names.EVENT_RECOVERED, about, message, *fault))
 
@@ -355,7 +351,7 @@ class PodMarksConcern(Concern[_Memory]):
             seen.memory.uids.pop((holding.holder, holding.device), None)
             seen.requeue_after = NOT_YET_SECONDS
         else:
-            seen.problem(error)
+            seen.problems.append(error)
         seen.memory.marked.pop(uid, None)
 
 

@@ -23,8 +23,10 @@ from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.errors import InputError
 from nodedevices_common.times import zoned_time
 
-from nodedevices_operator.desired import pods
+from nodedevices_operator.desired import fleet, pods
+from nodedevices_operator.desired.fleet import Action
 from nodedevices_operator.desired.pods import Holding
+from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import (
     DeviceRecord,
     HealthRecord,
@@ -49,6 +51,12 @@ class Tainting(Struct, frozen=True):
     taint: TaintRecord
     reason: str = ""
     since: str = ""
+
+    def action(self, node: str, shown: Sequence[TaintRecord]) -> Action | None:
+        """Return what it takes more from pods than the Node shows already; None: nothing."""
+        if _rank(self.taint.effect) <= max((_rank(other.effect) for other in shown), default=0):
+            return None
+        return Action(self.since, node, fleet.TAINT, self.taint.effect, self.reason)
 
 
 class Due(Struct, frozen=True):
@@ -152,11 +160,6 @@ def tainting(
     return Tainting(TaintRecord(EFFECTS[most], _value(health.reason)), health.reason, health.since)
 
 
-def stronger(taint: TaintRecord, shown: Sequence[TaintRecord]) -> bool:
-    """True when it takes more from pods than what the Node shows already."""
-    return _rank(taint.effect) > max((_rank(other.effect) for other in shown), default=0)
-
-
 def _rank(effect: str) -> int:
     return EFFECTS.index(effect) if effect in EFFECTS else 0
 
@@ -165,29 +168,23 @@ def _value(reason: str) -> str:
     return reason if _LABEL_VALUE.fullmatch(reason) else ""
 
 
-def taint_patch(node: Mapping[str, Any], key: str, wanted: TaintRecord | None) -> list[dict[str, Any]]:
+def taint_patch(node: Mapping[str, Any], wanted: TaintRecord | None) -> list[dict[str, Any]]:
     """JSON patch operations that leave exactly the wanted taint of our key on a Node, and every other taint as it is;
     empty: it is so. They hold for this resourceVersion only."""
     listed = (node.get("spec") or {}).get("taints") or []
-    ours = [place for place, taint in enumerate(listed) if taint.get("key") == key]
-    body = (
-        None
-        if wanted is None
-        else {"key": key, "effect": wanted.effect} | ({"value": wanted.value} if wanted.value else {})
-    )
-    if [{name: listed[place].get(name) or "" for name in ("effect", "value")} for place in ours] == (
-        [] if wanted is None else [{"effect": wanted.effect, "value": wanted.value}]
-    ):
+    ours = [place for place, taint in enumerate(listed) if taint.get("key") == TAINT]
+    shown = [TaintRecord(listed[place].get("effect") or "", listed[place].get("value") or "") for place in ours]
+    if shown == ([] if wanted is None else [wanted]):
         return []
     metadata = node["metadata"]
     operations: list[dict[str, Any]] = [
         {"op": "test", "path": f"/metadata/{name}", "value": metadata[name]} for name in ("uid", "resourceVersion")
     ]
     operations += [{"op": "remove", "path": f"/spec/taints/{place}"} for place in reversed(ours)]
-    if body is not None and listed:
-        operations.append({"op": "add", "path": "/spec/taints/-", "value": body})
-    elif body is not None:
-        operations.append({"op": "add", "path": "/spec/taints", "value": [body]})
+    if wanted is not None:
+        body = {"key": TAINT, "effect": wanted.effect} | ({"value": wanted.value} if wanted.value else {})
+        place, value = ("/spec/taints/-", body) if listed else ("/spec/taints", [body])
+        operations.append({"op": "add", "path": place, "value": value})
     return operations
 
 

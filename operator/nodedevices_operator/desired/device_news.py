@@ -28,7 +28,7 @@ from nodedevices_api import conditions as names
 from nodedevices_common.text import clip, some
 from nodedevices_common.times import seconds_between, zoned_time
 
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.pods import Holding, device_text, may_have_expired
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import (
@@ -57,7 +57,7 @@ def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tupl
     """Return the Events to write, what has been said with them, and the seconds until an entry of
     `spec.unschedulable` is over by itself; None: none is. `reported` None: the operator has just started, or the
     object is new."""
-    about = About.record(record)
+    about = ObjectRef.record(record)
     before = reported or Reported(faulty={}, out_of_service={}, doubled=None)
     states = {device.id: device.health.state for device in record.devices}
     faulty = {device.id: device for device in record.devices if device.health.state == "Unhealthy"}
@@ -91,7 +91,7 @@ def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tupl
 
 def _faults(
     record: NodeDevicesRecord,
-    about: About,
+    about: ObjectRef,
     faulty: Mapping[str, DeviceRecord],
     before: Mapping[str, DeviceRecord],
     now: str,
@@ -118,7 +118,7 @@ def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[dict[str, OutOf
 
 def _services(
     record: NodeDevicesRecord,
-    about: About,
+    about: ObjectRef,
     reported: Reported | None,
     out: Mapping[str, OutOfServiceRecord],
     now: str,

@@ -7,6 +7,7 @@ duplicate, whichever replica writes it and however often the operator was killed
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Self
 
 from msgspec import Struct
@@ -30,8 +31,8 @@ NORMAL = frozenset(
 )  # all others are warnings
 
 
-class About(Struct, frozen=True):
-    """The object that an Event is about."""
+class ObjectRef(Struct, frozen=True):
+    """A very object, which an Event is about, or that is written to."""
 
     kind: str  # Pod, NodeDevices or DevicePolicy
     name: str
@@ -43,6 +44,11 @@ class About(Struct, frozen=True):
         return cls("NodeDevices" if isinstance(record, NodeDevicesRecord) else "DevicePolicy", record.name, record.uid)
 
     @classmethod
+    def pod(cls, raw: Mapping[str, Any]) -> Self:
+        metadata = raw["metadata"]
+        return cls("Pod", str(metadata["name"]), str(metadata["uid"]), str(metadata["namespace"]))
+
+    @classmethod
     def holder(cls, holder: HolderRecord, uid: str) -> Self:
         """The pod of that uid, which the holder means."""
         return cls("Pod", holder.pod, uid, holder.namespace)
@@ -52,7 +58,7 @@ class Event(Struct, frozen=True):
     """Something to be said of an object, once. What happened to which device is, with the object's uid, its name."""
 
     reason: str
-    about: About
+    about: ObjectRef
     message: str
     node: str = ""
     device: str = ""
@@ -90,7 +96,7 @@ class Event(Struct, frozen=True):
         }
 
 
-def suppressed(about: About, count: int, since: str, limit: str) -> Event:
+def suppressed(about: ObjectRef, count: int, since: str, limit: str) -> Event:
     """So many Events were not written since then; `limit` says what the limit is."""
     more = "1 more Event" if count == 1 else f"{count} more Events"
     message = (

@@ -16,6 +16,7 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.conditions import Staleness
+from nodedevices_operator.desired.events import ObjectRef
 from nodedevices_operator.desired.pods import Holding, finished, leaving, own_condition
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import NodeDevicesRecord
@@ -26,14 +27,6 @@ _WORDS = {
     "Idle": "nothing was computed on it",
     "MemoryOnly": "nothing was computed on it; its memory is in use, but no process is seen",
 }
-
-
-class IdlePod(Struct, frozen=True):
-    """A running pod, and who it is."""
-
-    namespace: str
-    name: str
-    uid: str
 
 
 class IdleHolding(Struct, frozen=True):
@@ -88,15 +81,10 @@ def in_use_condition(previous: ConditionRecord | None, now: str) -> dict[str, An
     return conditions.build(names.POD_DEVICE_IDLE, "False", names.IN_USE, text, shown=previous, now=now)
 
 
-def marked(pods: Iterable[Mapping[str, Any]]) -> list[IdlePod]:
+def marked(pods: Iterable[Mapping[str, Any]]) -> list[ObjectRef]:
     """Return those that show the condition, but for pods that end: theirs stays."""
     return [
-        identity(pod)
+        ObjectRef.pod(pod)
         for pod in pods
         if own_condition(pod, names.POD_DEVICE_IDLE) and not (finished(pod) or leaving(pod))
     ]
-
-
-def identity(pod: Mapping[str, Any]) -> IdlePod:
-    metadata = pod["metadata"]
-    return IdlePod(str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"]))

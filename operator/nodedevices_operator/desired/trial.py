@@ -23,8 +23,8 @@ from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.configuration import Trial, understood
-from nodedevices_operator.desired.consequences import ON_OFFER, evictions, on_offer, read_faults, stronger, tainting
-from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
+from nodedevices_operator.desired.consequences import ON_OFFER, evictions, on_offer, read_faults, tainting
+from nodedevices_operator.desired.fleet import EVICT, Action, ActionAnswer
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, TaintRecord
 
@@ -95,9 +95,8 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
         changes += f" ({said})"
     if trial.faults is None or (section := read_faults(trial.faults)) is None:
         return Preview(changes)
-    wanted, taint = tainting(record, section, taints), None
-    if wanted is not None and stronger(wanted.taint, taints):
-        taint = Action(wanted.since, record.name, TAINT, wanted.taint.effect, wanted.reason)
+    wanted = tainting(record, section, taints)
+    taint = None if wanted is None else wanted.action(record.name, taints)
     due = []
     for eviction in evictions(record, section):
         holder, health = eviction.holding.holder, eviction.holding.health

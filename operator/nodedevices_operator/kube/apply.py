@@ -24,8 +24,7 @@ from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.consequences import taint_patch
-from nodedevices_operator.desired.events import Event
-from nodedevices_operator.desired.idle import IdlePod
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
@@ -168,10 +167,11 @@ class Writer:
         """The condition XidCriticalError on the Node, or none of ours. 409 when another manager has it otherwise."""
         return await self._apply_status(names.XID_CONDITION, node, _conditions(condition), force=False)
 
-    async def pod_condition(self, pod: Affected | IdlePod, condition: Mapping[str, Any] | None) -> JsonObject:
-        """Write our condition on the pod of that uid, or take it back: of an IdlePod DeviceIdle, else DeviceHealthy."""
+    async def pod_condition(self, pod: Affected | ObjectRef, condition: Mapping[str, Any] | None) -> JsonObject:
+        """Write our condition on the pod of that uid, or take it back: DeviceHealthy of one in affectedPods, else
+        DeviceIdle."""
         body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace) | _with_status(_conditions(condition))
-        manager = names.POD_IDLE if isinstance(pod, IdlePod) else names.POD_CONDITION
+        manager = names.POD_IDLE if isinstance(pod, ObjectRef) else names.POD_CONDITION
         return await self.apply(manager, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
 
     async def taint(self, node: NodeRecord, wanted: TaintRecord | None) -> JsonObject:
@@ -181,7 +181,7 @@ class Writer:
         raw = await self.kube.get(path)
         if raw["metadata"]["uid"] != node.uid:
             raise KubeError(f"GET {path}: it is another Node by now", status=409)
-        operations = taint_patch(raw, names.TAINT, wanted)
+        operations = taint_patch(raw, wanted)
         if not operations:
             return raw
         return await self._counted("taint", lambda: self.kube.json_patch(path, operations))

@@ -74,7 +74,7 @@ async def take_back(kube: Kube, place: Place, item: JsonObject, *, dry_run: bool
             released = await _release(kube, item, path, body, what, dry_run=dry_run)
             found = [entry for entry in found if entry["manager"] != names.POD_CONDITION]
             conditions = (POD_DEVICE_IDLE,)
-        tainted = place is NODE and bool(taint_patch(item, names.TAINT, None))
+        tainted = place is NODE and bool(taint_patch(item, None))
         if not found and not tainted and not _places(item, conditions):
             return released
         keys = [key for entry in found for key in _keys(entry)] + ([f"spec.taints: {names.TAINT}"] if tainted else [])
@@ -105,7 +105,7 @@ async def _untaint(kube: Kube, path: str, uid: str) -> JsonObject:
     """A Node changes often, and its list of taints is changed as it was read: try it some times."""
     for left in reversed(range(TAINT_TRIES)):
         node = await kube.get(path)
-        operations = taint_patch(node, names.TAINT, None) if node["metadata"]["uid"] == uid else []
+        operations = taint_patch(node, None) if node["metadata"]["uid"] == uid else []
         if not operations:
             break
         try:

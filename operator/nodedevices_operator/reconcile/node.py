@@ -20,7 +20,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.port import Concern, Outcome, Tools, View, forbidden, hindered, write_status
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.policy_status import Hindrance, hindrances, node_outcome
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import OperatorMetrics
@@ -105,7 +105,7 @@ class NodeReconciler:
         for action, verdict in view.decided().items():
             shown = view.before.action(action)
             if verdict is not None and verdict[1] == REFUSED and (shown is None or shown.reason != REFUSED):
-                about, text = About.record(record), f"{action}: {verdict[2]}"
+                about, text = ObjectRef.record(record), f"{action}: {verdict[2]}"
                 event = Event(EVENT_REFUSED, about, text, record.name, cause=action, since=view.now)
                 self._tools.events.write(event)
 

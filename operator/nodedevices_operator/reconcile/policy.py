@@ -18,7 +18,7 @@ from nodedevices_api import conditions as names
 
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.policy_status import (
     Contribution,
     NodeOutcome,
@@ -203,7 +203,7 @@ class PolicyReconciler:
         """Write an Event where the status says something else of the breaker than `policy` did."""
         shown = next((it for it in policy.conditions if it.type == names.ACTIONS_STOPPED), None)
         was = shown is not None and shown.status == "True"
-        about = About.record(policy)
+        about = ObjectRef.record(policy)
         if stop is not None and not was:
             self._writer.event(Event(names.ACTIONS_STOPPED, about, stop.message, since=stop.since))
         elif stop is None and was and shown is not None:
@@ -217,6 +217,6 @@ class PolicyReconciler:
         """Write an Event where the status says that the roll-out is stopped, and `policy` did not."""
         shown = next((it.reason for it in policy.conditions if it.type == names.ROLLED_OUT), "")
         if rollout.stopped and shown != names.STOPPED:
-            about, message = About.record(policy), rollout_message(policy, rollout)
+            about, message = ObjectRef.record(policy), rollout_message(policy, rollout)
             node, since = rollout.worse_off[0][0], str(policy.generation)
             self._writer.event(Event(names.EVENT_ROLLOUT, about, message, device=node, since=since))

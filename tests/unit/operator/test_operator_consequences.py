@@ -251,12 +251,12 @@ TESTS = [
 def test_only_the_taint_of_our_key_is_changed_and_only_on_the_node_that_was_read(
     before: list[dict[str, Any]], wish: TaintRecord | None, operations: list[dict[str, Any]]
 ) -> None:
-    assert taint_patch(tainted(*before), TAINT, wish) == TESTS + operations
+    assert taint_patch(tainted(*before), wish) == TESTS + operations
 
 
 @cases(("before", "wish"), ([OTHER], None), ([OURS], TaintRecord("NoSchedule", "Xid79")), ([], None))
 def test_a_node_with_the_taint_is_not_written(before: list[dict[str, Any]], wish: TaintRecord | None) -> None:
-    assert taint_patch(tainted(*before), TAINT, wish) == []
+    assert taint_patch(tainted(*before), wish) == []
 
 
 # --- evictions -------------------------------------------------------------------------------------------------------
@@ -347,7 +347,8 @@ def test_some_pods_are_never_evicted(metadata: dict[str, Any], why: str) -> None
 )
 def test_a_taint_that_takes_no_more_than_shown_is_no_action(shown: tuple[str, ...], effect: str, more: bool) -> None:
     taints = [TaintRecord(value="Xid79", effect=each) for each in shown]
-    assert consequences.stronger(TaintRecord(value="Xid79", effect=effect), taints) is more
+    wanted = consequences.Tainting(TaintRecord(value="Xid79", effect=effect), "Xid79", SINCE)
+    assert (wanted.action("n1", taints) is not None) is more
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------

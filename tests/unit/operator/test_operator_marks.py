@@ -12,7 +12,7 @@ import pytest
 from nodedevices_api import conditions as names
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.budget import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.kube.apply import MOST, Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
@@ -258,7 +258,7 @@ async def test_all_pods_of_a_node_are_marked_while_events_have_no_answer(cluster
 async def test_events_beyond_what_may_wait_are_dropped_and_counted() -> None:
     bench = Bench()
     writer = Writer(bench.kube, bench.metrics, lambda: NOW)
-    about = About("NodeDevices", "n1", "nd-uid")
+    about = ObjectRef("NodeDevices", "n1", "nd-uid")
     for number in range(MOST + 3):
         writer.event(Event("DeviceFault", about, "text", "n1", f"GPU-{number}", "Xid79", SINCE))
     await events_sent()
@@ -455,7 +455,7 @@ class Bench:
         self.record = record(device(0))
 
     async def flood(self, count: int, since: str = SINCE) -> None:
-        about = About("NodeDevices", "n1", "nd-uid")
+        about = ObjectRef("NodeDevices", "n1", "nd-uid")
         for index in range(count):
             self.events.write(Event("DeviceFault", about, "text", "n1", f"GPU-{index}", "Xid79", since))
         await events_sent()

@@ -10,7 +10,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired import pods
-from nodedevices_operator.desired.events import About, Event
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.pods import NO_DEVICE, HolderMatch, Holding, Scope, scope
 from nodedevices_operator.records.objects import Affected, NodeRecord
 from support.cases import cases
@@ -227,12 +227,13 @@ def test_a_pod_that_is_well_or_unmarked_or_over_is_not_remembered(reason: str) -
 
 
 def test_an_event_has_one_name_for_one_happening() -> None:
-    about = About("Pod", "trainer", "pod-uid", "ml")
+    about = ObjectRef("Pod", "trainer", "pod-uid", "ml")
     same = Event("DeviceFault", about, "text", "n1", "GPU-3", "Xid79", SINCE)
     first, again = (same.body(now) for now in (SINCE, NOW))
     assert first["metadata"]["name"] == again["metadata"]["name"]
+    other = ObjectRef("Pod", "trainer", "other", "ml")
     others = (
-        Event("DeviceFault", About("Pod", "trainer", "other", "ml"), "text", "n1", "GPU-3", "Xid79", SINCE).body(NOW),
+        Event("DeviceFault", other, "text", "n1", "GPU-3", "Xid79", SINCE).body(NOW),
         Event("DeviceFault", about, "text", "n1", "GPU-4", "Xid79", SINCE).body(NOW),
         Event("DeviceFault", about, "text", "n1", "GPU-3", "Missing", SINCE).body(NOW),
         Event("DeviceFault", about, "text", "n1", "GPU-3", "Xid79", NOW).body(NOW),
@@ -244,7 +245,7 @@ def test_an_event_has_one_name_for_one_happening() -> None:
 
 
 def test_events_about_cluster_scoped_objects_go_to_default_and_say_if_not_all_pods_are_marked() -> None:
-    made = Event("DeviceFault", About("NodeDevices", "n1", "u"), "text", "n1", "d", "r", SINCE).body(NOW)
+    made = Event("DeviceFault", ObjectRef("NodeDevices", "n1", "u"), "text", "n1", "d", "r", SINCE).body(NOW)
     assert made["metadata"]["namespace"] == "default"
     assert "namespace" not in made["involvedObject"]
     assert made["involvedObject"]["apiVersion"] == "nodedevices.io/v1alpha1"
