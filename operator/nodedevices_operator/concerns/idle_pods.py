@@ -12,11 +12,9 @@ start has had its Event then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
 import structlog
 from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_common.conditions import same
@@ -32,7 +30,6 @@ from nodedevices_operator.concerns.port import (
     pods_at_first,
 )
 from nodedevices_operator.desired import pods
-from nodedevices_operator.desired.conditions import Staleness
 from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.idle import (
     IdleHolding,
@@ -51,42 +48,22 @@ SOON_SECONDS = 0.1  # until the pods are marked, once the NodeDevices says that 
 log = structlog.get_logger()
 
 Period = tuple[tuple[str, str], str, str, str]  # the pod, the device, the word, since
-Settled = tuple[tuple[IdleHolding, ...], str]  # with why the node was stale; empty: it was not
+Said = tuple[tuple[IdleHolding, ...], str]  # with why the node was stale; empty: it was not
 
 
 class _Memory(Struct):
     """Of one node."""
 
     told: set[Period]  # of which there is an Event, or was long ago
-    asked: bool  # a policy asked for it when this node was last looked at
-    carrying: dict[str, ObjectRef] | None = None  # by uid, pods that may show more than InUse; None: not listed yet
-    settled: dict[tuple[str, str], Settled] = field(default_factory=dict)  # what was told of a pod
-    uids: dict[tuple[str, str], str | None] = field(default_factory=dict)  # None: the holder means another pod
-
-
-class _Looking(Struct):
-    asked: bool
-    memory: _Memory
-    wanted: Pods
-    stale: Staleness | None  # None: the record is up to date
-    found: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)  # pods whose condition may differ
-    unsure: set[tuple[str, str]] = field(default_factory=set)
-    requeue_after: float | None = None
-    problems: list[KubeError] = field(default_factory=list)
-
-    def settled(self, pod: tuple[str, str]) -> Settled:
-        return self.wanted[pod], "" if self.stale is None else self.stale.reason
+    carrying: dict[str, ObjectRef]  # by uid, pods that may show more than InUse
+    said: dict[tuple[str, str], tuple[str, Said]] = field(default_factory=dict)  # uid, and what the pod says; "": of a
+    # holder that means another pod
 
 
 class IdlePodsConcern(Concern[_Memory]):
     info = Info("idle-pods", section="idle", action=names.ACTION_IDLE_PODS, informs=True)
 
     async def reconcile(self, view: View) -> Outcome:
-        seen = await self._seen(view)
-        return seen if isinstance(seen, Outcome) else await self._write(view, seen)
-
-    async def _seen(self, view: View) -> _Looking | Outcome:
-        """Find the pods; reads alone. An Outcome: there is nothing to decide."""
         sections, record = view.sections, view.record
         shown = record.action(names.ACTION_IDLE_PODS)
         try:
@@ -94,107 +71,106 @@ class IdlePodsConcern(Concern[_Memory]):
         except KubeError as error:
             return Outcome(problems=(error,)) if error.forbidden else failed_to("list the node's pods", error)
         after = None if sections is None else sections.idle.after_seconds
-        asked = after is not None
-        if shown is None and (left or (view.reported and asked)):
+        if shown is None and (left or (view.reported and after is not None)):
             text = "the node's pods are being read"
             return Outcome(("False", names.PENDING, text), requeue_after=SOON_SECONDS)
-        if not view.reported or sections is None:
+        if not view.reported or sections is None or shown is None:
             return Outcome()
-        if shown is None:
-            self.forget(record.name)
-            return Outcome()
-        wanted = idle_pods(record) if asked else {}
+        wanted = {} if after is None else idle_pods(record)
         periods = {_period(pod, holding) for pod, held in wanted.items() for holding in held}
         memory = self._nodes.get(record.name)
-        if memory is None:
-            # The agent said so `after` seconds later.
-            old = {it for it in periods if pods.may_have_expired(it[3], view.now, after=after or 0)}
-            memory = _Memory(old, asked)
-            self._nodes[record.name] = memory
-        if memory.asked and not asked:
-            memory.carrying = None  # pods that show InUse are listed, too
-        memory.asked = asked
-        if memory.carrying is None:
+        if (
+            memory is None or after is None
+        ):  # where no policy asks for it any more, pods that show InUse are listed, too
             try:
                 there = marked([pod async for pod in node_pods(self._writer.kube, record.name)])
-                memory.carrying = {idle_pod.uid: idle_pod for idle_pod in there}
             except KubeError as error:
                 return failed_to("list the node's pods", error)
-            memory.settled = {}
-        memory.settled = {pod: held for pod, held in memory.settled.items() if pod in wanted}
-        memory.uids = {pod: uid for pod, uid in memory.uids.items() if pod in wanted}
+            # The agent said so `after` seconds later.
+            old = {it for it in periods if pods.may_have_expired(it[3], view.now, after=after or 0)}
+            memory = self._nodes[record.name] = _Memory(old, {pod.uid: pod for pod in there})
+        memory.said = {pod: said for pod, said in memory.said.items() if pod in wanted}
         memory.told &= periods
-        stale = view.staleness if view.staleness is not None and view.staleness.status == "True" else None
-        seen = _Looking(asked, memory, wanted, stale)
-        for pod, held in wanted.items():
-            if memory.settled.get(pod) != seen.settled(pod):
-                await self._find(seen, view, pod, held)
-        if not record.is_true(HOLDERS_KNOWN):  # who holds what may be old: nothing is taken back
-            seen.unsure.update((idle_pod.namespace, idle_pod.name) for idle_pod in (memory.carrying or {}).values())
-        return seen
+        return await self._keep(view, memory, wanted, asked=after is not None)
 
-    async def _find(self, seen: _Looking, view: View, at: tuple[str, str], held: Sequence[IdleHolding]) -> None:
-        seen.unsure.add(at)
-        try:
-            pod = await self._tools.pod(view, *at)
-        except KubeError as error:
-            seen.problems.append(error)
-            return
-        match = pods.match_holder(pod, held[0].holding, view.scope)
-        if match is HolderMatch.NOT_YET:
-            seen.requeue_after = seen.requeue_after or NOT_YET_SECONDS
-            return
-        seen.unsure.discard(at)
-        if match is HolderMatch.YES and pod is not None and not pods.leaving(pod):
-            seen.found[at] = pod
-            seen.memory.uids[at] = str(pod["metadata"]["uid"])
-        else:
-            seen.memory.uids[at] = None
-            seen.memory.settled[at] = seen.settled(at)
-
-    async def _write(self, view: View, seen: _Looking) -> Outcome:
-        memory, problems = seen.memory, seen.problems
-        carrying = {} if memory.carrying is None else memory.carrying
-        back = list(carrying.values())
-        if seen.asked:  # else all of it goes, whatever is known
-            keeping = {memory.uids.get(at) for at in seen.wanted}
-            back = [it for it in back if it.uid not in keeping and (it.namespace, it.name) not in seen.unsure]
-        told: list[Event] = []
-        for at, pod in seen.found.items():
-            who, idle, shown = ObjectRef.pod(pod), seen.wanted[at], pods.own_condition(pod, names.POD_DEVICE_IDLE)
-            told += _news(view, seen, at, who)
-            condition = idle_condition(idle, shown, view.now, stale=seen.stale)
+    async def _keep(self, view: View, memory: _Memory, wanted: Pods, *, asked: bool) -> Outcome:
+        problems: list[KubeError] = []
+        again: float | None = None
+        unsure: set[tuple[str, str]] = set()
+        events: list[Event] = []
+        for at, held in wanted.items():
             try:
-                if condition is not None and not same(shown, condition):
-                    await self._writer.pod_condition(who, condition)
-                    carrying[who.uid] = who
-                    log.info("idle pod marked", node=view.record.name, pod=f"{who.namespace}/{who.name}")
-                memory.settled[at] = seen.settled(at)
+                told = await self._tell(view, memory, at, held)
             except KubeError as error:
-                if error.gone:  # the name may belong to another pod by now
-                    seen.requeue_after = seen.requeue_after or NOT_YET_SECONDS
-                else:
-                    problems.append(error)
-        for event in told:
+                told = None
+                problems += [] if error.gone else [error]  # the name may belong to another pod by now
+            if told is None:
+                again = NOT_YET_SECONDS
+                unsure.add(at)
+            else:
+                events += told
+        for event in events:
             self._tools.events.write(event)
+        back = list(memory.carrying.values())
+        if asked:  # else all of it goes, whatever is known
+            keeping = {uid for uid, _ in memory.said.values()}
+            known = view.record.is_true(HOLDERS_KNOWN)  # else who holds what may be old: nothing is taken back
+            back = [it for it in back if known and it.uid not in keeping and (it.namespace, it.name) not in unsure]
         for who in back:
             try:
-                await self._take_back(who, view.now, asked=seen.asked)
-                carrying.pop(who.uid, None)
+                await self._take_back(who, view.now, asked=asked)
+                del memory.carrying[who.uid]
             except KubeError as error:
                 if error.gone:
-                    carrying.pop(who.uid, None)
+                    del memory.carrying[who.uid]
                 else:
                     problems.append(error)
-        if not seen.asked:
-            done = not carrying and not problems
-            verdict = Shown.REMOVED if done else Shown.KEPT
-            return Outcome(verdict, requeue_after=seen.requeue_after, problems=tuple(problems))
-        if problems:
-            outcome = failed_to("mark pods", problems[-1])
-            return Outcome(outcome.verdict, requeue_after=seen.requeue_after, problems=tuple(problems))
-        text = f"pods that hold devices and do not use them: {len(seen.wanted)}" if seen.wanted else ""
-        return Outcome(("True", names.IN_SYNC, text), requeue_after=seen.requeue_after)
+        if not asked:
+            if memory.carrying or problems:
+                return Outcome(problems=tuple(problems))
+            self.forget(view.record.name)
+            return Outcome(Shown.REMOVED)
+        text = f"pods that hold devices and do not use them: {len(wanted)}" if wanted else ""
+        outcome = failed_to("mark pods", problems[-1]) if problems else Outcome(("True", names.IN_SYNC, text))
+        return replace(outcome, requeue_after=again, problems=tuple(problems))
+
+    async def _tell(
+        self, view: View, memory: _Memory, at: tuple[str, str], held: tuple[IdleHolding, ...]
+    ) -> list[Event] | None:
+        """Write on the pod what it does not use. Returns the Events to write then; None: it is not known yet who it
+        is."""
+        stale = view.staleness if view.staleness is not None and view.staleness.status == "True" else None
+        said = held, "" if stale is None else stale.reason
+        if memory.said.get(at, ("", None))[1] == said:
+            return []
+        pod = await self._tools.pod(view, *at)
+        match = pods.match_holder(pod, held[0].holding, view.scope)
+        if match is HolderMatch.NOT_YET:
+            return None
+        if match is HolderMatch.NO or pod is None or pods.leaving(pod):
+            memory.said[at] = "", said
+            return []
+        who, shown = ObjectRef.pod(pod), pods.own_condition(pod, names.POD_DEVICE_IDLE)
+        condition = idle_condition(held, shown, view.now, stale=stale)
+        if condition is not None and not same(shown, condition):
+            await self._writer.pod_condition(who, condition)
+            memory.carrying[who.uid] = who
+            log.info("idle pod marked", node=view.record.name, pod=f"{who.namespace}/{who.name}")
+        memory.said[at] = who.uid, said
+        news = [idle for idle in held if stale is None and _period(at, idle) not in memory.told]
+        memory.told |= {_period(at, idle) for idle in news}
+        return [
+            Event(
+                names.EVENT_IDLE,
+                who,
+                f"{idle.word}: {idle.text}",
+                view.record.name,
+                idle.holding.device,
+                idle.word,
+                idle.since,
+            )
+            for idle in news
+        ]
 
     async def _take_back(self, who: ObjectRef, now: str, *, asked: bool) -> None:
         """The condition becomes False, or goes where no policy asks for it any more."""
@@ -209,15 +185,3 @@ class IdlePodsConcern(Concern[_Memory]):
 
 def _period(pod: tuple[str, str], idle: IdleHolding) -> Period:
     return pod, idle.holding.device, idle.word, idle.since
-
-
-def _news(view: View, seen: _Looking, at: tuple[str, str], who: ObjectRef) -> Iterator[Event]:
-    """Yield the Events about what the pod does not use, each once for a period."""
-    if seen.stale is not None:
-        return
-    for idle in seen.wanted[at]:
-        period, device = _period(at, idle), idle.holding.device
-        if period not in seen.memory.told:
-            seen.memory.told.add(period)
-            text = f"{idle.word}: {idle.text}"
-            yield Event(names.EVENT_IDLE, who, text, view.record.name, device, idle.word, idle.since)
