@@ -84,38 +84,10 @@ class _Marking(Struct):
         return entry if entry is not None and pods.fault_over(self.record, entry) else None
 
 
-class _MarkPlan(Struct, frozen=True):
-    """What to write. `entries` is affectedPods while marking."""
-
-    marks: Mapping[str, Holding]  # uid -> what its condition shall be about
-    leaving: tuple[Affected, ...]  # pods whose mark is to be taken back
-    entries: tuple[Affected, ...]
-    left_out: tuple[Affected, ...]  # not marked, because affectedPods is full
-
-
 class PodMarksConcern(Concern[_Memory]):
     info = Info("pod-marks", section="faults", informs=True, first=True)
 
     async def reconcile(self, view: View) -> Outcome:
-        seen = await self._find(view)
-        if isinstance(seen, Outcome):
-            return seen
-        plan = _plan(seen)
-        for entry in plan.left_out:
-            log.warning("pod not marked, affectedPods is full", node=view.record.name, pod=entry.name)
-        try:
-            await write_status(self._writer, view, plan.entries)
-        except KubeError as error:  # no pod is marked that affectedPods does not name
-            view.affected = None
-            return Outcome(problems=(*seen.problems, error))
-        view.affected = plan.entries
-        view.affected = await self._write(seen, plan, view.cache.changed_at.get(view.record.name))
-        return Outcome(
-            requeue_after=seen.requeue_after, problems=tuple(seen.problems), hindrance=hindered(*seen.problems)
-        )
-
-    async def _find(self, view: View) -> _Marking | Outcome:
-        """Find the pods; reads alone. An Outcome: there is nothing to decide."""
         sections, record = view.sections, view.record
         left: tuple[Affected, ...] = ()
         problems: list[KubeError] = []
@@ -141,39 +113,63 @@ class PodMarksConcern(Concern[_Memory]):
             try:
                 await self._sort_in(seen, holding)
             except KubeError as error:
-                seen.problems.append(error)
+                problems.append(error)
                 seen.unsure.add((holding.holder.namespace, holding.holder.pod))
         view.restarted = frozenset(memory.restarted)
-        return seen
+        return await self._keep(seen)
 
-    async def _write(self, seen: _Marking, plan: _MarkPlan, known_at: float | None) -> tuple[Affected, ...]:
-        """Mark the pods, once `plan.entries` is written to affectedPods. Returns what affectedPods shall be afterwards.
-
-        `known_at` is when the operator first knew of the newest fault, by its clock.
-        """
+    async def _keep(self, seen: _Marking) -> Outcome:
+        """Write affectedPods, then mark the pods, and take marks back."""
+        view, memory = seen.view, seen.memory
+        at_fault = {uid: holding for uid, holding in seen.marks.items() if holding.severity}
+        others = [it for it in seen.known.values() if it.uid not in at_fault]
+        staying = [it for it in others if (it.namespace, it.name) in seen.unsure]
+        leaving = [it for it in others if it not in staying]
+        # An entry names the fault that the mark is for, until the mark is written anew.
+        marked = [seen.other_fault(uid, it) or pods.affected(it, uid) for uid, it in at_fault.items()]
+        entries = pods.bounded([*leaving, *staying, *marked])
+        left_out = {entry.uid: entry for entry in marked if entry not in entries}
+        for entry in left_out.values():
+            log.warning("pod not marked, affectedPods is full", node=view.record.name, pod=entry.name)
+        try:
+            await write_status(self._writer, view, entries)
+        except KubeError as error:  # no pod is marked that affectedPods does not name
+            view.affected = None
+            return Outcome(problems=(*seen.problems, error))
+        view.affected = entries  # whatever happens to the pods
         gone: set[str] = set()
         replaced: dict[str, Affected] = {}
-        for uid, holding in plan.marks.items():
+        for uid, holding in seen.marks.items():
+            if uid in left_out or not (holding.severity or uid not in seen.known):
+                continue
             try:
-                if not await self._mark(seen, uid, holding, known_at):
+                if not await self._mark(seen, uid, holding):
                     gone.add(uid)
                 elif seen.fault_over(uid, holding) is not None:
                     replaced[uid] = pods.affected(holding, uid)
             except KubeError as error:
-                self._failed(seen, uid, holding, error)
+                memory.marked.pop(uid, None)
+                if error.gone:  # the name may belong to another pod by now: read it again
+                    memory.uids.pop((holding.holder, holding.device), None)
+                    seen.requeue_after = NOT_YET_SECONDS
+                else:
+                    seen.problems.append(error)
         for uid, holding in seen.events_only.items():
             self._fault_event(seen, uid, holding)
-        for entry in plan.leaving:
+        for entry in leaving:
             try:
                 if await self._take_back(seen, entry):
                     gone.add(entry.uid)
-                    seen.memory.marked.pop(entry.uid, None)
+                    memory.marked.pop(entry.uid, None)
             except KubeError as error:
                 if error.gone:
                     gone.add(entry.uid)
                 else:
                     seen.problems.append(error)
-        return tuple(replaced.get(entry.uid, entry) for entry in plan.entries if entry.uid not in gone)
+        view.affected = tuple(replaced.get(entry.uid, entry) for entry in entries if entry.uid not in gone)
+        return Outcome(
+            requeue_after=seen.requeue_after, problems=tuple(seen.problems), hindrance=hindered(*seen.problems)
+        )
 
     # --- finding -----------------------------------------------------------------------------------------------------
     async def _sort_in(self, seen: _Marking, holding: Holding) -> None:
@@ -256,7 +252,7 @@ class PodMarksConcern(Concern[_Memory]):
         memory.restarted &= live
 
     # --- writing -----------------------------------------------------------------------------------------------------
-    async def _mark(self, seen: _Marking, uid: str, holding: Holding, known_at: float | None) -> bool:
+    async def _mark(self, seen: _Marking, uid: str, holding: Holding) -> bool:
         """Write the pod's condition and Event. False: it has ended, and nothing is written to it any more."""
         mark, over = _mark_of(holding), seen.fault_over(uid, holding)
         if seen.memory.marked.get(uid) == mark and over is None:
@@ -275,6 +271,7 @@ class PodMarksConcern(Concern[_Memory]):
         shown_before = same(shown, condition)
         if not shown_before:
             await self._set_condition(seen, entry, condition)
+            known_at = seen.view.cache.changed_at.get(seen.record.name)  # when the newest fault came to be known
             if known_at is not None and holding.severity:
                 self._tools.metrics.marked.observe(max(0.0, self._tools.clock() - known_at))
         # A restarted operator writes the Event again, a 409; but not when the first one may have expired by now.
@@ -305,11 +302,8 @@ class PodMarksConcern(Concern[_Memory]):
     async def _take_back(self, seen: _Marking, entry: Affected) -> bool:
         """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""
         record, never = seen.record, seen.faults.pod_condition == "Never"
-        device, part = next(((d, p) for d in record.devices for p in d.parts if p.id == entry.device), (None, None))
-        if entry.device == pods.NO_DEVICE:
-            well = all(p.health.state == "Healthy" for d in record.devices for p in d.parts)
-        else:
-            well = part is None or part.health.state == "Healthy"
+        named = [(d, p) for d in record.devices for p in d.parts if entry.device in (p.id, pods.NO_DEVICE)]
+        well = all(part.health.state == "Healthy" for _, part in named)
         if not (well or never or record.is_true(names.HOLDERS_KNOWN)):
             return False  # it is still at fault, and it is not known who holds it
         pod = await self._tools.pod(seen.view, entry.namespace, entry.name)
@@ -326,12 +320,11 @@ class PodMarksConcern(Concern[_Memory]):
         if never:
             await self._writer.pod_condition(entry, pods.released_condition(pod, self._writer.now()))
             return True
-        if not well and device is not None and device.unlisted:
+        if not well and any(device.unlisted for device, _ in named):
             return False  # it may be one of the holders that are left out
-        if entry.device == pods.NO_DEVICE:
-            text = "all devices of this pod are healthy"
-        else:
-            name = f"{device.name} {entry.device}" if device is not None else entry.device
+        text = "all devices of this pod are healthy"
+        if entry.device != pods.NO_DEVICE:
+            name = " ".join([*(device.name for device, _ in named), entry.device])
             text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
         if shown.status == "False":
             self._recovered_event(seen, entry, f"{text} again; was {entry.reason}" if well else text)
@@ -345,33 +338,6 @@ class PodMarksConcern(Concern[_Memory]):
         fault = (seen.record.name, entry.device, entry.reason, entry.since)
         self._tools.events.write(Event(names.EVENT_RECOVERED, about, message, *fault))
 
-    @staticmethod
-    def _failed(seen: _Marking, uid: str, holding: Holding, error: KubeError) -> None:
-        if error.gone:  # the name may belong to another pod by now: read it again
-            seen.memory.uids.pop((holding.holder, holding.device), None)
-            seen.requeue_after = NOT_YET_SECONDS
-        else:
-            seen.problems.append(error)
-        seen.memory.marked.pop(uid, None)
-
 
 def _mark_of(holding: Holding) -> Mark:
     return (holding.device, holding.health.since, holding.health.state, pods.fault_text(holding))
-
-
-def _plan(seen: _Marking) -> _MarkPlan:
-    """Decide what to write."""
-    known = seen.known.values()
-    at_fault = {uid: holding for uid, holding in seen.marks.items() if holding.severity}
-    others = [it for it in known if it.uid not in at_fault]
-    staying = [it for it in others if (it.namespace, it.name) in seen.unsure]
-    leaving = tuple(it for it in others if it not in staying)
-    # An entry names the fault that the mark is for, until the mark is written anew.
-    marked = [seen.other_fault(uid, it) or pods.affected(it, uid) for uid, it in at_fault.items()]
-    entries = pods.bounded([*leaving, *staying, *marked])
-    left_out = tuple(entry for entry in marked if entry not in entries)
-    not_marked = {entry.uid for entry in left_out}
-    marks = {
-        uid: it for uid, it in seen.marks.items() if uid not in not_marked and (it.severity or uid not in seen.known)
-    }
-    return _MarkPlan(marks, leaving, entries, left_out)
