@@ -16,6 +16,7 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 import structlog
 from msgspec import Struct, field
@@ -75,7 +76,10 @@ class CapacityConcern(OnNode[_Memory]):
         if memory.values == plan.values and not memory.repairs.take(self._tools.clock()):
             text = "another writer keeps changing it on the Node; find it in the Node's managedFields"
             return Outcome(("False", names.CONFLICT, text), requeue_after=FIGHT_WINDOW_SECONDS)
-        lowers = any(self._lowers(memory, node, name, value) for name, value in plan.values.items())
+        # A pod may be on its way to the node that was promised more: by what the Node shows, or, where we took the key
+        # away, by what it showed a moment ago.
+        away = -1 if memory.values is None else inf
+        lowers = any(node.capacity.get(name, away) > value for name, value in plan.values.items())
         view.wrote(Kind.NODE, await self._writer.capacity(node, plan.values))
         log.info("capacity set", node=node.name, capacity=dict(plan.values))
         memory.names, memory.values = shared(plan.values), plan.values
@@ -83,13 +87,6 @@ class CapacityConcern(OnNode[_Memory]):
             memory.recheck = True
             return replace(outcome, requeue_after=min(outcome.requeue_after or RECHECK_SECONDS, RECHECK_SECONDS))
         return outcome
-
-    @staticmethod
-    def _lowers(memory: _Memory, node: NodeRecord, name: str, value: int) -> bool:
-        """True when a pod may be on its way to the node that was promised more: by what the Node shows, or, where we
-        took the key away, by what it showed a moment ago."""
-        shown = node.capacity.get(name)
-        return memory.values is not None if shown is None else shown > value
 
 
 def claimed_names(record: NodeDevicesRecord) -> frozenset[str]:

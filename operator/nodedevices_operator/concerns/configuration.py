@@ -42,7 +42,10 @@ class ConfigurationConcern(Concern[RolloutWatch]):
         policies, previous = list(view.cache.policies.values()), Previous(record.config, record.policies)
         desired = resolve(view.node.labels, policies, previous)
         pause = max((pause_of(view.cache.policies.get(name)) for name in watched), default=0)
-        settle = self._settle_seconds(record)
+        clock = self._tools.clock()
+        if (seen := watch(record, self._nodes.pop(record.name, None), clock)) is not None:
+            self._nodes[record.name] = seen
+        settle = 0.0 if seen is None else seen.remaining(clock)
         now = standing(record, view.node, desired, pause_seconds=pause, settle_seconds=settle, now=view.now)
         rollouts = self._tools.rollouts
         held = rollouts.ask(record.name, now)
@@ -62,27 +65,16 @@ class ConfigurationConcern(Concern[RolloutWatch]):
             log.info("configuration set", node=record.name, hash=desired.config_hash, watched=change is not None)
             view.wrote(Kind.NODE_DEVICES, raw)
             view.stored = True
-        elif now.worse_off and record.change is not None and self._stops(view, record.change):
+        elif now.worse_off and record.change is not None:
             self._tell(view, record.change, now.worse_off)
         return Outcome(verdict, requeue_after=now.again)
 
-    def _settle_seconds(self, record: NodeDevicesRecord) -> float:
-        clock = self._tools.clock()
-        found = watch(record, self._nodes.pop(record.name, None), clock)
-        if found is None:
-            return 0.0
-        self._nodes[record.name] = found
-        return found.remaining(clock)
-
-    @staticmethod
-    def _stops(view: View, change: ChangeRecord) -> bool:
-        """True when other nodes wait for one that is worse off, and no annotation says that they go on."""
-        return not all(resumed(view.cache.policies.get(policy)) for policy in change.policies)
-
     def _tell(self, view: View, change: ChangeRecord, why: str) -> None:
-        """Write an Event about the node, once for each change."""
+        """Write an Event about the node, once for each change, where other nodes wait for it: no annotation says that
+        they go on."""
         name = view.record.name
-        if self._told.get(name) == change.time:
+        go_on = all(resumed(view.cache.policies.get(policy)) for policy in change.policies)
+        if go_on or self._told.get(name) == change.time:
             return
         since = f"since a change of {', '.join(change.policies)}"
         message = f"{why}, {since}; no other node gets this change until a person resumes the roll-out"

@@ -202,63 +202,61 @@ class EvictionsConcern(OnNode[dict[EvictionKey, Subject]]):
         if due and (why := _unknown(view)):
             self._tools.gate.propose(node.name, EVICT, ())
             return Outcome(("False", names.PENDING, why))
-        tally = EvictionTally()
-        await self._act(view, await self._find(view, due, tally), tally)
-        return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
+        return await self._act(view, node, due)
 
-    async def _find(self, view: View, due: Sequence[Due], tally: EvictionTally) -> list[tuple[Due, Subject]]:
-        """Return the pods that are meant, as far as they could be read."""
-        known = self._nodes.get(view.record.name, {})
-        found: dict[EvictionKey, Subject] = {}
+    async def _act(self, view: View, node: NodeRecord, due: Sequence[Due]) -> Outcome:
+        """Evict those that are ready, as far as that is granted."""
+        now, stopped, tally = self._now(), self._tools.gate.stopped(), EvictionTally()
+        before, subjects = self._nodes.get(node.name, {}), dict[EvictionKey, Subject]()
+        self._nodes[node.name] = subjects
+        ready: list[tuple[Due, Subject, Action]] = []
         for eviction in due:
-            key = _key(eviction)
-            subject = known.get(key)
-            unsettled = subject is None or not subject.uid or subject.kept or not subject.marked
-            if subject is None or (unsettled and subject.again <= self._tools.clock()):
-                try:
-                    subject = await self._read_pod(eviction, view)
-                except KubeError as error:
-                    tally.problems.append(error)
-                    continue
+            try:
+                subject = await self._subject(eviction, before.get(_key(eviction)), view)
+            except KubeError as error:
+                tally.problems.append(error)
+                continue
             if subject is None:
                 tally.waits.append(NOT_YET_SECONDS)
-            else:
-                found[key] = subject
-        self._nodes[view.record.name] = found
-        return [(eviction, found[_key(eviction)]) for eviction in due if _key(eviction) in found]
-
-    async def _act(self, view: View, subjects: Sequence[tuple[Due, Subject]], tally: EvictionTally) -> None:
-        """Evict those that are ready, as far as that is granted."""
-        node, now = view.record.name, self._now()
-        ready: list[tuple[Due, Subject, Action]] = []
-        for due, subject in subjects:
-            pod = _shown(due)
+                continue
+            subjects[_key(eviction)] = subject
+            pod, at = _shown(eviction), subject.began + eviction.grace
             if not subject.uid:
                 tally.waits.append(ASK_AGAIN_SECONDS)
             elif subject.leaving:
                 tally.add(names.IN_SYNC, f"{pod} is ending")
-            elif consequences.on_offer(view.record, due.holding, () if view.node is None else view.node.taints):
+            elif consequences.on_offer(view.record, eviction.holding, node.taints):
                 tally.add(names.IN_SYNC, f"{pod} is not evicted: {consequences.ON_OFFER}")
             elif subject.kept:
                 tally.add(names.IN_SYNC, f"{pod} is not evicted: {subject.kept}", ASK_AGAIN_SECONDS)
-            elif not subject.marked:
-                tally.add(
-                    names.PENDING, f"{pod} is not marked yet, and is evicted only after that", ASK_AGAIN_SECONDS
-                )  # or as soon as the mark is tried again
-            elif (at := subject.began + due.grace) > now and (why := self._tools.gate.stopped()):
-                tally.add(names.STOPPED, f"{pod}: {why}", (at - now).total_seconds())
+            elif not subject.marked:  # or as soon as the mark is tried again
+                text = f"{pod} is not marked yet, and is evicted only after that"
+                tally.add(names.PENDING, text, ASK_AGAIN_SECONDS)
             elif at > now:
-                tally.add(names.PENDING, f"{pod} is evicted after {rfc3339(at)}", (at - now).total_seconds())
+                reason, text = names.PENDING, f"{pod} is evicted after {rfc3339(at)}"
+                if stopped:
+                    reason, text = names.STOPPED, f"{pod}: {stopped}"
+                tally.add(reason, text, (at - now).total_seconds())
             else:
-                ready.append((due, subject, _action(node, due, subject)))
-        self._tools.gate.propose(node, EVICT, [action for _, _, action in ready])
-        for due, subject, action in ready:
+                health = eviction.holding.health
+                action = Action(health.since, node.name, EVICT, f"{pod}/{subject.uid}", health.reason)
+                ready.append((eviction, subject, action))
+        self._tools.gate.propose(node.name, EVICT, [action for _, _, action in ready])
+        for eviction, subject, action in ready:
             answer = self._tools.gate.answer(action)
             if answer is not None and answer.granted:
-                await self._evict(view, due, subject, tally)
-                continue
-            _, reason, text = not_granted(answer, self._tools.gate.stopped())
-            tally.add(reason, f"{_shown(due)}: {text}")
+                await self._evict(view, eviction, subject, tally)
+            else:
+                _, reason, text = not_granted(answer, stopped)
+                tally.add(reason, f"{_shown(eviction)}: {text}")
+        return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
+
+    async def _subject(self, due: Due, known: Subject | None, view: View) -> Subject | None:
+        """Return the pod that is meant. None: it does not say enough about itself so far."""
+        if known is None:
+            return await self._read_pod(due, view)
+        unsettled = not known.uid or known.kept or not known.marked
+        return await self._read_pod(due, view) if unsettled and known.again <= self._tools.clock() else known
 
     async def _read_pod(self, due: Due, view: View) -> Subject | None:
         """Read the pod. None: it does not say enough about itself so far."""
@@ -301,7 +299,9 @@ class EvictionsConcern(OnNode[dict[EvictionKey, Subject]]):
                 self._nodes[view.record.name].pop(_key(due), None)  # found again, next time
                 tally.add(names.PENDING, f"{shown} has changed", NOT_YET_SECONDS)
                 return
-            self._event(view, due, subject, "")
+            if not subject.tries:
+                text = f"evicting the pod: {pods.fault_text(due.holding)}"
+                self._event(view, due, subject, names.EVENT_EVICTION, text)
             await self._writer.evict(holder.namespace, holder.pod, subject.uid)
         except KubeError as error:
             self._refused(view, due, subject, error, tally)
@@ -321,7 +321,11 @@ class EvictionsConcern(OnNode[dict[EvictionKey, Subject]]):
             subject.again = self._tools.clock() + wait
             tally.add(names.BLOCKED, f"{shown}: {error.blocked}", wait)
             self._tools.metrics.actions.labels(EVICT, "blocked").inc()
-            self._event(view, due, subject, error.blocked)
+            if subject.tries == 1:
+                text = (
+                    f"{pods.fault_text(due.holding)} The eviction is blocked and will be tried again: {error.blocked}"
+                )
+                self._event(view, due, subject, names.EVENT_BLOCKED, text)
         elif error.gone:
             self._nodes[view.record.name].pop(_key(due), None)
             tally.add(names.PENDING, f"{shown} is gone, or another pod has its name", NOT_YET_SECONDS)
@@ -329,16 +333,9 @@ class EvictionsConcern(OnNode[dict[EvictionKey, Subject]]):
             tally.problems.append(error)
             tally.add(failure(error), f"could not evict {shown}: {error}")
 
-    def _event(self, view: View, due: Due, subject: Subject, blocked: str) -> None:
-        """Write an Event on the pod: before the first try, and when one is blocked for the first time."""
-        if subject.tries > (1 if blocked else 0):
-            return
+    def _event(self, view: View, due: Due, subject: Subject, kind: str, text: str) -> None:
         holding, health = due.holding, due.holding.health
         about, node = ObjectRef.holder(holding.holder, subject.uid), view.record.name
-        kind, text = names.EVENT_EVICTION, f"evicting the pod: {pods.fault_text(holding)}"
-        if blocked:
-            kind = names.EVENT_BLOCKED
-            text = f"{pods.fault_text(holding)} The eviction is blocked and will be tried again: {blocked}"
         self._tools.events.write(Event(kind, about, text, node, holding.device, health.reason, health.since))
 
 
@@ -348,11 +345,6 @@ def _key(due: Due) -> EvictionKey:
 
 def _shown(due: Due) -> str:
     return f"{due.holding.holder.namespace}/{due.holding.holder.pod}"
-
-
-def _action(node: str, due: Due, subject: Subject) -> Action:
-    health = due.holding.health
-    return Action(health.since, node, EVICT, f"{_shown(due)}/{subject.uid}", health.reason)
 
 
 def _unknown(view: View) -> str:

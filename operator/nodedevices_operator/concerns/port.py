@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -243,14 +243,6 @@ class View:
         if self.node is not None:
             self.node = self.cache.nodes.get(name, self.node)
 
-    def verdicts(self) -> Mapping[str, ConditionVerdict | Shown]:
-        """The verdicts by condition, as far as they have been decided."""
-        return {
-            info.condition: self.outcomes[info.name].verdict
-            for info in self.infos
-            if info.condition and info.name in self.outcomes
-        }
-
     def decided(self) -> dict[str, ConditionVerdict | None]:
         """The verdicts by action, as far as something has been decided; None: the action is no longer needed."""
         found = ((info.action, self.outcomes[info.name].verdict) for info in self.infos if info.name in self.outcomes)
@@ -265,35 +257,34 @@ async def write_status(writer: Writer, view: View, affected: Sequence[Affected])
     """Write the operator's part of NodeDevices.status: the conditions and actions of all concerns, and affectedPods.
     One field manager, so one apply carries everything; what nothing was decided about is written unchanged. May raise
     KubeError."""
-    record, verdicts = view.record, view.verdicts()
+    record = view.record
+    infos = [info for info in view.infos if info.condition]
+    verdicts = {info.condition: view.outcomes[info.name].verdict for info in infos if info.name in view.outcomes}
     actions = next_actions(record.actions, view.decided(), record.generation)
     state = (frozenset(affected), tuple(verdicts.items()), actions)
     if view.status == state:
         return
     shown = {item.type: item for item in record.conditions}
+    kinds = {info.condition for info in infos} | {names.ACTIONS_SYNCED}
     conditions: list[dict[str, Any]] = []
-    unchanged = state[0] == set(record.affected) and set(actions) == {
-        it for it in record.actions if it.name in names.ACTIONS
-    }
-    for info in view.infos:
+    for info in infos:
         old, verdict = shown.get(info.condition), verdicts.get(info.condition, Shown.KEPT)
-        if verdict is Shown.REMOVED:
-            unchanged = unchanged and old is None
-            continue
         if not isinstance(verdict, Shown):
             generation = record.generation if info.by_generation else None
-        elif old is not None:
-            verdict, generation = (old.status, old.reason, old.message), old.generation
-        else:
-            continue
-        made = build(info.condition, *verdict, shown=old, generation=generation, now=view.now)
-        conditions.append(made)
-        unchanged = unchanged and same(old, made)
-    old, summary = shown.get(names.ACTIONS_SYNCED), None
+            conditions.append(build(info.condition, *verdict, shown=old, generation=generation, now=view.now))
+        elif verdict is Shown.KEPT and old is not None:
+            said = old.status, old.reason, old.message
+            conditions.append(build(old.type, *said, shown=old, generation=old.generation, now=view.now))
     if (summed := summed_up(actions)) is not None:
-        summary = build(names.ACTIONS_SYNCED, *summed[0], shown=old, generation=summed[1], now=view.now)
-        conditions.append(summary)
-    if not (unchanged and same(old, summary)):
+        old = shown.get(names.ACTIONS_SYNCED)
+        conditions.append(build(names.ACTIONS_SYNCED, *summed[0], shown=old, generation=summed[1], now=view.now))
+    unchanged = (
+        state[0] == set(record.affected)
+        and set(actions) == {it for it in record.actions if it.name in names.ACTIONS}
+        and {it["type"] for it in conditions} == kinds & shown.keys()
+        and all(same(shown[it["type"]], it) for it in conditions)
+    )
+    if not unchanged:
         view.wrote(Kind.NODE_DEVICES, await writer.status(record, conditions, actions, affected))
     view.status = state
 
