@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from crdgen import generate
 from helmchart import templates, values
-from nodedevices_api import generate
 
 
 def main() -> int:

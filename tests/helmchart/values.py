@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 from helmchart.templates import CHART
+from msgspec import Struct
 from nodedevices_api.bounds import MAX_PROBE_NAME
 from nodedevices_api.fields import HOST_PATH_PATTERN
 from nodedevices_common import guard
@@ -22,9 +23,10 @@ from nodedevices_common.options import PREFIX, SERVICE_LINK, Option, variable
 from nodedevices_operator.settings import OPTIONS as OPERATOR
 from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.options import options as agents_options
-from nodedevices_plugin.settings.options import paths, vendors_flags
+from nodedevices_plugin.settings.options import paths
 from nodedevices_plugin.settings.options import variables as agents_variables
-from nodedevices_plugin.vendors.base import FlagRule
+from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, STRATEGIES
+from nodedevices_plugin.vendors.xilinx import CUSTOMIZE
 from nodedevices_probe.kind import DEVICES_DIR
 from nodedevices_probe.nic import RDMA_NODES
 from nodedevices_probe.registry import KINDS
@@ -215,12 +217,32 @@ def refusals() -> dict[str, Any]:
     }
 
 
+class FlagRule(Struct, frozen=True, kw_only=True):
+    """Where `when` is given, one of `needs` has to be, and none of `excludes` may be. A term is a flag that is given,
+    `simulated`, or one of its values, `device-list-strategy=envvar`; `probe=simulated` is a probe by its name, wherever
+    it is given."""
+
+    when: str
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+
+
+# What vendors refuse of their flags together, and those whose value is an absolute path (VendorFlags.settings).
+OF_VENDORS = (
+    FlagRule(
+        when=f"device-list-strategy={BY_DIRECTORY}",
+        excludes=tuple(f"device-list-strategy={strategy}" for strategy in STRATEGIES if strategy != BY_DIRECTORY),
+    ),
+    FlagRule(when=f"{CUSTOMIZE}=true", needs=(DEVICES_DIR,)),
+)
+VENDORS_PATHS = ("driver-root", "dev-root", "nvidia-cdi-hook-path", "driver-directory")
+
+
 def rules() -> Iterator[FlagRule]:
-    """Yield what holds wherever probes are configured. A term is a flag that is given, `simulated`, or one of its
-    values, `device-list-strategy=envvar`; `probe=simulated` is a probe by its name, wherever it is given."""
+    """Yield what holds wherever probes are configured."""
     yield from (FlagRule(when=name, needs=(other,)) for name, other in options.ONLY_WITH.items())
     yield from (FlagRule(when=name, excludes=(other,)) for name, other in options.NOT_WITH.items())
-    yield from (rule for flag in vendors_flags() for rule in flag.rules)
+    yield from OF_VENDORS
 
 
 def probe_rules() -> Iterator[FlagRule]:
@@ -236,7 +258,7 @@ def probe_rules() -> Iterator[FlagRule]:
 
 def absolute() -> list[str]:
     """Return the agent's flags whose values are absolute paths."""
-    return [path.name for path in paths()] + [name for flag in vendors_flags() for name in flag.absolute]
+    return [*(path.name for path in paths()), *VENDORS_PATHS]
 
 
 def written() -> dict[str, dict[str, str]]:

@@ -17,7 +17,6 @@ from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.mps import records
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError, read
-from nodedevices_plugin.mps.records import File, Running
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.sharing.daemons import BEING_STARTED, READY, DaemonProcess, DaemonState, DaemonStatus, MpsFacts
 from nodedevices_plugin.sharing.mps import DaemonKey, MpsDaemon
@@ -112,25 +111,25 @@ class MpsDaemons(Periodic):
 
 def _read(file: Path) -> tuple[MpsDaemon, ...]:
     try:
-        return records.read(file.read_bytes(), File[MpsDaemon])
+        return records.read(file.read_bytes(), records.File[MpsDaemon])
     except (OSError, records.RecordError):
         return ()
 
 
-def _which(file: Path) -> dict[str, Running]:
+def _which(file: Path) -> dict[str, records.Running]:
     """Return the runner's record of its daemons; empty where there is none: then a daemon's process is not known."""
     try:
-        found = records.read(read(file, records.MAX_BYTES + 1), File[Running])
+        found = records.read(read(file, records.MAX_BYTES + 1), records.File[records.Running])
         return {daemon.resource: daemon for daemon in found}
     except (OSError, records.RecordError):
         return {}
 
 
-def _taken(which: Mapping[str, Running]) -> frozenset[str]:
+def _taken(which: Mapping[str, records.Running]) -> frozenset[str]:
     return frozenset(gpu.id for run in which.values() for gpu in run.gpus)
 
 
-def _process(alive: bool | None, known: Running | None) -> DaemonProcess:
+def _process(alive: bool | None, known: records.Running | None) -> DaemonProcess:
     if known is None or not known.instance:
         return DaemonProcess(answers=alive)
     return DaemonProcess(answers=alive, instance=known.instance, started=known.started)

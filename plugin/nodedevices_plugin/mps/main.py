@@ -24,7 +24,6 @@ from nodedevices_common.errors import OperationError
 from nodedevices_plugin.mps.control import Control, for_containers, open_folder
 from nodedevices_plugin.mps.runner import Runner
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.mps import CONTAINER_ROOT
 
 log = structlog.get_logger(__name__)
 
@@ -112,9 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--root",
         type=_folder,
-        default=CONTAINER_ROOT,
+        default=mps.CONTAINER_ROOT,
         metavar="DIR",
-        help=f"the MPS root in this container (default: {CONTAINER_ROOT})",
+        help=f"the MPS root in this container (default: {mps.CONTAINER_ROOT})",
     )
     parser.add_argument("--log-level", choices=logs.LEVELS, default="info")
     parser.add_argument("--log-format", choices=logs.FORMATS, default="auto")

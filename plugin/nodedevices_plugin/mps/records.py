@@ -21,7 +21,6 @@ from datetime import datetime
 from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
 from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.sharing.mps import SHARED_MEMORY, Gpus, MpsDaemon, Recorded, ResourceName
@@ -40,8 +39,8 @@ class Running(Recorded, frozen=True):
 
     resource: ResourceName
     gpus: Gpus = msgspec.field(default_factory=tuple)
-    instance: Annotated[str, Meta(max_length=96, pattern=r"^[A-Za-z0-9-]*\Z")] = ""
-    started: Annotated[datetime, Meta(tz=True)] | None = None
+    instance: Annotated[str, msgspec.Meta(max_length=96, pattern=r"^[A-Za-z0-9-]*\Z")] = ""
+    started: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 Daemon = TypeVar("Daemon", MpsDaemon, Running)
@@ -49,7 +48,7 @@ Daemon = TypeVar("Daemon", MpsDaemon, Running)
 
 class File(Recorded, Generic[Daemon], frozen=True):
     version: Literal[1]
-    daemons: Annotated[tuple[Daemon, ...], Meta(max_length=32)]
+    daemons: Annotated[tuple[Daemon, ...], msgspec.Meta(max_length=32)]
 
 
 def text(daemons: Iterable[Daemon]) -> str:

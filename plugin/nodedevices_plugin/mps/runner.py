@@ -23,9 +23,7 @@ from nodedevices_common.files import replace
 
 from nodedevices_plugin.mps import records
 from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, Control, ControlError, Process, read
-from nodedevices_plugin.mps.records import File, Running
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
 log = structlog.get_logger(__name__)
 
@@ -37,8 +35,10 @@ BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.0)
 class _Run(Struct):
     """One daemon. `done`: the daemon as it was last told to be; None: it is not known whether it runs."""
 
-    gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be (waits)
-    done: MpsDaemon | None = None
+    gpus: dict[str, mps.Gpu] = field(
+        default_factory=dict
+    )  # those in compute mode EXCLUSIVE_PROCESS, or soon to be (waits)
+    done: mps.MpsDaemon | None = None
     process: Process | None = None  # None: not searched for yet, or of another's making
     instance: str = ""  # of the process that it is, or was before the runner started; "": of another's making
     started: datetime | None = None
@@ -56,7 +56,7 @@ class Runner:
         self._wanted_file = root / records.WANTED_FILE
         self._done_file = root / records.RUNNING_FILE
         self._daemons = daemons
-        self._wanted: tuple[MpsDaemon, ...] | None = None  # None: nothing was wanted yet
+        self._wanted: tuple[mps.MpsDaemon, ...] | None = None  # None: nothing was wanted yet
         self._last_problem = ""
         self._written = ""
         self._runs = {
@@ -89,7 +89,7 @@ class Runner:
         self._end_all_but(frozenset())
 
     # --- one daemon ---------------------------------------------------------------------------------------------------
-    def _keep(self, daemon: MpsDaemon, run: _Run, now: float) -> None:
+    def _keep(self, daemon: mps.MpsDaemon, run: _Run, now: float) -> None:
         if run.done is not None and run.process is not None and not self._daemons.alive(run.process):
             log.warning("MPS control daemon ended, restarting", resource=daemon.resource)
             run.done = None
@@ -117,7 +117,7 @@ class Runner:
         run.done, run.failures, run.missed, run.logged = daemon, 0, 0, set()
         log.info("MPS control daemon ready", resource=daemon.resource, gpus=len(daemon.gpus), percent=daemon.percentage)
 
-    def _check(self, done: MpsDaemon, run: _Run) -> None:
+    def _check(self, done: mps.MpsDaemon, run: _Run) -> None:
         try:
             percentage = self._daemons.percentage(done.resource)
         except ControlError as error:
@@ -134,7 +134,7 @@ class Runner:
         self._warn_once(run, "limits changed by another client; set again", done.resource, why)
         self._apply_limits(done, run)
 
-    def _apply_limits(self, done: MpsDaemon, run: _Run) -> None:
+    def _apply_limits(self, done: mps.MpsDaemon, run: _Run) -> None:
         """All limits, to the daemon and its servers: for the clients that come; those that are there go on."""
         try:
             servers = mps.servers(self._daemons.send(done.resource, mps.SERVERS))
@@ -152,7 +152,7 @@ class Runner:
             except ControlError as error:  # of one GPU
                 self._warn_once(run, "limit not set", resource, error)
 
-    def _start(self, daemon: MpsDaemon, run: _Run) -> None:
+    def _start(self, daemon: mps.MpsDaemon, run: _Run) -> None:
         """Start a daemon, or take over one that runs with the right limits. One whose process has ended does not run,
         even if something answers."""
         process = self._daemons.process(daemon.resource)
@@ -179,7 +179,7 @@ class Runner:
             run.instance, run.started = instance, process.started if process is not None else None
         self._remember()
 
-    def _take_gpus(self, daemon: MpsDaemon, run: _Run) -> None:
+    def _take_gpus(self, daemon: mps.MpsDaemon, run: _Run) -> None:
         gone = [gpu for gpu in run.gpus if gpu not in {given.id for given in daemon.gpus}]
         run.gpus = {gpu.id: gpu for gpu in daemon.gpus} | {gpu: run.gpus[gpu] for gpu in gone}
         self._remember()
@@ -216,7 +216,7 @@ class Runner:
     # --- files --------------------------------------------------------------------------------------------------------
     def _read(self) -> None:
         try:
-            found = records.read(read(self._wanted_file, records.MAX_BYTES + 1), File[MpsDaemon])
+            found = records.read(read(self._wanted_file, records.MAX_BYTES + 1), records.File[mps.MpsDaemon])
         except FileNotFoundError:
             return
         except (OSError, records.RecordError) as error:
@@ -227,9 +227,9 @@ class Runner:
             log.info("MPS control daemons requested", resources=[daemon.resource for daemon in found])
         self._wanted = found
 
-    def _remembered(self) -> tuple[Running, ...]:
+    def _remembered(self) -> tuple[records.Running, ...]:
         try:
-            return records.read(read(self._done_file, records.MAX_BYTES + 1), File[Running])
+            return records.read(read(self._done_file, records.MAX_BYTES + 1), records.File[records.Running])
         except FileNotFoundError:
             return ()
         except (OSError, records.RecordError) as error:
@@ -238,7 +238,7 @@ class Runner:
 
     def _remember(self) -> None:
         text = records.text(
-            Running(resource=name, gpus=tuple(run.gpus.values()), instance=run.instance, started=run.started)
+            records.Running(resource=name, gpus=tuple(run.gpus.values()), instance=run.instance, started=run.started)
             for name, run in sorted(self._runs.items())
         )
         if text == self._written:

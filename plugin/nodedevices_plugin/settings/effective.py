@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -36,7 +35,7 @@ from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """`vendors`: by vendor, the value of its own flags, a frozen value of the vendor's type. `files`: the contents of
     the device files (vendors.base), by name. `withheld`: vendors without a good file, sorted."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from nodedevices_common import address, guard, logs
-from nodedevices_common.address import Address, parse_address
 from nodedevices_common.options import Option, Value, Values, option, options_of, setting, with_flag_variables
 from nodedevices_probe.nic import FLAG as RDMA_REQUIRED_OPTION
 from nodedevices_probe.nic import RDMA_NODES, RDMA_REQUIRED
@@ -35,9 +34,9 @@ HEALTH_ADDRESS = ":9737"
 OPERATOR_WAIT_SECONDS = 15.0
 
 
-def _address(text: str) -> Address | None:
+def _address(text: str) -> address.Address | None:
     try:
-        return None if text == "off" else parse_address(text)
+        return None if text == "off" else address.parse_address(text)
     except ValueError as error:
         raise ValueError(f"{error}; or off") from error
 
@@ -176,14 +175,14 @@ class Local:
         variables=("NODEDEVICES_CONTAINER_MOUNT_DIR", "CONTAINER_MOUNT_DIR"),
         metavar="DIR",
     )
-    http_address: Address | None = setting(
+    http_address: address.Address | None = setting(
         "address of /metrics, /healthz and /readyz, or 'off'",
         group="service",
         default=HTTP_ADDRESS,
         metavar="HOST:PORT",
         read=_address,
     )
-    health_address: Address | None = setting(
+    health_address: address.Address | None = setting(
         "address of /healthz and /readyz for the kubelet's probes only, or 'off'",
         group="service",
         default=HEALTH_ADDRESS,

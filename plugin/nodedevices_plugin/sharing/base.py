@@ -15,9 +15,8 @@ from typing import ClassVar, cast
 
 from msgspec import Struct
 from nodedevices_api.sections import SharedResource
-from nodedevices_common.quantity import from_bytes
 
-from nodedevices_plugin.model import ContainerEdits, Grant, MemoryShares, OfferedResource, PlanError, SharingFacts, Unit
+from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, PlanError, SharingFacts, Unit
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -96,12 +95,6 @@ def by_replicas(mode: SharingMode, request: SplitRequest) -> Split:
     if replicas is None:
         raise PlanError(f"{request.place}.replicas", "absent", f"{mode.name} needs replicas, 2 to 16384")
     return Split(counts=(replicas,) * len(request.units), sharing=SharingFacts(mode=mode, replicas=replicas))
-
-
-def memory_shares(unit: int, units: Iterable[Unit]) -> MemoryShares:
-    """Return the shares of a mode that shares amounts of `unit` bytes."""
-    devices = {device.id: device.memory_bytes for device in units}
-    return MemoryShares(unit=from_bytes(unit), unit_bytes=unit, devices=devices)
 
 
 def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -37,7 +36,6 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.mps import DOWN, RESTARTED, DaemonKey, MpsDaemon
 
 
 class DaemonState(StrEnum):
@@ -57,7 +55,7 @@ NOT_QUERIED = DaemonStatus(state=DaemonState.STARTING, message="has not been que
 BEING_STARTED = DaemonStatus(state=DaemonState.STARTING, message="is being started")
 READY = DaemonStatus(state=DaemonState.READY)
 
-DaemonStatuses = Mapping[DaemonKey, DaemonStatus]  # a daemon that is not in it has not been queried yet
+DaemonStatuses = Mapping[mps.DaemonKey, DaemonStatus]  # a daemon that is not in it has not been queried yet
 
 
 class DaemonProcess(Struct, frozen=True, kw_only=True):
@@ -77,7 +75,7 @@ class MpsFacts(Struct, frozen=True, kw_only=True):
 
     statuses: DaemonStatuses = field(default_factory=dict)
     processes: Mapping[str, DaemonProcess] = field(default_factory=dict)
-    before: tuple[MpsDaemon, ...] = ()
+    before: tuple[mps.MpsDaemon, ...] = ()
     taken: frozenset[str] = frozenset()
 
 
@@ -95,7 +93,7 @@ def requested_by(resource: OfferedResource) -> str:
     return "sharing.strategy" if resource.sharing.name == mps.NAME else "sharing.resources"
 
 
-def wanted(plan: Plan, inventory: Inventory) -> tuple[MpsDaemon, ...]:
+def wanted(plan: Plan, inventory: Inventory) -> tuple[mps.MpsDaemon, ...]:
     """The daemons that this plan needs, by resource name."""
     return tuple(
         mps.daemon(resource, inventory) for resource in plan.resources if resource.ids and has_daemon(resource)
@@ -139,15 +137,15 @@ def not_ready(resource: OfferedResource, statuses: DaemonStatuses) -> str:
 
 
 def still_used(
-    running: Sequence[MpsDaemon], wanted: Sequence[MpsDaemon], used: Callable[[MpsDaemon], bool]
-) -> tuple[MpsDaemon, ...]:
+    running: Sequence[mps.MpsDaemon], wanted: Sequence[mps.MpsDaemon], used: Callable[[mps.MpsDaemon], bool]
+) -> tuple[mps.MpsDaemon, ...]:
     """Return the running daemons that are no longer wanted, or with other limits, and that must stay because their end
     would end containers. `used`: whether containers hold, or may hold, shares of it."""
     keys = {daemon.key for daemon in wanted}
     return tuple(daemon for daemon in running if daemon.key not in keys and used(daemon))
 
 
-def announced(coming: Sequence[MpsDaemon], taken: Set[str]) -> tuple[MpsDaemon, ...]:
+def announced(coming: Sequence[mps.MpsDaemon], taken: Set[str]) -> tuple[mps.MpsDaemon, ...]:
     """Return the daemons, of which those only announce their GPUs that have not yet (`taken`).
 
     Where its GPUs are offered otherwise a daemon announces them first, and takes them when they are withheld: so a
@@ -156,12 +154,12 @@ def announced(coming: Sequence[MpsDaemon], taken: Set[str]) -> tuple[MpsDaemon, 
     return tuple(daemon if taken >= daemon.device_ids else replace(daemon, waits=True) for daemon in coming)
 
 
-def reserved(daemons: Sequence[MpsDaemon]) -> frozenset[str]:
+def reserved(daemons: Sequence[mps.MpsDaemon]) -> frozenset[str]:
     """Return the devices that these daemons reserve to their clients."""
     return frozenset(id_ for daemon in daemons for id_ in daemon.device_ids)
 
 
-def kept_text(daemons: Sequence[MpsDaemon]) -> str:
+def kept_text(daemons: Sequence[mps.MpsDaemon]) -> str:
     """Return why they still run, for people."""
     return (
         f"{described(daemons)} runs on until the pods that hold its shares have ended; its devices go to no other pods "
@@ -169,7 +167,7 @@ def kept_text(daemons: Sequence[MpsDaemon]) -> str:
     )
 
 
-def described(daemons: Sequence[MpsDaemon]) -> str:
+def described(daemons: Sequence[mps.MpsDaemon]) -> str:
     """Return what they are, for people."""
     return ", ".join(f"the MPS control daemon of {daemon.resource}" for daemon in daemons)
 
@@ -180,9 +178,9 @@ def _status(resource: OfferedResource, statuses: DaemonStatuses) -> DaemonStatus
     return statuses.get(mps.key(resource), NOT_QUERIED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A container with shares. `reason` "": it has lost nothing, as far as is known; else mps.DOWN or RESTARTED."""
+    """A container with shares. `reason` "": it has lost nothing, as far as is known; else mps.DOWN or mps.RESTARTED."""
 
     instance: str = ""
     held: datetime | None = None  # Holder.since in this run of the agent; None: it is from the run before
@@ -190,7 +188,7 @@ class Client:
     since: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SeenDaemon:
     """A daemon as it was last known. `down`: since when it does not answer."""
 
@@ -198,7 +196,7 @@ class SeenDaemon:
     down: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
     """All that is remembered: daemons by resource, which the state file calls helpers, and clients by `client_key`."""
 
@@ -262,42 +260,42 @@ def _client(was: Client | None, holder: Holder, process: DaemonProcess, *, seen:
     if process.answers is None:
         return client
     if not process.answers:
-        return client if client.reason else dataclasses.replace(client, reason=DOWN, since=now)
-    if client.reason == RESTARTED:
+        return client if client.reason else dataclasses.replace(client, reason=mps.DOWN, since=now)
+    if client.reason == mps.RESTARTED:
         return client
     if new:
         # One that is first listed just as the daemon is another may have come to the one before.
         other = seen not in {"", process.instance} and process.started is not None and holder.since < process.started
-    elif client.reason == DOWN:
+    elif client.reason == mps.DOWN:
         other = not process.instance or client.instance != process.instance
     else:
         other = "" not in {client.instance, process.instance} and client.instance != process.instance
     if other:
-        return dataclasses.replace(client, reason=RESTARTED, since=process.started or now)
+        return dataclasses.replace(client, reason=mps.RESTARTED, since=process.started or now)
     return Client(instance=process.instance or client.instance, held=holder.since)
 
 
 # --- what is reported ------------------------------------------------------------------------------------------------
 def client_verdict(client: Client | None, resource: str, now: datetime) -> Verdict | None:
     """Return the verdict on one client; None: it lost nothing."""
-    if client is None or client.reason not in {DOWN, RESTARTED}:
+    if client is None or client.reason not in {mps.DOWN, mps.RESTARTED}:
         return None
     since = client.since or now
-    if client.reason == DOWN:
-        return _verdict(DOWN, f"{_silent(resource)}; its clients cannot use the GPU", since, action="Inspect")
+    if client.reason == mps.DOWN:
+        return _verdict(mps.DOWN, f"{_silent(resource)}; its clients cannot use the GPU", since, action="Inspect")
     what = f"the MPS control daemon of {resource} was restarted at {rfc3339(since)}"
-    return _verdict(RESTARTED, f"{what}; CUDA contexts from before are lost", since, action="RestartApp")
+    return _verdict(mps.RESTARTED, f"{what}; CUDA contexts from before are lost", since, action="RestartApp")
 
 
 def with_daemons(
-    verdicts: Mapping[str, Verdict], known: Clients, wanted: Sequence[MpsDaemon] | None
+    verdicts: Mapping[str, Verdict], known: Clients, wanted: Sequence[mps.MpsDaemon] | None
 ) -> Mapping[str, Verdict]:
     """Return the verdicts, with devices out of service while their daemon does not answer: as they are shown."""
     down: dict[str, Verdict] = {}
     for daemon in wanted or ():
         if (since := known.helpers.get(daemon.resource, SeenDaemon()).down) is not None:
             text = f"{_silent(daemon.resource)}; its shares are not offered"
-            down |= {device: _verdict(DOWN, text, since, action="Inspect") for device in daemon.device_ids}
+            down |= {device: _verdict(mps.DOWN, text, since, action="Inspect") for device in daemon.device_ids}
     fit = {device for device in down if device not in verdicts or verdicts[device].offered}
     return {**verdicts, **{device: down[device] for device in fit}} if fit else verdicts
 

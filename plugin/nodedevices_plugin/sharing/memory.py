@@ -34,6 +34,7 @@ from nodedevices_plugin.model import (
     AllocationError,
     ContainerEdits,
     Grant,
+    MemoryShares,
     Mount,
     OfferedResource,
     PlanError,
@@ -48,7 +49,6 @@ from nodedevices_plugin.sharing.base import (
     Split,
     SplitRequest,
     device_ids,
-    memory_shares,
     merged,
 )
 
@@ -220,7 +220,11 @@ class Memory(SharingMode, frozen=True):
             counts=counts,
             sharing=MemoryFacts(
                 mode=self,
-                memory=memory_shares(unit, request.units),
+                memory=MemoryShares(
+                    unit=from_bytes(unit),
+                    unit_bytes=unit,
+                    devices={device.id: device.memory_bytes for device in request.units},
+                ),
                 packing=request.rule.packing or "binpack",
                 enforced_by=enforced_by,
                 cores=bool(request.rule.cores),

@@ -114,19 +114,11 @@ class FolderFiles(Struct, frozen=True, kw_only=True):
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-class FlagRule(Struct, frozen=True, kw_only=True):
-    """Where `when` is given, one of `needs` has to be, and none of `excludes` may be: terms (settings.options)."""
-
-    when: str
-    needs: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-
-
 class VendorFlags(Struct, frozen=True, kw_only=True):
     """`group`: the group of its options in --help, headed by `title`; an option may be in one of the agent's groups,
     too. Names, variables and keys must be unique among those of the agent and all vendors. `variables`: environment
-    variables without a flag; `settings` finds their text by their name. `rules` and `absolute`, options whose value is
-    an absolute path: what `settings` refuses, for the chart.
+    variables without a flag; `settings` finds their text by their name. What `settings` refuses, the chart refuses, too
+    (tests/helmchart).
 
     settings: returns the vendor's settings for these values, a `settings_type`: a frozen dataclass of plain values,
     each with a default, so that a state file from before a new field can be read. With `decides_ids: ClassVar[bool] =
@@ -142,8 +134,6 @@ class VendorFlags(Struct, frozen=True, kw_only=True):
     sections: Callable[[Values], Mapping[str, Any]] = _no_sections
     options: tuple[Option, ...] = ()
     variables: tuple[str, ...] = ()
-    rules: tuple[FlagRule, ...] = ()
-    absolute: tuple[str, ...] = ()
 
 
 # --- the port ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Un
 from nodedevices_plugin.vendors.base import (
     DeviceFile,
     DeviceNodes,
-    FlagRule,
     Naming,
     NodeView,
     Vendor,
@@ -296,7 +295,6 @@ FLAGS = VendorFlags(
         ),
     ),
     variables=(VIRTUAL, VIRTUAL_COUNT, CUSTOMIZE),
-    rules=(FlagRule(when=f"{CUSTOMIZE}=true", needs=(DEVICES_DIR,)),),
 )
 
 

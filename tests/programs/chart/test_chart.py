@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 import yaml
 from dashboards.files import BOARDS, path
-from helmchart.values import FLAGS, OF_THE_CHART, REMOVED, absolute, probe_rules, rules, written
+from helmchart.values import FLAGS, OF_THE_CHART, REMOVED, FlagRule, absolute, probe_rules, rules, written
 from nodedevices_common import __version__, guard
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as operator_settings
 from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import variables as agents_variables
-from nodedevices_plugin.vendors.base import FlagRule
 from support import helm
 from support.repository import ROOT
 

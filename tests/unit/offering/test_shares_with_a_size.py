@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import pytest
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Injection, Sharing
-from nodedevices_common.quantity import to_bytes
+from nodedevices_common.quantity import from_bytes, to_bytes
 from nodedevices_plugin.granting.answers import edits, grant, node_containers
-from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, SharingFacts
+from nodedevices_plugin.model import ContainerEdits, Grant, MemoryShares, OfferedResource, SharingFacts
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.sharing.base import Settings, SharingMode, Split, SplitRequest, memory_shares
+from nodedevices_plugin.sharing.base import Settings, SharingMode, Split, SplitRequest
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
@@ -33,7 +33,9 @@ class BySize(SharingMode, frozen=True):
     def split(self, request: SplitRequest) -> Split:
         unit = to_bytes(request.rule.memory_unit or "1Gi")
         left = {it.id: it.memory_bytes % unit for it in request.units}
-        sharing = Cut(mode=self, memory=memory_shares(unit, request.units), left=left)
+        devices = {it.id: it.memory_bytes for it in request.units}
+        shares = MemoryShares(unit=from_bytes(unit), unit_bytes=unit, devices=devices)
+        sharing = Cut(mode=self, memory=shares, left=left)
         return Split(counts=tuple(it.memory_bytes // unit for it in request.units), sharing=sharing)
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:

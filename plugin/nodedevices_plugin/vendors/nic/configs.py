@@ -20,17 +20,15 @@ from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.vendors.base import DeviceFile, VendorFlags, content_of
 from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
-from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource
-from nodedevices_plugin.vendors.nic.sriov_config import DEFAULT_PREFIX, SriovConfig, SriovResource
 
 # Without a file; validators are made for nodes that have one.
-NO_SRIOV, NO_RDMA = SriovConfig.model_construct(), RdmaConfig.model_construct()
+NO_SRIOV, NO_RDMA = sriov_config.SriovConfig.model_construct(), rdma_config.RdmaConfig.model_construct()
 
 
 class NamedEntry(NamedTuple):
     """What a file says of a resource, and where: the file, and the place in it."""
 
-    entry: SriovResource | RdmaResource | OnloadConfig
+    entry: sriov_config.SriovResource | rdma_config.RdmaResource | OnloadConfig
     file: str
     place: str
 
@@ -38,19 +36,19 @@ class NamedEntry(NamedTuple):
 class Configs(Struct, frozen=True, kw_only=True):
     """sriov_prefix: the domain of the SR-IOV plugin's resources that do not say theirs. onload: None without a file."""
 
-    sriov: SriovConfig = NO_SRIOV
-    rdma: RdmaConfig = NO_RDMA
+    sriov: sriov_config.SriovConfig = NO_SRIOV
+    rdma: rdma_config.RdmaConfig = NO_RDMA
     onload: OnloadConfig | None = None
-    sriov_prefix: str = DEFAULT_PREFIX
+    sriov_prefix: str = sriov_config.DEFAULT_PREFIX
 
     @classmethod
     def for_node(cls, local: object, files: Mapping[str, object]) -> Configs:
         """Return the device files' configurations, with the names that the flags give. Arguments as in NodeView."""
         return cls(
-            sriov=content_of(files, SRIOV_FILE, SriovConfig) or NO_SRIOV,
-            rdma=content_of(files, RDMA_FILE, RdmaConfig) or NO_RDMA,
+            sriov=content_of(files, SRIOV_FILE, sriov_config.SriovConfig) or NO_SRIOV,
+            rdma=content_of(files, RDMA_FILE, rdma_config.RdmaConfig) or NO_RDMA,
             onload=content_of(files, ONLOAD_FILE, OnloadConfig),
-            sriov_prefix=local.sriov_prefix if isinstance(local, NicSettings) else DEFAULT_PREFIX,
+            sriov_prefix=local.sriov_prefix if isinstance(local, NicSettings) else sriov_config.DEFAULT_PREFIX,
         )
 
     def name(self, fact: DeviceFact) -> str | None:
@@ -86,12 +84,12 @@ class NicSettings:
 
     decides_ids: ClassVar[bool] = True
 
-    sriov_prefix: str = DEFAULT_PREFIX
+    sriov_prefix: str = sriov_config.DEFAULT_PREFIX
 
 
 def settings(values: Values) -> NicSettings:
     """Raises PlanError for a prefix that no resource can have."""
-    prefix = values.text(PREFIX_OPTION) or DEFAULT_PREFIX
+    prefix = values.text(PREFIX_OPTION) or sriov_config.DEFAULT_PREFIX
     try:
         resource_names.check(f"--{PREFIX_OPTION}", f"{prefix}/nic")
     except PlanError as error:
@@ -109,7 +107,7 @@ FLAGS = VendorFlags(
             PREFIX_OPTION,
             "default domain of resources in [sriov.json](devices/sriov.md), as that plugin's `-resource-prefix`",
             group=GROUP,
-            default=DEFAULT_PREFIX,
+            default=sriov_config.DEFAULT_PREFIX,
             metavar="DOMAIN",
         ),
     ),
@@ -117,5 +115,5 @@ FLAGS = VendorFlags(
 FILES = (
     DeviceFile(name=RDMA_FILE, type=rdma_config.RdmaConfig, parse=rdma_config.parse),
     DeviceFile(name=SRIOV_FILE, type=sriov_config.SriovConfig, parse=sriov_config.parse),
-    DeviceFile(name=ONLOAD_FILE, type=onload.OnloadConfig, parse=onload.parse),
+    DeviceFile(name=ONLOAD_FILE, type=OnloadConfig, parse=onload.parse),
 )

@@ -42,7 +42,6 @@ from nodedevices_plugin.vendors.base import (
 from nodedevices_plugin.vendors.nic import onload
 from nodedevices_plugin.vendors.nic.configs import FILES, FLAGS, Configs, NamedEntry
 from nodedevices_plugin.vendors.nic.faults import NicFaults
-from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.selecting import is_hca, node_called, rdma_nodes, vfio_node
 from nodedevices_plugin.vendors.nic.sriov_config import NET, VHOST, SriovResource, SriovSelector
@@ -75,7 +74,7 @@ class Nic(NicFaults, Vendor):
         """rdmaHcaMax counts the containers of all HCAs together."""
         found = _configs(naming).entries().get(name)
         entry = found.entry if found is not None else None
-        if isinstance(entry, OnloadConfig):
+        if isinstance(entry, onload.OnloadConfig):
             return onload.shares(entry, units)
         if not isinstance(entry, RdmaResource) or entry.shares is None:
             return None
@@ -88,7 +87,7 @@ class Nic(NicFaults, Vendor):
         return [name for name, entry in entries if isinstance(entry, SriovResource) and entry.exclude_topology]
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
-        wanted = content_of(files, attributes.ONLOAD_FILE, OnloadConfig)
+        wanted = content_of(files, attributes.ONLOAD_FILE, onload.OnloadConfig)
         return (RDMA_CM, VFIO, VHOST_NET, TUN, *(onload.host_paths(wanted) if wanted is not None else ()))
 
     def containers(self, node: NodeView) -> NicContainers:
@@ -138,7 +137,7 @@ class NicContainers(Struct, frozen=True, kw_only=True):
         entry = self.entries[name].entry if name in self.entries else None
         if not facts:
             return ContainerEdits()
-        if isinstance(entry, OnloadConfig):
+        if isinstance(entry, onload.OnloadConfig):
             return onload.edits(entry, self.existing)
         if isinstance(entry, RdmaResource):
             return self._rdma(entry, name, facts)

@@ -20,7 +20,7 @@ from nodedevices_common.options import Option, Values, option, with_flag_variabl
 from nodedevices_common.text import show
 
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.vendors.base import FlagRule, VendorFlags
+from nodedevices_plugin.vendors.base import VendorFlags
 from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host, imex_node
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
 
@@ -274,11 +274,4 @@ FLAGS = VendorFlags(
     sections=sections,
     options=OPTIONS,
     variables=(DISABLE_VARIABLE, ENABLE_VARIABLE, GOOGLE_VARIABLE),
-    rules=(
-        FlagRule(
-            when=f"device-list-strategy={BY_DIRECTORY}",
-            excludes=tuple(f"device-list-strategy={strategy}" for strategy in STRATEGIES if strategy != BY_DIRECTORY),
-        ),
-    ),
-    absolute=("driver-root", "dev-root", "nvidia-cdi-hook-path", "driver-directory"),
 )

@@ -42,7 +42,6 @@ from nodedevices_plugin.model.inventory import plain
 from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, gone, path_score, unlike_most
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiNeeds, qualified
 from nodedevices_plugin.vendors.nvidia import cdi, gpu_config
-from nodedevices_plugin.vendors.nvidia.cdi import DEFAULT_PREFIX, CtkRequest, Host, computing_gpus
 from nodedevices_plugin.vendors.nvidia.faults import NvidiaFaults
 from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, CDI_PREFIX, DRIVER_DIRECTORY, FLAGS, settings_of
 
@@ -72,7 +71,7 @@ class Nvidia(NvidiaFaults, Vendor):
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """The strategies are those of NVIDIA's plugin: none offers every GPU whole; single offers MIG devices of one
         kind in place of GPUs; mixed offers whole GPUs and MIG devices side by side."""
-        gpus = computing_gpus(devices)
+        gpus = cdi.computing_gpus(devices)
         if strategy == "none":
             return [Unit(device) for device in gpus]
         if strategy == "single" and any(mig_enabled(device.fact) for device in gpus):
@@ -87,7 +86,7 @@ class Nvidia(NvidiaFaults, Vendor):
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         """None: a compute instance smaller than its GPU instance, for which NVIDIA has no resource name."""
-        part, domain = unit.partition, naming.prefix or DEFAULT_PREFIX
+        part, domain = unit.partition, naming.prefix or cdi.DEFAULT_PREFIX
         if part is None or naming.strategy == "single":  # MIG devices take the place of GPUs
             return f"{domain}/gpu"
         return f"{domain}/mig-{resource_names.plain_profile(part.profile)}" if fills_instance(part) else None
@@ -112,7 +111,7 @@ class Nvidia(NvidiaFaults, Vendor):
                 raise PlanError("imex.channelIDs", channel, hint)
         missing = [path for path in cdi.NEEDED if path not in node.existing]
         by_directory = BY_DIRECTORY in node.injection.device_list_strategies
-        if by_directory and missing and any(gpu.present for gpu in computing_gpus(node.inventory.devices)):
+        if by_directory and missing and any(gpu.present for gpu in cdi.computing_gpus(node.inventory.devices)):
             hint = (
                 f"{' and '.join(missing)} {'do' if len(missing) > 1 else 'does'} not exist on this node, or this agent "
                 "does not see the host's /dev; wait for the driver's installer, or add the component driver-directory"
@@ -136,7 +135,7 @@ class Nvidia(NvidiaFaults, Vendor):
         specs = cdi.specs(node.inventory, host, id_strategy=id_strategy, elsewhere=elsewhere)
         request = None
         if (gpus := next((spec for spec in specs if spec.kind == cdi.GPU_KIND), None)) is not None:
-            request = CtkRequest(
+            request = cdi.CtkRequest(
                 names=frozenset(str(device["name"]) for device in gpus.document["devices"]),
                 id_strategy=id_strategy,
                 host=host,
@@ -239,7 +238,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     """
 
     injection: Injection = field(default_factory=Injection)
-    host: Host = field(default_factory=Host)
+    host: cdi.Host = field(default_factory=cdi.Host)
     units: Mapping[str, Unit] = field(default_factory=dict)
     cdi_annotation_prefix: str = CDI_PREFIX
     cdi_names: Mapping[str, str] = field(default_factory=dict)
