@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from crdgen import generate
 from dashboards import grafana
 from dashboards.files import BOARDS, path
-from nodedevices_api import generate
 
 
 def main() -> int:
