@@ -175,11 +175,9 @@ class NamedFiles(Struct, frozen=True, kw_only=True):
 
 def choose(named: NamedFiles, name: str, *, default: str, fallbacks: Sequence[str]) -> FileOutcome:
     """The file that applies. `name`: what the Node's label says, empty for no label."""
-    folder = named.folder
-    if named.error is not None:
-        return FileOutcome(place=f"configurations in {folder}", error=named.error)
-    if not named.files:
-        return FileOutcome(place=f"configurations in {folder}", error="there is no file")
+    place = f"configurations in {named.folder}"
+    if named.error is not None or not named.files:
+        return FileOutcome(place=place, error=named.error or "there is no file")
     for wanted, said_by in ((name, f"the Node's label {LABEL}"), (default, "--default-config")):
         if wanted:
             return _named(named, wanted, said_by)
@@ -193,7 +191,7 @@ def choose(named: NamedFiles, name: str, *, default: str, fallbacks: Sequence[st
                 return FileOutcome(place="the empty configuration")
     tried = f" and none of the fallbacks {', '.join(fallbacks)} finds one" if fallbacks else " and there is no fallback"
     error = f"none is chosen: the Node has no label {LABEL}, there is no --default-config{tried}; {_available(named)}"
-    return FileOutcome(place=f"configurations in {folder}", error=error)
+    return FileOutcome(place=place, error=error)
 
 
 def _named(named: NamedFiles, name: str, said_by: str) -> FileOutcome:

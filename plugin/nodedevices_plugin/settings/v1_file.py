@@ -80,12 +80,20 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     where = f"sharing.{kind}"
     fields = _mapping(body, where, SHARING_KEYS, problems)
     entries = _list(fields.get("resources"), f"{where}.resources", problems)
-    if not entries and len(problems) == before:
-        size = "memoryUnit" if kind == "memory" else "replicas"
-        problems.append(InputProblem.at(f"{where}.resources", f"missing; list at least one resource with its {size}"))
-    if kind == "memory" and fields.get("failRequestsGreaterThanOne") is True:
-        text = "true: a container requests as many shares as it needs memory; leave it out"
-        problems.append(InputProblem.at(f"{where}.failRequestsGreaterThanOne", text))
+    memory = kind == "memory"
+    checks = (
+        (
+            not entries and len(problems) == before,
+            "resources",
+            f"missing; list at least one resource with its {'memoryUnit' if memory else 'replicas'}",
+        ),
+        (
+            memory and fields.get("failRequestsGreaterThanOne") is True,
+            "failRequestsGreaterThanOne",
+            "true: a container requests as many shares as it needs memory; leave it out",
+        ),
+    )
+    problems += [InputProblem.at(f"{where}.{key}", text) for wrong, key, text in checks if wrong]
     shared = [_entry(kind, entry, f"{where}.resources[{place}]", problems) for place, entry in enumerate(entries)]
     section = {**KINDS[kind], **fields, "resources": shared}
     return _parsed(Sharing, section, where, problems) if len(problems) == before else None

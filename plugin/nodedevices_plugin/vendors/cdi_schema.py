@@ -14,11 +14,9 @@ from nodedevices_common.errors import InputError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, StringConstraints
 from pydantic.alias_generators import to_camel
 
-_NAME = r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"  # of a device
+_NAME = r"^[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?$"  # of a device
 _WORD = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 
-Name = Annotated[StrictStr, StringConstraints(pattern=f"^{_NAME}$")]
-Kind = Annotated[StrictStr, StringConstraints(pattern=f"^{_WORD}/{_WORD}$")]
 Absolute = Annotated[StrictStr, StringConstraints(pattern=r"^/")]
 Variable = Annotated[StrictStr, StringConstraints(pattern=r"^[^=]+=")]
 Number = Annotated[StrictInt, Field(ge=0, le=(1 << 32) - 1)]
@@ -80,14 +78,14 @@ class _Edits(_Part):
 
 
 class _Device(_Part):
-    name: Name
+    name: Annotated[StrictStr, StringConstraints(pattern=_NAME)]
     annotations: dict[str, StrictStr] = {}
     container_edits: _Edits
 
 
 class _Spec(_Part):
     cdi_version: Literal["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"]
-    kind: Kind
+    kind: Annotated[StrictStr, StringConstraints(pattern=f"^{_WORD}/{_WORD}$")]
     annotations: dict[str, StrictStr] = {}
     devices: tuple[_Device, ...]
     container_edits: _Edits = Field(default_factory=_Edits)

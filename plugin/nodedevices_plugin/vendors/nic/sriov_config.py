@@ -68,12 +68,13 @@ MAX_FUNCTION = 65_535
 
 LIST = "resourceList"
 # Selectors that not every device type has.
-_OF_NET = ("ddpProfiles", "vdpaType", "pKeys")
-_OF_NICS = ("pfNames", "rootDevices", "linkTypes", "isRdma", "needVhostNet")
 FOREIGN: Mapping[str, Sequence[str]] = {
     NET: ("auxTypes",),
-    ACCELERATOR: (*_OF_NET, *_OF_NICS, "auxTypes"),
-    AUXILIARY: (*_OF_NET, "pciAddresses"),
+    ACCELERATOR: (
+        *("ddpProfiles", "vdpaType", "pKeys", "pfNames", "rootDevices", "linkTypes", "isRdma", "needVhostNet"),
+        "auxTypes",
+    ),
+    AUXILIARY: ("ddpProfiles", "vdpaType", "pKeys", "pciAddresses"),
 }
 _NO_NAME = re.compile(r"[\\^$*+?()\[\]{}|]")
 _DECIMAL = re.compile(r"[0-9]{1,5}")

@@ -123,10 +123,6 @@ def imex_node(channel: int) -> str:
 
 # --- CDI --------------------------------------------------------------------------------------------------------------
 VENDOR = "k8s.device-plugin.nvidia.com"
-UNNAMED = (  # as by nvidia-ctk
-    "the GPU is in MIG mode, and CDI specifications name its MIG devices alone; set partitions.strategy, or switch MIG "
-    "mode off"
-)
 GPU_KIND = f"{VENDOR}/gpu"
 TOOLKIT_KIND = "nvidia.com/gpu"  # of NVIDIA's container toolkit
 VERSION = "0.5.0"  # the least that has hostPath, and names that begin with a digit

@@ -182,7 +182,6 @@ _NVLINK_IGNORED = {1: _mask(0, 23, 30)}
 _OTHER = _Bits(
     "nvlink-other", "NvlinkOther", "NVLink error with register bits that NVIDIA's workflow does not list", {}
 )
-_READ = (1, 3, 4, 5)  # the registers that the workflow reads
 
 
 def kind_of(event: ProbeEvent) -> str:
@@ -195,7 +194,8 @@ def kind_of(event: ProbeEvent) -> str:
 
 
 def _nvlink_kind(details: Mapping[str, str]) -> str:
-    values = {number: _register(details.get(f"register{number}", "")) for number in _READ}
+    # The registers that the workflow reads.
+    values = {number: _register(details.get(f"register{number}", "")) for number in (1, 3, 4, 5)}
     for bits in _NVLINK_BITS:
         if any(values[number] & mask for number, mask in bits.registers.items()):
             return bits.kind

@@ -151,7 +151,8 @@ class Nvidia(NvidiaFaults, Vendor):
             elsewhere=frozenset(elsewhere),
             present=bool(cdi.present_units(node.inventory)),
             unnamed=frozenset(device.fact.id for device in node.inventory.devices if mig_enabled(device.fact)),
-            unnamed_because=cdi.UNNAMED,
+            unnamed_because="the GPU is in MIG mode, and CDI specifications name its MIG devices alone; set "
+            "partitions.strategy, or switch MIG mode off",  # as by nvidia-ctk
         )
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
