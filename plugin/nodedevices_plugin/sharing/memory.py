@@ -21,11 +21,10 @@ for the node's administrator alone to write.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from msgspec import Struct
-from nodedevices_api.container import ContainerTemplate
+from nodedevices_api.container import WORDS, ContainerTemplate
 from nodedevices_api.presets import ALIYUN
 from nodedevices_api.sections import SharedResource
 from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
@@ -63,61 +62,21 @@ class MemoryFacts(SharingFacts, frozen=True, kw_only=True):
     container: ContainerEdits
 
 
-class MemoryGrant(Struct, frozen=True, kw_only=True):
-    """The memory that one container has of a device.
-
-    `resource`: the name under which it was requested. device, index: of the GPU or partition, index as NVML counts.
-    total_bytes: all its memory; device_units: how many shares it is divided into. units, limit_bytes: the container's.
-    cores_shared: whether computing power is shared as well; cores: then its percentage, where it is certain.
-    """
-
-    resource: str
-    device: str
-    index: str
-    total_bytes: int
-    device_units: int
-    units: int
-    limit_bytes: int
-    cores_shared: bool
-    cores: int | None = None
-
-
-def memory_grant(grant: Grant) -> MemoryGrant | None:
-    """Return the memory of shares of one device; None: its memory is not known."""
-    resource, facts = grant.resource, grant.resource.sharing
-    device, memory = grant.ids[0].part_id, facts.memory
+def words(grant: Grant) -> dict[str, str]:
+    """Return by the words of a policy's text (nodedevices_api.container) what a container with shares of one device
+    has; empty: the device's memory is not known."""
+    facts, memory, device = grant.resource.sharing, grant.resource.sharing.memory, grant.ids[0].part_id
     if not isinstance(facts, MemoryFacts) or memory is None or device not in memory.devices:
-        return None
-    return MemoryGrant(
-        resource=resource.name,
-        device=device,
-        index=facts.indices[device],
-        total_bytes=memory.devices[device],
-        device_units=facts.units[device],
-        units=len(grant.ids),
-        limit_bytes=len(grant.ids) * memory.unit_bytes,
-        cores_shared=facts.cores,
-        cores=grant.cores,
-    )
-
-
-# --- variables --------------------------------------------------------------------------------------------------------
-def limit_variables(grant: MemoryGrant) -> dict[str, str]:
-    """Return the variables that tell a program its limit."""
-    own = {
-        "NODEDEVICES_MEMORY_LIMIT_MIB": str(grant.limit_bytes // MEBIBYTE),
-        "NODEDEVICES_MEMORY_TOTAL_MIB": str(grant.total_bytes // MEBIBYTE),
-        "NODEDEVICES_MEMORY_FRACTION": fraction(grant.limit_bytes, grant.total_bytes),
-        "NODEDEVICES_MEMORY_UNITS": str(grant.units),
-        "NODEDEVICES_MEMORY_DEVICE": grant.device,
-    }
-    if grant.resource != ALIYUN:
-        return own
-    return own | {  # Aliyun's GPU share; `_POD` has the container's amount: the pod of an Allocate is not known
-        "ALIYUN_COM_GPU_MEM_IDX": grant.index,
-        "ALIYUN_COM_GPU_MEM_CONTAINER": str(grant.units),
-        "ALIYUN_COM_GPU_MEM_POD": str(grant.units),
-        "ALIYUN_COM_GPU_MEM_DEV": str(grant.device_units),
+        return {}
+    limit, total = len(grant.ids) * memory.unit_bytes, memory.devices[device]
+    return {
+        "MEMORY_LIMIT_MIB": str(limit // MEBIBYTE),
+        "MEMORY_LIMIT_BYTES": str(limit),
+        "MEMORY_TOTAL_MIB": str(total // MEBIBYTE),
+        "MEMORY_FRACTION": fraction(limit, total),
+        "MEMORY_UNITS": str(len(grant.ids)),
+        "DEVICE_ID": device,
+        "DEVICE_INDEX": facts.indices[device],
     }
 
 
@@ -127,8 +86,28 @@ def fraction(limit: int, total: int) -> str:
     return f"{parts // 10_000}.{parts % 10_000:04d}"
 
 
+# --- variables --------------------------------------------------------------------------------------------------------
+def limit_variables(resource: str, has: Mapping[str, str], device_units: int) -> dict[str, str]:
+    """Return the variables that tell a program its limit. `has`: the container's words."""
+    own = {
+        "NODEDEVICES_MEMORY_LIMIT_MIB": has["MEMORY_LIMIT_MIB"],
+        "NODEDEVICES_MEMORY_TOTAL_MIB": has["MEMORY_TOTAL_MIB"],
+        "NODEDEVICES_MEMORY_FRACTION": has["MEMORY_FRACTION"],
+        "NODEDEVICES_MEMORY_UNITS": has["MEMORY_UNITS"],
+        "NODEDEVICES_MEMORY_DEVICE": has["DEVICE_ID"],
+    }
+    if resource != ALIYUN:
+        return own
+    return own | {  # Aliyun's GPU share; `_POD` has the container's amount: the pod of an Allocate is not known
+        "ALIYUN_COM_GPU_MEM_IDX": has["DEVICE_INDEX"],
+        "ALIYUN_COM_GPU_MEM_CONTAINER": has["MEMORY_UNITS"],
+        "ALIYUN_COM_GPU_MEM_POD": has["MEMORY_UNITS"],
+        "ALIYUN_COM_GPU_MEM_DEV": str(device_units),
+    }
+
+
 # --- the limits of a client of an MPS daemon --------------------------------------------------------------------------
-def mps_variables(grant: MemoryGrant) -> dict[str, str]:
+def mps_variables(grant: Grant, has: Mapping[str, str], device_units: int) -> dict[str, str]:
     """Return the variables that set the limits of the container's CUDA processes, which the driver enforces; each
     process is a client with limits of its own. `0` is the GPU as the container counts: it sees one.
 
@@ -141,34 +120,27 @@ def mps_variables(grant: MemoryGrant) -> dict[str, str]:
     have no more than all; 1 is the least that MPS knows. Where computing power is shared on its own it is that part,
     and no limit where the container is not known yet: its demand may be the larger one.
     """
-    memory = {cuda_mps.MEMORY_LIMIT: f"0={grant.limit_bytes // MEBIBYTE}M"}
-    threads = grant.cores if grant.cores_shared else max(1, 100 * grant.units // grant.device_units)
+    memory = {cuda_mps.MEMORY_LIMIT: f"0={has['MEMORY_LIMIT_MIB']}M"}
+    threads = grant.cores if grant.resource.sharing.cores else max(1, 100 * len(grant.ids) // device_units)
     return memory if threads is None else memory | {cuda_mps.THREAD_PERCENTAGE: str(threads)}
 
 
 # --- what a policy adds -----------------------------------------------------------------------------------------------
 MOUNT_DIR = "--container-mount-dir"  # the flag that allows a directory
-_WORDS: Mapping[str, Callable[[MemoryGrant], str]] = {
-    "MEMORY_LIMIT_MIB": lambda grant: str(grant.limit_bytes // MEBIBYTE),
-    "MEMORY_LIMIT_BYTES": lambda grant: str(grant.limit_bytes),
-    "MEMORY_TOTAL_MIB": lambda grant: str(grant.total_bytes // MEBIBYTE),
-    "MEMORY_FRACTION": lambda grant: fraction(grant.limit_bytes, grant.total_bytes),
-    "MEMORY_UNITS": lambda grant: str(grant.units),
-    "DEVICE_ID": lambda grant: grant.device,
-    "DEVICE_INDEX": lambda grant: grant.index,
-}
 # Any other word stays as it is; the API server and the agent accept none (nodedevices_api.container).
-_WORD = re.compile(rf"\$\(({'|'.join(_WORDS)})\)")
+_WORD = re.compile(rf"\$\(({'|'.join(WORDS)})\)")
 
 
-def container_edits(wanted: ContainerEdits, grant: MemoryGrant, settings: Settings) -> ContainerEdits:
+def container_edits(
+    resource: str, wanted: ContainerEdits, has: Mapping[str, str], settings: Settings
+) -> ContainerEdits:
     """Return what one container gets. Raises AllocationError where the node does not allow a directory (any more)."""
     if not_allowed := _not_allowed(wanted, settings):
         raise AllocationError(
-            f"{grant.resource}: its policy mounts {not_allowed}, which this node does not allow ({MOUNT_DIR}); the "
+            f"{resource}: its policy mounts {not_allowed}, which this node does not allow ({MOUNT_DIR}); the "
             "cluster's administrator has to correct one of them."
         )
-    envs = {name: _WORD.sub(lambda found: _WORDS[found[1]](grant), value) for name, value in wanted.envs.items()}
+    envs = {name: _WORD.sub(lambda found: has[found[1]], value) for name, value in wanted.envs.items()}
     return ContainerEdits(envs=envs, mounts=wanted.mounts)
 
 
@@ -243,12 +215,14 @@ class Memory(SharingMode, frozen=True):
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         """The limit, in forms that programs read; shares of one container are of one device."""
-        resource, facts, has = grant.resource, grant.resource.sharing, memory_grant(grant)
-        if has is None or not isinstance(facts, MemoryFacts):
+        resource, facts, has = grant.resource, grant.resource.sharing, words(grant)
+        if not has or not isinstance(facts, MemoryFacts):
             return ContainerEdits()
-        parts = [container_edits(facts.container, has, settings), ContainerEdits(envs=limit_variables(has))]
+        units = facts.units[has["DEVICE_ID"]]
+        envs = limit_variables(resource.name, has, units)
+        parts = [container_edits(resource.name, facts.container, has, settings), ContainerEdits(envs=envs)]
         if facts.enforced_by is not None:
-            parts += [ContainerEdits(envs=mps_variables(has)), mps.client_edits(resource, settings)]
+            parts += [ContainerEdits(envs=mps_variables(grant, has, units)), mps.client_edits(resource, settings)]
         return merged(parts)
 
     def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:
