@@ -151,7 +151,7 @@ def with_one(state: model.HealthState, reason: str, action: str) -> NodeFacts:
 
 def states() -> dict[str, NodeFacts]:
     unloaded = replace(inventory_of(), driver=Driver(state=DriverState.NOT_LOADED), accelerators_on_bus=8)
-    refused = model.Refused(section="sharing", field="sharing.resources", message="sharing.resources: no")
+    refused = model.Refused(field="sharing.resources", message="sharing.resources: no")
     silent = {each.id: bad(model.HealthState.UNKNOWN, "ProbeSilent", "None") for each in DEVICES}
     nothing = model.Holdings(state=model.HoldersState.SYNCED, taken=1.0)
     return {

@@ -119,9 +119,7 @@ def _begin(local: Local, sources: Sources, expect: Mapping[str, int], *, now: da
         hardware=sources.hardware,
     )
     requested = request_config(local, sources.file, state.spec, sources.device_files)
-    problems = dict.fromkeys(
-        problem for problem in (requested.error, *(it.message for it in requested.others)) if problem
-    )
+    problems = dict.fromkeys(wrong.message for wrong in (requested.refused, *requested.others) if wrong is not None)
     if requested.effective is None or problems:
         raise InputError([*filter(None, [sources.state_problem]), *problems])
     return replace(world, active=ActiveConfig(effective=requested.effective, applied_once=True))

@@ -5,11 +5,13 @@ How a resource is shared, as its sharing mode decided.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from msgspec import Struct, field
+from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_common.errors import RefusedError
 from nodedevices_common.text import place_of
 
@@ -262,12 +264,16 @@ class DraCounters(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """A configuration that is not applied, and why. `section`: of a policy; empty: none. `field`: its place, where
-    known."""
+    """A configuration that is not applied, and why. `field`: its place, where known."""
 
-    section: str = ""
     field: str = ""
     message: str
+
+    @property
+    def section(self) -> str:
+        """The section of a policy that the field is in; empty: none."""
+        section = re.split(r"[.:\[]", self.field, maxsplit=1)[0]
+        return section if section in SECTION_NAMES else ""
 
 
 class Unmatched(Struct, frozen=True, kw_only=True):

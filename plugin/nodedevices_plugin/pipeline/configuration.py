@@ -5,7 +5,6 @@ Other parts act by the fields; messages are for people only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +13,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
-from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Value
 from nodedevices_common.text import listing, show, some
@@ -67,12 +65,6 @@ class ConfigProblem(Struct, frozen=True, kw_only=True):
     takes_away: WaitingChange | None = None  # the plan that it waits for: what that does not have goes to no new pod
 
 
-def refusal(field: str, message: str) -> Refused:
-    """Return a refusal, with the section that the field is in, if it is in one."""
-    section = re.split(r"[.:\[]", field, maxsplit=1)[0]
-    return Refused(section=section if section in SECTION_NAMES else "", field=field, message=message)
-
-
 def of_problem(status: ConfigStatus, problem: ConfigProblem, *, applied_once: bool) -> ConfigStatus:
     """applied_once: there is a configuration in effect."""
     if problem.source == "operator":
@@ -81,7 +73,7 @@ def of_problem(status: ConfigStatus, problem: ConfigProblem, *, applied_once: bo
         status,
         reason=_reason(problem),
         message=_message(problem, applied_once=applied_once),
-        refused=refusal(problem.field, problem.message) if not problem.waits else None,
+        refused=Refused(field=problem.field, message=problem.message) if not problem.waits else None,
         waiting_for=tuple(sorted(problem.waits_for)),
     )
 
@@ -202,8 +194,7 @@ class RequestedConfig(Struct, frozen=True, kw_only=True):
     where the configuration is in effect with a file's last good content."""
 
     effective: Effective | None = None
-    error: str | None = None
-    field: str = ""  # which field of `spec.config` or of the file the error is about, where it is known
+    refused: Refused | None = None  # why there is none, with the field of `spec.config` or of the file
     source: str = ""  # file | spec: what has to be corrected
     others: tuple[Refused, ...] = ()
     sources: tuple[str, ...] = ()  # where the configuration comes from, strongest first
@@ -235,27 +226,26 @@ def request_config(
         **dict.fromkeys(local.sources, True),
         "file": file.config is not None or file.error is not None,
     }
-    sources = tuple(name for name, says in by.items() if says)
     where = file.place or f"configuration file {local.config_file}"
     given_probes, by_policy = _texts(local.given), "discovery" in given
     by_file = given_probes is None and not by_policy  # where the file decides which probes run
     read = _device_files(local, device_files or {}, kept_files or {})
-    refused = read.refused
-    said = partial(RequestedConfig, sources=sources, files=read.files)
+    others = read.refused
+    said = partial(RequestedConfig, sources=tuple(name for name, says in by.items() if says), files=read.files)
     of_file = _texts(file.config.flags if file.config is not None else {})
     wanted, lacking = probes.together(given_probes or of_file, local.added_probes, read.files)
     lacking = lacking or probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
     kept = None if by_policy else wanted  # while the policies' configuration cannot be used
-    wrong, field = (read.error, read.field) if read.whole else (None, "")
+    wrong = read.waits_for if read.whole else None
     if file.error is not None:
-        wrong, field = f"{where}: {file.error}", file.field
+        wrong = Refused(field=file.field, message=f"{where}: {file.error}")
         kept = None if by_file else kept
-        refused = (Refused(field=field, message=wrong), *refused)
+        others = (wrong, *others)
     elif lacking and by_file:
-        wrong, field, kept = f"{where}: {'; '.join(lacking)}", probes.KEY, None
+        wrong, kept = Refused(field=probes.KEY, message=f"{where}: {'; '.join(lacking)}"), None
     if wrong is not None:
-        others = (*refused, *_refused_sections(spec, local.modes))
-        return said(error=wrong, field=field, source="file", others=others, probes=kept)
+        others = (*others, *_refused_sections(spec, local.modes))
+        return said(refused=wrong, source="file", others=others, probes=kept)
     note = file.place
     if local.config_dir is None and spec is not None and spec.config_name:
         note = (
@@ -263,43 +253,38 @@ def request_config(
             "folder of configurations is mounted (--config-dir): the label has no effect; install the component "
             "named-configs (manifests/components/named-configs), or remove the label"
         )
-    from_file = frozenset(
-        section
-        for section in ("resources", "sharing")
-        if getattr(file.config, section, None) is not None and section not in given
-    )
     try:
         given_config = spec.config if spec is not None else None
         effective = resolve(local, file.config, given_config, read.contents, read.withheld)
     except InputError as error:
-        others = (*refused, Refused(field=error.place, message=str(error)))
-        return said(error=str(error), field=error.place, source="spec", others=others, probes=kept)
+        wrong = Refused(field=error.place, message=str(error))
+        return said(refused=wrong, source="spec", others=(*others, wrong), probes=kept)
     if (names := effective.sections.discovery.probes) is not None:
         defined = (*(given_probes or ()), *local.added_probes, *(of_file or ()))
         wanted, problems = probes.chosen(names, defined, local.probe_options)
         if problems:
-            return said(error=str(ConfigError(problems)), field=probes.POLICY, source="spec", others=refused)
+            wrong = Refused(field=probes.POLICY, message=str(ConfigError(problems)))
+            return said(refused=wrong, source="spec", others=others)
+    from_file = {name for name in ("resources", "sharing") if getattr(file.config, name, None) is not None}
     return said(
         effective=effective,
-        error=read.error,
-        field=read.field,
-        others=refused,
+        refused=read.waits_for,
+        others=others,
         note=note,
-        from_file=from_file,
+        from_file=frozenset(from_file - given.keys()),
         probes=wanted,
     )
 
 
 class _Read(Struct, frozen=True, kw_only=True):
-    """The device files as read. `error`: why a vendor's devices, or with `whole` all of the configuration, wait for a
-    good one; `refused`: all that are wrong. `files`: paths of those that are there, or whose last content is in effect,
-    by name."""
+    """The device files as read. `waits_for`: the one for whose correction a vendor's devices wait, or with `whole` all
+    of the configuration; `refused`: all that are wrong. `files`: paths of those that are there, or whose last content
+    is in effect, by name."""
 
     contents: Mapping[str, object] = msgspec.field(default_factory=dict)
     files: Mapping[str, str] = msgspec.field(default_factory=dict)
     withheld: frozenset[str] = frozenset()
-    error: str | None = None
-    field: str = ""
+    waits_for: Refused | None = None
     whole: bool = False
     refused: tuple[Refused, ...] = ()
 
@@ -320,7 +305,7 @@ def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) 
         return _Read()
     contents, files = dict[str, object](), dict[str, str]()
     withheld, whole = set[str](), False
-    refused, waits = dict[Refused, None](), list[Refused]()
+    refused, waits_for = dict[Refused, None](), None
     known = local.vendors.files_by_name()
     for name, (vendor, device_file) in known.items():
         outcome = found.get(FOLDER) or found.get(name) or (GONE if name in kept else DeviceFileOutcome())
@@ -334,15 +319,14 @@ def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) 
         if name in kept:
             contents[name] = kept[name]
             text = f"{text}; its last content stays in effect" + (f"; {BACK}" if outcome is GONE else "")
-            refused[Refused(field=outcome.field, message=text)] = None
-            continue
-        if not device_file.sets_sections:
+        elif not device_file.sets_sections:
             withheld.add(vendor)
             text = f"{text}; devices of {vendor} are not offered until there is a valid file"
-        wait = Refused(field=outcome.field, message=text)
-        waits.insert(0 if device_file.sets_sections else len(waits), wait)
-        whole = whole or device_file.sets_sections
-        refused[wait] = None
+        wrong = Refused(field=outcome.field, message=text)
+        refused[wrong] = None
+        if name not in kept:
+            waits_for = wrong if waits_for is None or device_file.sets_sections else waits_for
+            whole = whole or device_file.sets_sections
     if strange := sorted(found.keys() - known.keys() - {FOLDER}):
         text = f"unknown file {listing(map(show, strange))} in {folder}: known are {', '.join(known)}"
         refused[Refused(message=text)] = None
@@ -350,8 +334,7 @@ def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) 
         contents=contents,
         files=files,
         withheld=frozenset(withheld),
-        error=waits[0].message if waits else None,
-        field=waits[0].field if waits else "",
+        waits_for=waits_for,
         whole=whole,
         refused=tuple(refused),
     )

@@ -46,7 +46,6 @@ from nodedevices_plugin.pipeline.configuration import (
     of_holders,
     of_problem,
     plan_settings,
-    refusal,
 )
 from nodedevices_plugin.pipeline.foreign import take_over
 from nodedevices_plugin.settings.effective import Effective
@@ -224,19 +223,17 @@ def _with_pods(status: ConfigStatus, plan: Plan | None, pods: NodePods) -> Confi
         return status
     if not pods.forbidden:
         return replace(status, reason=names.WAITING_FOR_HOLDERS, refused=None)
-    refused = Refused(section="sharing", field="sharing.resources", message=why)
+    refused = Refused(field="sharing.resources", message=why)
     return replace(status, reason=names.CONFIG_INVALID, refused=refused)
 
 
 def _with_others(status: ConfigStatus, requested: RequestedConfig) -> ConfigStatus:
     """Add everything that is refused, in addition to other problems: a file may be wrong while the rest is in effect,
     or waits for pods."""
-    others = tuple(refusal(refused.field, refused.message) for refused in requested.others)
-    left = [refused.message for refused in others if refused.message not in status.message]
-    status = replace(status, others=others)
-    if others and status.reason in {names.APPLIED, names.NO_CONFIG}:
-        waits = refusal(requested.field, requested.error) if requested.error else None
-        return replace(status, reason=names.CONFIG_INVALID, message="; ".join(left), refused=waits)
+    left = [refused.message for refused in requested.others if refused.message not in status.message]
+    status = replace(status, others=requested.others)
+    if requested.others and status.reason in {names.APPLIED, names.NO_CONFIG}:
+        return replace(status, reason=names.CONFIG_INVALID, message="; ".join(left), refused=requested.refused)
     return replace(status, message="; ".join([status.message, *left])) if left else status
 
 
@@ -263,7 +260,8 @@ def _ours(others: Sequence[HeldId], shape: Plan, assessed: Assessment) -> list[H
 def _wanted(before: ActiveConfig, requested: RequestedConfig, assessed: Assessment) -> _Change | ConfigProblem:
     """The wanted configuration with its plan, or why it cannot be."""
     if requested.effective is None:
-        return ConfigProblem(source=requested.source, field=requested.field, message=requested.error or "")
+        wrong = requested.refused or Refused(message="")
+        return ConfigProblem(source=requested.source, field=wrong.field, message=wrong.message)
     if refused := access.refusal(assessed.active, requested.effective, assessed.devices):
         return ConfigProblem(source="cdi", field=refused.field, message=str(refused))
     if not before.applied_once and (why := awaits(assessed)) and not requested.effective.observing:

@@ -40,7 +40,7 @@ from nodedevices_plugin.pipeline import access, expected, idle, lost
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.assess import Assessment
-from nodedevices_plugin.pipeline.configuration import ActiveConfig, refusal
+from nodedevices_plugin.pipeline.configuration import ActiveConfig
 from nodedevices_plugin.pipeline.configuring import Configured, awaits, configure
 from nodedevices_plugin.pipeline.expected import lacking
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held, named, observe, remembered
@@ -155,12 +155,12 @@ def _configured(assessed: Assessment) -> Configured:
     if known.inventory.line_monotonic is not None:
         return configure(assessed)
     status = world.config
-    if requested.error is not None:
+    if requested.refused is not None:
         status = replace(
             status,
             reason=CONFIG_INVALID,
-            message="; ".join(dict.fromkeys([requested.error, *(other.message for other in requested.others)])),
-            refused=refusal(requested.field, requested.error),
+            message="; ".join(dict.fromkeys(wrong.message for wrong in (requested.refused, *requested.others))),
+            refused=requested.refused,
             others=requested.others,
             sources=requested.sources,
         )
@@ -169,7 +169,7 @@ def _configured(assessed: Assessment) -> Configured:
         to_save=world.active.effective if world.active.applied_once else None,
         plan=world.plan,
         status=status,
-        refused=requested.source if requested.error is not None else "",
+        refused=requested.source if requested.refused is not None else "",
         daemons=world.daemons,
     )
 

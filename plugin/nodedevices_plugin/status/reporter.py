@@ -177,8 +177,7 @@ def with_kubelet(
         said = "; ".join(
             f"the kubelet refuses {registration.resource}: {registration.message}" for registration in refused
         )
-        section, field = _named_by(refused[0].resource, sections)
-        refusal = Refused(section=section, field=field, message=said)
+        refusal = Refused(field=_named_by(refused[0].resource, sections), message=said)
         config = replace(config, reason=names.REGISTRATION_REJECTED, message=said, refused=refusal)
     elif missing and config.reason == names.APPLIED and not done and not again:
         why = next(filter(None, missing.values()), "")
@@ -187,16 +186,16 @@ def with_kubelet(
     return config, taken
 
 
-def _named_by(name: str, sections: Resolved) -> tuple[str, str]:
-    """Return the section and field that give the name; empty where it is a usual one."""
+def _named_by(name: str, sections: Resolved) -> str:
+    """Return the field that gives the name; empty where it is a usual one."""
     shared = (
-        ("sharing", f"sharing.resources[{number}].rename")
+        f"sharing.resources[{number}].rename"
         for number, resource in enumerate(sections.sharing.resources)
         if resource.rename == name
     )
     named = (
-        ("resources", f"resources.devices[{number}].name")
+        f"resources.devices[{number}].name"
         for number, rule in enumerate(sections.resources.devices)
         if rule.name == name
     )
-    return next(chain(shared, named), ("", ""))
+    return next(chain(shared, named), "")

@@ -553,7 +553,7 @@ def test_an_agent_that_ends_says_so_and_leaves_all_else_as_it_was() -> None:
 def test_what_is_wrong_with_the_configuration_is_a_field_each_and_the_message_names_a_few() -> None:
     config = ConfigStatus(
         sources=("policy", "file"),
-        refused=Refused(section="sharing", field="sharing.resources[0].replicas", message="1: give 2 or more"),
+        refused=Refused(field="sharing.resources[0].replicas", message="1: give 2 or more"),
         unmatched=tuple(entry(f"e{number}") for number in range(20)),
         waiting_for=tuple(f"ml/p{number}" for number in range(40)),
     )

@@ -76,7 +76,7 @@ def node() -> dict[str, Any]:
         "cores": CoresHeld(devices={gpu_id(0): 30}, holders={("ml", "a", "c", SHARED): 30}),
         "registrations": (Registration(resource=SHARED, state=RegistrationState.REGISTERED),),
         "config": ConfigStatus(
-            refused=Refused(section="sharing", field="sharing.x", message="no"),
+            refused=Refused(field="sharing.x", message="no"),
             unmatched=(Unmatched(section="sharing", entry="x", message="no"),),
             waiting_for=("ml/b",),
         ),

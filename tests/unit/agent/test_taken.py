@@ -54,7 +54,7 @@ def test_a_refused_name_is_a_refusal_of_the_field_that_gives_it_or_of_none() -> 
     found = after(states(gpu=REGISTERED, bad=RegistrationState.REJECTED), GPU, BAD)
     said = f"the kubelet refuses {BAD}: m"
     assert (found.reason, found.message, found.applied_hash) == ("RegistrationRejected", said, "aa")
-    assert found.refused == Refused(section="resources", field="resources.devices[1].name", message=said)
+    assert found.refused == Refused(field="resources.devices[1].name", message=said)
     rejected = (Registration(resource="nvidia.com/other", state=RegistrationState.REJECTED, message="m"),)
     found = after(rejected, "nvidia.com/other")
     assert found.refused is not None
