@@ -199,9 +199,7 @@ def salvaged(content: bytes, *, uid: str, why: str) -> DamagedRecord | None:
             entry = mapping(json.JSONDecoder().raw_decode(text, place.start())[0])
             prepared = msgspec.convert(_known(entry), type=Prepared)
             found.setdefault(prepared.part_id, prepared)
-    if not found:
-        return None
-    return DamagedRecord(uid=uid, namespace="", name="", prepared=tuple(found.values()), why=why)
+    return DamagedRecord(uid=uid, namespace="", name="", prepared=tuple(found.values()), why=why) if found else None
 
 
 def _newer(raw: Raw) -> NewerRecord | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
-from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -420,27 +419,24 @@ def _probed(start: _Start) -> _Probed:
         name: cursor for name, cursor in world.known.cursors.items() if name in running or cursor.logged is not None
     }
     events: tuple[ProbeEvent, ...] = ()
-    probes = {}
+    probes = dict(running)
     for name, before in running.items():
-        if inputs.snapshot is None or name != source:
-            gone = removed if is_blind(before, given_up) else removed | drained
-            probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=gone)
-            continue
-        cursor = world.known.cursors.get(name, EventCursor())
-        cursors[name], events = fresh_events(cursor, inputs.snapshot, now - timedelta(seconds=start.monotonic))
-        updated = partial(
-            stage_inventory.update,
-            before,
-            inputs.snapshot,
-            now=now,
-            monotonic=inputs.arrived,
-            held_partitions=holding.parts,
-            held_devices=holding.devices,
-            forget_missing_seconds=forget,
-        )
-        probes[name] = updated(removed=removed)
-        if drained and not is_blind(probes[name], given_up):  # else it is no sign that one was taken out
-            probes[name] = updated(removed=removed | drained)
+        if inputs.snapshot is not None and name == source:
+            cursor = world.known.cursors.get(name, EventCursor())
+            cursors[name], events = fresh_events(cursor, inputs.snapshot, now - timedelta(seconds=start.monotonic))
+            probes[name] = stage_inventory.update(
+                before,
+                inputs.snapshot,
+                now=now,
+                monotonic=inputs.arrived,
+                held_partitions=holding.parts,
+                held_devices=holding.devices,
+                removed=removed,
+                forget_missing_seconds=forget,
+            )
+        # Where a probe is blind, it is no sign that a drained device was taken out.
+        gone = removed if is_blind(probes[name], given_up) else removed | drained
+        probes[name] = stage_inventory.release(probes[name], held_partitions=holding.parts, removed=gone)
     probe_set = probe_sets.kept(
         probe_set,
         probes,

@@ -263,9 +263,7 @@ def _expected(
     entries, known = active.effective.sections.expect, assessed.known
     if assessed.monotonic < judged_from:
         return None if entries else ()
-    if entries:
-        return expected.count(entries, known.owned)
-    return lacking(remembered, known.inventory, known.owned.keys())
+    return expected.count(entries, known.owned) if entries else lacking(remembered, known.inventory, known.owned.keys())
 
 
 def _most_seen(assessed: Assessment) -> tuple[MostSeen, ...] | None:
@@ -277,10 +275,12 @@ def _most_seen(assessed: Assessment) -> tuple[MostSeen, ...] | None:
         before = ()
     if before is None or known.inventory.line_monotonic is None:
         return world.state.most_seen
-    confirmed = assessed.confirm.removed.union(world.state.removals, world.state.drained)
-    all_removed = assessed.confirm.all_removed
     return expected.follow_most_seen(
-        before, world.known.inventory, known.inventory, removed=confirmed, all_removed=all_removed
+        before,
+        world.known.inventory,
+        known.inventory,
+        removed=assessed.confirm.removed.union(world.state.removals, world.state.drained),
+        all_removed=assessed.confirm.all_removed,
     )
 
 

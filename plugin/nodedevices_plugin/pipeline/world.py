@@ -172,10 +172,8 @@ def begin(
             options=local.probe_options,
             files=requested.files.keys(),
         )
-    elif texts := _usable(state.probes, local):
-        auto = state.auto_probes
     else:
-        texts, auto = DEFAULT, ()
+        texts, auto = (state.probes, state.auto_probes) if _are_usable(state.probes, local) else (DEFAULT, ())
     probes, probe_set = probe_sets.restored(state, texts, now=now, monotonic=monotonic, auto=auto)
     inventory = together(probes, probe_set, complete=False)
     return World(
@@ -231,10 +229,10 @@ def chosen_file(file: FileOutcome, files: NamedFiles | None, spec: SeenSpec | No
     return choose(files, name, default=local.default_config, fallbacks=local.fallback_strategies)
 
 
-def _usable(texts: tuple[str, ...], local: Local) -> tuple[str, ...]:
-    """Probes of the state file, if this version has them and has been given what they need; else none."""
+def _are_usable(texts: tuple[str, ...], local: Local) -> bool:
+    """True for probes of the state file, if this version has them and has been given what they need."""
     specs, problems = read(texts)
-    return () if problems or missing(specs, local.probe_options) else texts
+    return bool(texts) and not problems and not missing(specs, local.probe_options)
 
 
 def together(parts: Mapping[str, Inventory], probe_set: ProbeSet, *, complete: bool) -> Inventory:
