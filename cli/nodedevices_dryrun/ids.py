@@ -21,8 +21,7 @@ from nodedevices_operator.desired.trial import id_changes
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import Api, Inventory, OfferedResource, Plan, PlanError, Unmatched, device_names
-from nodedevices_plugin.offering.changes import decide_change, held_as
-from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise, not_in
+from nodedevices_plugin.offering.occupancy import HeldId, decide_change, held_as, held_otherwise, not_in
 from nodedevices_plugin.offering.shape import PlanSettings, fitting, make_shape, no_way_for_claims, staying
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_rules
 from nodedevices_plugin.sharing import mps

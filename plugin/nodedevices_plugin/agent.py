@@ -52,7 +52,7 @@ from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.kubelet.registration import Registering
 from nodedevices_plugin.model import Api, Holdings, Inventory, Plan, Registration, RegistrationState
-from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
+from nodedevices_plugin.offering.occupancy import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess
 from nodedevices_plugin.pipeline.configuration import SeenObject, driver_root
 from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins, unread_holders

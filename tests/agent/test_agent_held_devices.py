@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.offering import changes
+from nodedevices_plugin.offering import occupancy
 from nodedevices_plugin.pipeline import step
 from support.fakestore import FakeStore
 from support.held_loop import held_loop, plugins_socket
@@ -120,7 +120,7 @@ async def test_a_gpu_of_an_init_container_goes_to_nobody_in_shares(
     node: Node, kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No List shows it, however long it runs: the Allocate is forgotten meanwhile."""
-    monkeypatch.setattr(changes, "RECENT_SECONDS", 1.0)
+    monkeypatch.setattr(occupancy, "RECENT_SECONDS", 1.0)
     monkeypatch.setattr(step, "RECENT_SECONDS", 1.0)
     async with node.running():
         await node.until(lambda: kubelet.allocatable(GPU) == 2)

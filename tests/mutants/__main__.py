@@ -1,7 +1,7 @@
 """`make mutants`: do the tests notice a mistake? A random sample of small changes, and for each the tests of its line.
 
     make mutants                                   # 60 of the pure modules, of a seed that is printed first
-    make mutants N=20 MODULES=nodedevices_plugin.offering.changes SEED=7
+    make mutants N=20 MODULES=nodedevices_plugin.offering.occupancy SEED=7
     make mutants RECORD=0                          # with what was recorded last of which test runs which line
     make mutants TESTS="tests/unit/offering"       # do these notice it? recorded in a minute
 

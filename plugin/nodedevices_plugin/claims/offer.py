@@ -34,7 +34,7 @@ from nodedevices_plugin.model import (
     devices_by_id,
     renumbered,
 )
-from nodedevices_plugin.offering.changes import bound_to
+from nodedevices_plugin.offering.occupancy import bound_to
 from nodedevices_plugin.sharing.base import merged
 
 Records = Mapping[str, Record]  # by the claim's UID

@@ -54,8 +54,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.model.health import HealthState
-from nodedevices_plugin.offering.changes import bound_to, held_as
-from nodedevices_plugin.offering.occupancy import HeldId, Parts, collide
+from nodedevices_plugin.offering.occupancy import HeldId, Parts, bound_to, collide, held_as
 from nodedevices_plugin.sharing.daemons import described, has_daemon, not_ready, reserved
 from nodedevices_plugin.sharing.mps import max_clients
 

@@ -40,7 +40,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     renumbered,
 )
-from nodedevices_plugin.offering.changes import leaving
+from nodedevices_plugin.offering.occupancy import leaving
 from nodedevices_plugin.sharing.base import NO_SETTINGS, Settings, merged, mode_of
 from nodedevices_plugin.vendors.base import Containers, DeviceNodes, NodeView
 from nodedevices_plugin.vendors.cdi import CdiEnvironment

@@ -4,7 +4,7 @@ Always holds: an id belongs to one resource (kubelets before 1.34 find a pod by 
 as its device is in the inventory, fit for use or not; the order is stable, so equal facts give equal plans and no
 message. Whether a new container may get an id is not decided here: see the package gates.
 
-Lists what can be offered: whole devices and partitions, before they get a name (offering.naming).
+Lists what can be offered: whole devices and partitions, before they get a name (offering.resources).
 
 Their vendor decides which these are (vendors.base). Devices that `resources.exclude` names are left out.
 """
@@ -34,8 +34,7 @@ from nodedevices_plugin.model import (
     devices_by_id,
     ids,
 )
-from nodedevices_plugin.offering.naming import PlanSettings, by_name, near
-from nodedevices_plugin.offering.shares import Share, share
+from nodedevices_plugin.offering.resources import PlanSettings, Share, by_name, near, share
 from nodedevices_plugin.sharing.registry import SHARED
 from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import Vendors

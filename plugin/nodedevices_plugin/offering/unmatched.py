@@ -21,9 +21,8 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched, device_names, devices_by_id
 from nodedevices_plugin.model.inventory import selects
-from nodedevices_plugin.offering.naming import Near, by_name, near, units_matching
+from nodedevices_plugin.offering.resources import Near, by_name, chosen_units, near, units_matching
 from nodedevices_plugin.offering.shape import PlanSettings, fitting, units
-from nodedevices_plugin.offering.shares import chosen_units
 from nodedevices_plugin.sharing.memory import NAME as BY_MEMORY
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from nodedevices_plugin.gates.base import NoSpecification
 from nodedevices_plugin.granting.answers import NodeContainers, node_containers
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan, PlanError
-from nodedevices_plugin.offering.changes import ChangeDecision, wait, when_free
+from nodedevices_plugin.offering.occupancy import ChangeDecision, wait, when_free
 from nodedevices_plugin.pipeline.configuration import ConfigProblem
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, offered_text, other_plugins
 from nodedevices_plugin.settings.effective import Effective

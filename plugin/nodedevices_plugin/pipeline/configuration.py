@@ -19,8 +19,7 @@ from nodedevices_common.text import listing, show, some
 
 from nodedevices_plugin.gates.base import WaitingChange
 from nodedevices_plugin.model import Cordon, Inventory, MostSeen, Plan, Refused, Unmatched, device_names
-from nodedevices_plugin.offering.changes import SHOWN
-from nodedevices_plugin.offering.occupancy import HeldId
+from nodedevices_plugin.offering.occupancy import SHOWN, HeldId
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.settings import probes

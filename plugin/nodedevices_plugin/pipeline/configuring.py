@@ -2,7 +2,7 @@
 
 The last good configuration stays until another one is known to be good and possible on this node. Then the settings
 that do not change ids take effect at once. Settings that decide ids (Effective.shape) take effect when the state file
-has them, so that a restart comes back with the same ids, and when no change has to wait for pods (offering.changes).
+has them, so that a restart comes back with the same ids, and when no change has to wait for pods (offering.occupancy).
 The result is a shape; the gates decide which of its ids go to new containers.
 
 Where there never was a good configuration (a first start with a bad file), nothing is offered until there is one: wrong
@@ -31,8 +31,7 @@ from nodedevices_plugin.model import (
     Refused,
     Unmatched,
 )
-from nodedevices_plugin.offering.changes import ChangeDecision, changed_names, decide_change
-from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
+from nodedevices_plugin.offering.occupancy import ChangeDecision, HeldId, changed_names, decide_change, held_otherwise
 from nodedevices_plugin.offering.shape import fitting, make_shape, no_way_for_claims, shape_of, staying
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.pipeline import access

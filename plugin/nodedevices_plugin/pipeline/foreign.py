@@ -49,8 +49,7 @@ from nodedevices_plugin.model import (
     share_of,
     split,
 )
-from nodedevices_plugin.offering.changes import ChangeDecision, pods_named, wait, when_free
-from nodedevices_plugin.offering.occupancy import HeldId
+from nodedevices_plugin.offering.occupancy import ChangeDecision, HeldId, pods_named, wait, when_free
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.daemons import has_daemon
 from nodedevices_plugin.sharing.registry import TimeSlicing
@@ -206,7 +205,7 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
     offer.
 
     How others share cannot be seen, so no pod may hold a resource that is to have an MPS daemon
-    (offering.changes has why).
+    (offering.occupancy has why).
     """
     what = ", ".join(resource.name for resource in wanted.resources) or "nothing"
     if not holdings.known or holdings.offered is None:

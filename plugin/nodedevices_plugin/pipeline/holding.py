@@ -22,8 +22,7 @@ from msgspec.structs import replace
 
 from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
 from nodedevices_plugin.model import DRA_DRIVER, Holder, Holdings, Inventory, Offer, Plan, RecentAllocate, held_key
-from nodedevices_plugin.offering.changes import not_listed
-from nodedevices_plugin.offering.occupancy import HeldId
+from nodedevices_plugin.offering.occupancy import HeldId, not_listed
 from nodedevices_plugin.offering.shape import fitting, named_units
 from nodedevices_plugin.pipeline.configuration import plan_settings
 from nodedevices_plugin.pipeline.foreign import held

@@ -34,8 +34,7 @@ from nodedevices_plugin.model import (
     facts_by_id,
     tenure_key,
 )
-from nodedevices_plugin.offering.changes import RECENT_SECONDS
-from nodedevices_plugin.offering.occupancy import with_all
+from nodedevices_plugin.offering.occupancy import RECENT_SECONDS, with_all
 from nodedevices_plugin.pipeline import access, expected, idle, lost
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access

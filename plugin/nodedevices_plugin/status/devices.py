@@ -27,7 +27,7 @@ from nodedevices_plugin.model import (
     memory_held,
     physical_id,
 )
-from nodedevices_plugin.offering.naming import nearest
+from nodedevices_plugin.offering.resources import nearest
 from nodedevices_plugin.offering.shape import excluded_by
 from nodedevices_plugin.pipeline.lost import key as lost_key
 from nodedevices_plugin.sharing.daemons import client_key, client_verdict

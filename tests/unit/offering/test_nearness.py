@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 from nodedevices_api.sections import OfferMatch, ResourceRule, Resources
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.offering.naming import near, nearest
+from nodedevices_plugin.offering.resources import near, nearest
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.offering.unmatched import unmatched
 from nodedevices_probe.protocol import DeviceFact, PcieNeighbour, PciePath

@@ -13,7 +13,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     SharingFacts,
 )
-from nodedevices_plugin.offering.changes import decide_change, leaving, none_held, not_listed, wait
+from nodedevices_plugin.offering.occupancy import decide_change, leaving, none_held, not_listed, wait
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.registry import TimeSlicing
 from support.cases import cases

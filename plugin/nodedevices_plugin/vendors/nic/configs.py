@@ -1,8 +1,8 @@
 """What the files of the plugins that the agent replaces say together of the NICs of a node, and their flag.
 
 A NIC is in one resource: the SR-IOV plugin's file comes first, because what it names belongs to one container, and must
-not be shared by another file's. A rule of `resources.devices` comes before all (offering.naming). Without these files
-no NIC is offered but those that such a rule names.
+not be shared by another file's. A rule of `resources.devices` comes before all (offering.resources). Without these
+files no NIC is offered but those that such a rule names.
 """
 
 from __future__ import annotations
