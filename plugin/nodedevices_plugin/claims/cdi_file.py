@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodedevices_plugin.claims.request import ClaimError
+from nodedevices_plugin.claims.records import ClaimError
 from nodedevices_plugin.model import ContainerEdits
 
 CLASS = "claim"

@@ -12,8 +12,7 @@ from typing import Any
 from msgspec import Struct
 from nodedevices_common.raw import mapping, text
 
-from nodedevices_plugin.claims.records import Prepared, Record
-from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError, Result, results_of
+from nodedevices_plugin.claims.records import Claim, ClaimError, NotNowError, Prepared, Record, Result, results_of
 from nodedevices_plugin.claims.shares import AGAIN, Available, chosen
 
 

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from nodedevices_plugin.claims import decide
 from nodedevices_plugin.claims.decide import Prepare
-from nodedevices_plugin.claims.records import Prepared, Record
-from nodedevices_plugin.claims.request import Claim, ClaimError, NotNowError
+from nodedevices_plugin.claims.records import Claim, ClaimError, NotNowError, Prepared, Record
 from nodedevices_plugin.claims.shares import Available, added, devices_of
 from nodedevices_plugin.granting.answers import NodeContainers, check_request, edits
 from nodedevices_plugin.model import (

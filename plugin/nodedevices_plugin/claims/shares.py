@@ -19,7 +19,7 @@ from msgspec import Struct
 from nodedevices_api.withheld import TOLERABLE
 from nodedevices_common.quantity import from_bytes, whole_units
 
-from nodedevices_plugin.claims.request import NotNowError, Result
+from nodedevices_plugin.claims.records import NotNowError, Result
 from nodedevices_plugin.model import Blocked, ContainerEdits, OfferedResource, SchedulableId
 
 SHARES = "shares"

@@ -21,7 +21,7 @@ import structlog
 from nodedevices_api.sections import Injection
 from nodedevices_common.errors import OperationError
 from nodedevices_plugin.claims.offer import ClaimOffer
-from nodedevices_plugin.claims.request import NotNowError
+from nodedevices_plugin.claims.records import NotNowError
 from nodedevices_plugin.granting.answers import node_containers
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.kubelet.dra.prepare import Claims

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
-from nodedevices_plugin.claims.request import Result
+from nodedevices_plugin.claims.records import DraFacts, Prepared, Record, Result
 from nodedevices_plugin.granting.conflicts import Comparison, DoubleAllocation, held_twice
 from nodedevices_plugin.model import DRA_DRIVER, Holder, HoldersState, Holdings
 from nodedevices_plugin.offering.occupancy import HeldId

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
-from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
-from nodedevices_plugin.claims.request import Result
+from nodedevices_plugin.claims.records import DraFacts, Prepared, Record, Result
 from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_probe.protocol import DeviceFact, Readings

@@ -7,8 +7,7 @@ from typing import Any
 
 from nodedevices_api.withheld import NO_FREE_CLIENTS
 from nodedevices_plugin.claims.offer import ClaimOffer
-from nodedevices_plugin.claims.records import DraFacts, Prepared, Record, decode, encode
-from nodedevices_plugin.claims.request import Claim, Result
+from nodedevices_plugin.claims.records import Claim, DraFacts, Prepared, Record, Result, decode, encode
 from nodedevices_plugin.model import DRA_DRIVER, Api, Holder, cuda_mps
 from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts
 from nodedevices_plugin.vendors.cdi import CdiEnvironment

@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE, UNHEALTHY
 from nodedevices_plugin.claims.decide import Prepare, ended, prepare
-from nodedevices_plugin.claims.records import Record, RecordError, decode, encode, file_name
-from nodedevices_plugin.claims.request import Claim, ClaimError, Result, read
+from nodedevices_plugin.claims.records import (
+    Claim,
+    ClaimError,
+    Record,
+    RecordError,
+    Result,
+    decode,
+    encode,
+    file_name,
+    read_claim,
+)
 from nodedevices_plugin.claims.shares import Available
 from nodedevices_plugin.model import DRA_DRIVER as DRIVER
 from nodedevices_plugin.model import Api, Blocked, OfferedResource, SchedulableId
@@ -40,7 +49,7 @@ def claim(*results: Any, uid: str = UID, name: str = "c", **devices: Any) -> dic
 
 
 def understood(*results: Any, uid: str = UID, name: str = "c") -> Claim:
-    return read(claim(*results, uid=uid, name=name), uid=uid, driver=DRIVER, pool=NODE)
+    return read_claim(claim(*results, uid=uid, name=name), uid=uid, driver=DRIVER, pool=NODE)
 
 
 GPUS = OfferedResource(
@@ -71,7 +80,7 @@ def test_shares_of_administrators_are_read_and_configuration_for_others_is_not_o
     [found] = understood(result(adminAccess=True, shareID="s-1", consumedCapacity={"memory": "10Gi"})).results
     assert found == Result(request="gpu", device="gpu-0", admin=True, share="s-1", consumed={"memory": "10Gi"})
     config = [{"opaque": {"driver": "gpu.nvidia.com", "parameters": {}}}, "?"]
-    assert read(claim(config=config), uid=UID, driver=DRIVER, pool=NODE).results
+    assert read_claim(claim(config=config), uid=UID, driver=DRIVER, pool=NODE).results
 
 
 @cases(
@@ -86,7 +95,7 @@ def test_shares_of_administrators_are_read_and_configuration_for_others_is_not_o
 )
 def test_a_claim_that_makes_no_sense_here_is_refused_and_says_why(wrong: Any, why: str) -> None:
     with pytest.raises(ClaimError, match=why):
-        read(wrong, uid=UID, driver=DRIVER, pool=NODE)
+        read_claim(wrong, uid=UID, driver=DRIVER, pool=NODE)
 
 
 @given(JSON, JSON, JSON)
@@ -94,7 +103,7 @@ def test_odd_json_raises_nothing_else(one: Any, other: Any, third: Any) -> None:
     odd = [one, claim(one), claim(result(adminAccess=one, shareID=other, consumedCapacity=third)), claim(config=one)]
     for each in [*odd, {"metadata": {"uid": UID, "name": one}, "status": other}]:
         with contextlib.suppress(ClaimError):
-            read(each, uid=UID, driver=DRIVER, pool=NODE)
+            read_claim(each, uid=UID, driver=DRIVER, pool=NODE)
         ended(prepared(understood()).record, set(), each, driver=DRIVER, pool=NODE)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodedevices_plugin.claims.records import Prepared, Record
-from nodedevices_plugin.claims.request import Result
+from nodedevices_plugin.claims.records import Prepared, Record, Result
 from nodedevices_plugin.claims.slices import pool_health
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, SchedulableId, Verdict
 from support.facts import gpu, healthy, inventory_of, partition

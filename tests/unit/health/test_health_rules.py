@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodedevices_api.sections import HealthRule
-from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
-from nodedevices_plugin.claims.request import Result
+from nodedevices_plugin.claims.records import DraFacts, Prepared, Record, Result
 from nodedevices_plugin.health.events import logged_events
 from nodedevices_plugin.health.history import follow_notices
 from nodedevices_plugin.health.rules import HealthRules

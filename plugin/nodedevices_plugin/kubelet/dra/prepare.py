@@ -21,10 +21,19 @@ from weakref import WeakValueDictionary
 import structlog
 from nodedevices_common.errors import OperationError
 
-from nodedevices_plugin.claims import cdi_file, request
+from nodedevices_plugin.claims import cdi_file
 from nodedevices_plugin.claims.decide import Prepare
-from nodedevices_plugin.claims.records import Prepared, Record, RecordError, file_name
-from nodedevices_plugin.claims.request import SHOWN, Claim, ClaimError, NotNowError
+from nodedevices_plugin.claims.records import (
+    SHOWN,
+    Claim,
+    ClaimError,
+    NotNowError,
+    Prepared,
+    Record,
+    RecordError,
+    file_name,
+    read_claim,
+)
 from nodedevices_plugin.model import ContainerEdits
 
 WAIT_SECONDS = 35.0  # the kubelet gives up after 45
@@ -154,7 +163,7 @@ class Claims:
         found = self._get(namespace, name)
         if not found:
             raise ClaimError(f"there is no ResourceClaim {namespace}/{name} (any more): delete the pod")
-        return request.read(found, uid=uid, driver=self._offer.driver, pool=self._pool)
+        return read_claim(found, uid=uid, driver=self._offer.driver, pool=self._pool)
 
     def _prepare(self, claim: Claim) -> tuple[Granted, ...]:
         decided = self._offer.prepare(claim)
