@@ -55,8 +55,7 @@ def specification(uid: str, driver: str, edits: Mapping[str, ContainerEdits]) ->
             names[request] = (*needs.cdi_devices, f"{driver}/{CLASS}={name}")
         else:
             names[request] = needs.cdi_devices
-    kind = f"{driver}/{CLASS}"
-    document = {"cdiVersion": VERSION, "kind": kind, "devices": devices} if devices else None
+    document = {"cdiVersion": VERSION, "kind": f"{driver}/{CLASS}", "devices": devices} if devices else None
     return ClaimSpec(document=document, names=names)
 
 

@@ -140,8 +140,7 @@ class Prepared(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     @property
     def ids(self) -> tuple[str, ...]:
         """What it is in the plan."""
-        own = tuple(ids.compose(self.part_id, number, self.unit or None) for number in self.shares)
-        return own or (self.part_id,)
+        return tuple(ids.compose(self.part_id, number, self.unit or None) for number in self.shares) or (self.part_id,)
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

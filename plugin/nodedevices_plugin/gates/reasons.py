@@ -165,9 +165,8 @@ def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
         return None
     kept = {(name, *id_) for name, ids in held_as(facts.change.shape).items() for id_ in ids}
     bound = {resource.name: bound_to(resource) for resource in shape.resources}
-    blocked = Blocked(reason=CHANGE_WAITS, message=CHANGE, waits_for=facts.change.waits_for)
     return facts.unless_held(
-        blocked,
+        Blocked(reason=CHANGE_WAITS, message=CHANGE, waits_for=facts.change.waits_for),
         lambda resource, schedulable: (resource.name, schedulable.id, resource.api, bound[resource.name]) not in kept,
     )
 

@@ -285,8 +285,7 @@ def _shared(rule: SharedResource, units: Sequence[Unit], settings: PlanSettings)
     name, place, sharing = rule.name, f"sharing.resources[{rule.name}]", settings.sharing
     chosen = chosen_units(units, rule.devices, settings.vendors.known)
     mode = settings.sharing_modes.by_strategy(sharing.strategy_of(rule))
-    own_name = resource_names.shared(name) if sharing.rename_by_default else mode.shares_name or name
-    new_name = rule.rename or own_name
+    new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else mode.shares_name or name)
     if chosen:
         resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]

@@ -107,8 +107,7 @@ def uses_cdi(effective: Effective | None) -> bool:
     """True when containers get their devices by CDI name, from us."""
     if effective is None or effective.observing:
         return False
-    listed = effective.sections.injection.device_list_strategies
-    return not STRATEGIES.isdisjoint(listed)
+    return not STRATEGIES.isdisjoint(effective.sections.injection.device_list_strategies)
 
 
 def refusal(active: Effective | None, requested: Effective, devices: Devices) -> PlanError | None:

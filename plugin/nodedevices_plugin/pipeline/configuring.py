@@ -222,8 +222,7 @@ def _with_pods(status: ConfigStatus, plan: Plan | None, pods: NodePods) -> Confi
         return status
     if not pods.forbidden:
         return replace(status, reason=names.WAITING_FOR_HOLDERS, refused=None)
-    refused = Refused(field="sharing.resources", message=why)
-    return replace(status, reason=names.CONFIG_INVALID, refused=refused)
+    return replace(status, reason=names.CONFIG_INVALID, refused=Refused(field="sharing.resources", message=why))
 
 
 def _with_others(status: ConfigStatus, requested: RequestedConfig) -> ConfigStatus:

@@ -124,8 +124,7 @@ def restored(
     rest = [device for device in devices if device.fact.id not in owners]
     inventory = stage_inventory.restore(rest, boot_id=boot_id)
     retired = (Retired(inventory=inventory, since=-math.inf, offered=False),) if rest else ()  # never in this run
-    since = dict.fromkeys(names, monotonic)
-    return parts, ProbeSet(texts=tuple(texts), auto=auto, since=since, retired=retired)
+    return parts, ProbeSet(texts=tuple(texts), auto=auto, since=dict.fromkeys(names, monotonic), retired=retired)
 
 
 def left_by_others(state: State, probe_set: ProbeSet) -> dict[str, int]:

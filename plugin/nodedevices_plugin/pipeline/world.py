@@ -164,11 +164,10 @@ def begin(
         local, chosen_file(file or FileOutcome(), files, spec, local), spec, device_files, good_files(active)
     )
     if requested.probes is not None:
-        kept = probe_sets.after_restart(state, hardware)
         texts, auto = probe_sets.resolve(
             requested.probes,
             hardware=hardware,
-            kept=kept,
+            kept=probe_sets.after_restart(state, hardware),
             options=local.probe_options,
             files=requested.files.keys(),
         )
