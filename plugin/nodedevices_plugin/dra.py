@@ -20,7 +20,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_common.periodic import within
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_plugin.claims.decide import ended
+from nodedevices_plugin.claims.devices import ended
 from nodedevices_plugin.claims.offer import ClaimOffer
 from nodedevices_plugin.claims.records import DraFacts, Record
 from nodedevices_plugin.claims.slices import pool_health, publish

@@ -13,10 +13,8 @@ from contextlib import AbstractContextManager
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodedevices_plugin.claims import decide
-from nodedevices_plugin.claims.decide import Prepare
+from nodedevices_plugin.claims.devices import Available, Prepare, added, devices_of, prepare
 from nodedevices_plugin.claims.records import Claim, ClaimError, NotNowError, Prepared, Record
-from nodedevices_plugin.claims.shares import Available, added, devices_of
 from nodedevices_plugin.granting.answers import NodeContainers, check_request, edits
 from nodedevices_plugin.model import (
     DRA_DRIVER,
@@ -99,7 +97,7 @@ class ClaimOffer:
         """Give the claim its devices. Raises ClaimError."""
         with self._granting:
             offered = self._offered
-            decided = decide.prepare(
+            decided = prepare(
                 claim,
                 offered.devices,
                 self._records,

@@ -34,7 +34,7 @@ from nodedevices_common.quantity import exact
 from nodedevices_common.raw import mapping, mappings
 from nodedevices_probe.protocol import Attribute
 
-from nodedevices_plugin.claims import shares
+from nodedevices_plugin.claims import devices as offered_devices
 from nodedevices_plugin.claims.records import Record
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Unit, Verdict, device_names, devices_by_id
 
@@ -93,7 +93,7 @@ def publish(
     units = {unit.id: unit for unit in inventory.units}
     devices: list[Json] = []
     unsaid: dict[str, tuple[str, ...]] = {}
-    for offered in (offered for resource in resources for offered in shares.devices_of(resource)):
+    for offered in (offered for resource in resources for offered in offered_devices.devices_of(resource)):
         unit = units.get(offered.part_id)
         if unit is None or offered.left_out:
             continue  # None: its driver no longer lists it, and nothing is known of it
@@ -109,7 +109,7 @@ def publish(
 
 
 def _described(
-    unit: Unit, offered: shares.Available, names: Mapping[str, str], driver: str
+    unit: Unit, offered: offered_devices.Available, names: Mapping[str, str], driver: str
 ) -> tuple[Json, tuple[str, ...]]:
     """Return a device as a slice has it, and what was left out of it, and why, for people. `driver`: its domain is that
     of attributes without one."""
@@ -132,7 +132,7 @@ def _described(
     }
     extra = {key.removeprefix(f"{driver}/"): _value(fact.extra[key]) for key in sorted(fact.extra)}
     amounts = (part or fact).capacity
-    capacity = shares.capacity(offered, {key: value for key, value in amounts.items() if _is_name(key)})
+    capacity = offered_devices.capacity(offered, {key: value for key, value in amounts.items() if _is_name(key)})
     problems = [f"capacity {key}: {_WRONG_NAME}" for key in amounts if not _is_name(key)]
     found: dict[str, Value] = {}
     for key, value in {**own, **{key: value for key, value in extra.items() if key not in own}}.items():

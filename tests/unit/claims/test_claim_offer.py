@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import OperationError
 from nodedevices_plugin.claims.cdi_file import specification
-from nodedevices_plugin.claims.decide import Prepare
+from nodedevices_plugin.claims.devices import Prepare
 from nodedevices_plugin.claims.records import Claim, ClaimError, NotNowError, Record, RecordError, with_names_of_claims
 from nodedevices_plugin.host.claim_files import MAX_BYTES, ClaimFiles
 from nodedevices_plugin.model import (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE, UNHEALTHY
-from nodedevices_plugin.claims.decide import Prepare, ended, prepare
+from nodedevices_plugin.claims.devices import Available, Prepare, ended, prepare
 from nodedevices_plugin.claims.records import (
     Claim,
     ClaimError,
@@ -24,7 +24,6 @@ from nodedevices_plugin.claims.records import (
     file_name,
     read_claim,
 )
-from nodedevices_plugin.claims.shares import Available
 from nodedevices_plugin.model import DRA_DRIVER as DRIVER
 from nodedevices_plugin.model import Api, Blocked, OfferedResource, SchedulableId
 from support.cases import cases

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_api.sections import Partitions, Serving, SharedResource, Sharing
 from nodedevices_api.withheld import CORDONED, HELD_IN_ANOTHER_SHAPE
+from nodedevices_plugin.claims.devices import devices_of
 from nodedevices_plugin.claims.records import ClaimError, DraFacts, NotNowError, Record
-from nodedevices_plugin.claims.shares import devices_of
 from nodedevices_plugin.claims.slices import Json, dropped, publish, writes
 from nodedevices_plugin.host.claim_files import ClaimFiles
 from nodedevices_plugin.model import (

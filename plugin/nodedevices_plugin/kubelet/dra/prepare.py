@@ -22,7 +22,7 @@ import structlog
 from nodedevices_common.errors import OperationError
 
 from nodedevices_plugin.claims import cdi_file
-from nodedevices_plugin.claims.decide import Prepare
+from nodedevices_plugin.claims.devices import Prepare
 from nodedevices_plugin.claims.records import (
     SHOWN,
     Claim,
