@@ -23,7 +23,6 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 from msgspec.structs import replace
 from nodedevices_common.errors import RefusedError
 from nodedevices_common.raw import Raw, mapping, mappings, text
@@ -46,7 +45,7 @@ class NotNowError(ClaimError):
     """Why a claim cannot be prepared at this moment: the device may come, or come back, while the kubelet waits."""
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One device that the scheduler allocated. `request`: its name in the claim, without the alternative's.
     `admin`: for an administrator, beside whoever has it. `share` and `consumed`: of a device that claims share."""
 
@@ -54,10 +53,10 @@ class Result(Struct, frozen=True, kw_only=True):
     device: str
     admin: bool = False
     share: str = ""
-    consumed: Mapping[str, str] = field(default_factory=dict)
+    consumed: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     namespace: str
     name: str
@@ -125,7 +124,7 @@ class RecordError(RefusedError):
     """A file that is not a record; the text says why."""
 
 
-class Prepared(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """`part_id`: of the device or partition. `resource`: that offered it. `shares`: their numbers; none: all of it.
     `unit`: the amount of memory that a share is. `added`: what a container is given for the shares of the request's
     results of this resource, at the first of them."""
@@ -143,7 +142,7 @@ class Prepared(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return tuple(ids.compose(self.part_id, number, self.unit or None) for number in self.shares) or (self.part_id,)
 
 
-class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: int = VERSION
     uid: str
     namespace: str
@@ -221,7 +220,7 @@ class DamagedRecord(Record, frozen=True, kw_only=True):
         )
 
 
-class DraFacts(Struct, frozen=True, kw_only=True):
+class DraFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent's DRA side knows, for the pipeline.
 
     `records`: what each claim was given, by UID. `released`: records of claims that have just ended, and that the
@@ -230,10 +229,10 @@ class DraFacts(Struct, frozen=True, kw_only=True):
     `unavailable`: why DRA cannot be used here at all. `waits_for`: what is missing yet before it may be used.
     """
 
-    records: Mapping[str, Record] = field(default_factory=dict)
+    records: Mapping[str, Record] = msgspec.field(default_factory=dict)
     released: tuple[Record, ...] = ()
     in_slices: frozenset[str] = frozenset()
-    unsaid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unsaid: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     unavailable: str = ""
     waits_for: str = ""
 

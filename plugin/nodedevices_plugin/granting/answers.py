@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -151,7 +150,7 @@ def check_request(resource: OfferedResource, ids: Sequence[SchedulableId]) -> No
         core_ids.check(resource, tuple(ids))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Offered:
     """What is answered from."""
 

@@ -24,8 +24,6 @@ from nodedevices_plugin.pipeline.foreign import DeviceIndex, offered_text, other
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing import daemons, mps
 from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.sharing.daemons import MpsFacts
-from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors import cdi
 from nodedevices_plugin.vendors.base import FolderFiles, NodeView
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
@@ -208,11 +206,13 @@ class Awaited(Struct, frozen=True, kw_only=True):
     which one is not, and its status; None: all are."""
 
     unanswered: tuple[OfferedResource, ...]
-    daemons: tuple[MpsDaemon, ...]
+    daemons: tuple[mps.MpsDaemon, ...]
     problem: ConfigProblem | None
 
 
-def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: MpsFacts, not_ours: Set[str]) -> Awaited:
+def awaited(
+    plan: Plan, inventory: Inventory, holdings: Holdings, facts: daemons.MpsFacts, not_ours: Set[str]
+) -> Awaited:
     """Return what this plan awaits. `not_ours`: resources that another plugin serves: its pods are no clients of a
     daemon of ours.
 
@@ -242,7 +242,7 @@ def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: MpsFact
     return Awaited(unanswered=missing, daemons=daemons.wanted(ours, inventory), problem=problem)
 
 
-def known_clients(plan: Plan, inventory: Inventory, facts: MpsFacts) -> frozenset[tuple[str, str]]:
+def known_clients(plan: Plan, inventory: Inventory, facts: daemons.MpsFacts) -> frozenset[tuple[str, str]]:
     """Return resource and id of the shares with an unchanged daemon since the agent's run before this one: pods that
     hold them are its clients."""
     same = {daemon.resource for daemon in daemons.wanted(plan, inventory) if daemon in facts.before}

@@ -34,7 +34,6 @@ from nodedevices_plugin.pipeline.confirm import Confirm, asked_since, follow_dra
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
 from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of, in_use, with_shares
 from nodedevices_plugin.pipeline.lost import is_blind
-from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.routing import WaitingEvent, folded, of_this_boot, routed
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import (
@@ -398,7 +397,7 @@ class _Probed(Struct, frozen=True, kw_only=True):
     events."""
 
     probes: Mapping[str, Inventory]
-    probe_set: ProbeSet
+    probe_set: probe_sets.ProbeSet
     cursors: Mapping[str, EventCursor]
     source: str
     events: tuple[ProbeEvent, ...]
@@ -458,7 +457,7 @@ def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> froze
     return frozenset(fact.id for fact in every if not vendor_of(fact).described(fact, files))
 
 
-def _gone(probes: Mapping[str, Inventory], probe_set: ProbeSet) -> frozenset[str]:
+def _gone(probes: Mapping[str, Inventory], probe_set: probe_sets.ProbeSet) -> frozenset[str]:
     """Ids of devices that are listed and not here: a confirmation of their removal may still be acted on."""
     missing = frozenset(device.fact.id for part in probes.values() for device in part.devices if not device.present)
     return missing.union(probe_set.retired_devices)

@@ -35,7 +35,6 @@ from nodedevices_plugin.offering.occupancy import ChangeDecision, HeldId, change
 from nodedevices_plugin.offering.shape import fitting, make_shape, no_way_for_claims, shape_of, staying
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.pipeline import access
-from nodedevices_plugin.pipeline.access import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.pipeline.assess import Assessment
 from nodedevices_plugin.pipeline.configuration import (
     ActiveConfig,
@@ -304,7 +303,7 @@ def _running(before: ActiveConfig, assessed: Assessment, wanted: _Change | Confi
         return _Running(shape=shape, daemons=needs.daemons if shape.resources else None, problem=problem)
     if needs.problem is not None and assessed.inputs.holdings.known:  # else after a restart daemons are wanted at once
         index = assessed.known.index.under(before.effective.index_prefix)
-        start = may_start(needs.unanswered, assessed.inputs.holdings, index, clients=client_ids(shape))
+        start = access.may_start(needs.unanswered, assessed.inputs.holdings, index, clients=client_ids(shape))
         if not start.apply:
             problem = replace(needs.problem, message=start.message, waits=True, waits_for=start.waits_for)
             return _Running(shape=shape, problem=problem)
@@ -346,7 +345,7 @@ def _may(
     requested: Effective,
     wanted: Plan,
     *,
-    needs: Awaited,
+    needs: access.Awaited,
     running: _Running,
     assessed: Assessment,
 ) -> ChangeDecision:
@@ -354,8 +353,8 @@ def _may(
     index = assessed.known.index.under((before.effective if before.applied_once else requested).index_prefix)
     clients: Set[tuple[str, str]] = client_ids(running.shape or Plan())  # whose pods are a daemon's clients
     if not before.applied_once:
-        decision = may_begin(needs.unanswered, wanted, assessed.inputs.holdings, index)
-        clients = known_clients(wanted, assessed.known.inventory, assessed.inputs.mps)
+        decision = access.may_begin(needs.unanswered, wanted, assessed.inputs.holdings, index)
+        clients = access.known_clients(wanted, assessed.known.inventory, assessed.inputs.mps)
     elif before.effective.observing and not requested.observing:
         decision = take_over(wanted, assessed.inputs.holdings, index)
     else:
@@ -364,11 +363,17 @@ def _may(
         decision = decide_change(
             current, wanted, assessed.inputs.holdings, assessed.facts.unconfirmed, whole=requested.observing
         )
-    return may_start(needs.unanswered, assessed.inputs.holdings, index, clients=clients) if decision.apply else decision
+    return (
+        access.may_start(needs.unanswered, assessed.inputs.holdings, index, clients=clients)
+        if decision.apply
+        else decision
+    )
 
 
-def _awaited(plan: Plan, assessed: Assessment) -> Awaited:
-    return awaited(plan, assessed.known.inventory, assessed.inputs.holdings, assessed.inputs.mps, assessed.not_ours)
+def _awaited(plan: Plan, assessed: Assessment) -> access.Awaited:
+    return access.awaited(
+        plan, assessed.known.inventory, assessed.inputs.holdings, assessed.inputs.mps, assessed.not_ours
+    )
 
 
 def _made(effective: Effective, assessed: Assessment) -> tuple[Plan | None, PlanError | None]:

@@ -37,13 +37,10 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.occupancy import RECENT_SECONDS, with_all
 from nodedevices_plugin.pipeline import access, expected, idle, lost
 from nodedevices_plugin.pipeline import probe_set as probe_sets
-from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.assess import Assessment
 from nodedevices_plugin.pipeline.configuration import ActiveConfig
 from nodedevices_plugin.pipeline.configuring import Configured, awaits, configure
-from nodedevices_plugin.pipeline.expected import lacking
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held, named, observe, remembered
-from nodedevices_plugin.pipeline.lost import lost_devices
 from nodedevices_plugin.pipeline.state import State, to_save
 from nodedevices_plugin.pipeline.world import Known, World
 from nodedevices_plugin.settings.effective import Effective, to_saved
@@ -105,7 +102,7 @@ def decide(assessed: Assessment) -> Step:
         holdings=holdings,
     )
     judged_from = expected.judged_from(known.probes, known.probe_set.since)
-    given = access.access(active.effective, assessed.devices, plan) if plan is not None else Access()
+    given = access.access(active.effective, assessed.devices, plan) if plan is not None else access.Access()
     after = replace(
         world,
         known=known,
@@ -120,7 +117,7 @@ def decide(assessed: Assessment) -> Step:
         state=state,
         confirm_problems=assessed.confirm.problems,
         departed={part: world.departed.get(part, now) for part in sorted(inventory.departed_partitions)},
-        lost=lost_devices(
+        lost=lost.lost_devices(
             known.owned, hardware=inputs.hardware or frozenset(), given_up=assessed.given_up, left=world.left
         ),
         expected=_expected(active, assessed, state.most_seen or (), judged_from),
@@ -262,7 +259,11 @@ def _expected(
     entries, known = active.effective.sections.expect, assessed.known
     if assessed.monotonic < judged_from:
         return None if entries else ()
-    return expected.count(entries, known.owned) if entries else lacking(remembered, known.inventory, known.owned.keys())
+    return (
+        expected.count(entries, known.owned)
+        if entries
+        else expected.lacking(remembered, known.inventory, known.owned.keys())
+    )
 
 
 def _most_seen(assessed: Assessment) -> tuple[MostSeen, ...] | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
@@ -44,7 +43,6 @@ from nodedevices_plugin.pipeline.configuration import (
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.foreign import DeviceIndex
 from nodedevices_plugin.pipeline.places import given_now
-from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.settings.effective import Effective, resolve, understood
 from nodedevices_plugin.settings.file import FileOutcome, NamedFiles, choose
@@ -60,7 +58,7 @@ CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the schedule
 RequestedFrom = tuple[FileOutcome, SeenSpec | None, DeviceFiles, Mapping[str, object]]
 
 
-class Inputs(Struct, frozen=True, kw_only=True):
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """The latest of everything that comes from outside."""
 
     snapshot: Snapshot | None = None  # a line that no step has seen yet
@@ -91,7 +89,7 @@ class Known:
     index: DeviceIndex = field(compare=False)  # of the inventory
     probes: Mapping[str, Inventory]  # of each probe that runs by its name, the first probe first
     owned: Mapping[str, Inventory]  # each probe's own devices (inventory.owned)
-    probe_set: ProbeSet  # the running ones, and the devices of those that no longer run
+    probe_set: probe_sets.ProbeSet  # the running ones, and the devices of those that no longer run
     verdicts: Mapping[str, Verdict]
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
     shown: levels.Lasting = field(default_factory=dict)  # conditions that have to last to be faults, since when
@@ -106,7 +104,7 @@ class Known:
     requested_from: RequestedFrom | None = None  # what `requested` was made of
 
 
-class World(Struct, frozen=True, kw_only=True):
+class World(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's knowledge between two steps. `plan` None: no good line yet, and nothing is registered."""
 
     known: Known  # by the last step
@@ -234,7 +232,7 @@ def _are_usable(texts: tuple[str, ...], local: Local) -> bool:
     return bool(texts) and not problems and not missing(specs, local.probe_options)
 
 
-def together(parts: Mapping[str, Inventory], probe_set: ProbeSet, *, complete: bool) -> Inventory:
+def together(parts: Mapping[str, Inventory], probe_set: probe_sets.ProbeSet, *, complete: bool) -> Inventory:
     """All devices of the node."""
     retired = {f"retired {number}": probe.inventory for number, probe in enumerate(probe_set.retired)}
     return stage_inventory.together({**parts, **retired}, complete=complete)
