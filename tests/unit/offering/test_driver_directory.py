@@ -177,7 +177,7 @@ def test_a_policy_may_replace_it_and_the_folders_stay_the_nodes() -> None:
     assert resolve(local, None, None).sections.injection.device_list_strategies == ("driver-directory",)
     replaced = resolve(local, None, {"injection": {"deviceListStrategies": ["envvar"]}})
     assert replaced.sections.injection.device_list_strategies == ("envvar",)
-    assert flags.settings_of(replaced.node.vendors["nvidia"]).driver_directory == "/opt/nv"
+    assert flags.settings_of(replaced.node.vendors["nvidia"]).driver_path == "/opt/nv"
 
 
 def _node(existing: Set[str], *gpus: DeviceFact, injection: Injection = BY_DIRECTORY) -> NodeView:

@@ -85,7 +85,7 @@ class NvidiaSettings:
     cdi_disable_hooks: tuple[str, ...] = ()
     cdi_without_libraries: bool = False  # device nodes alone will do
     driver_root_here: str = ""  # where the driver root is mounted in this container
-    driver_directory: str = DRIVER_DIRECTORY  # the driver's path on the node
+    driver_path: str = DRIVER_DIRECTORY  # the driver's on the node; state files have it by this name
 
     def host(self, existing: Set[str]) -> Host:
         """The node as containers get it; `existing`: which device nodes and files are there."""
@@ -113,7 +113,7 @@ def settings(values: Values) -> NvidiaSettings:
         cdi_disable_hooks=values.items("cdi-disable-hooks"),
         cdi_without_libraries=values.truth("cdi-without-libraries"),
         driver_root_here=values.text("driver-root-ctr-path"),
-        driver_directory=_directory(values.text("driver-directory")),
+        driver_path=_directory(values.text("driver-directory")),
     )
 
 

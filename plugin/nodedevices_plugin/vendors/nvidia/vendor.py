@@ -99,7 +99,7 @@ class Nvidia(NvidiaFaults, Vendor):
             units=cdi.units_by_id(node.inventory),
             cdi_annotation_prefix=own.cdi_annotation_prefix,
             cdi_names=cdi.toolkit_names(node.inventory, node.cdi.toolkit),
-            driver_directory=own.driver_directory,
+            driver_directory=own.driver_path,
         )
 
     def check(self, node: NodeView) -> None:
