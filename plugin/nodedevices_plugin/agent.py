@@ -267,9 +267,8 @@ class Agent:
                 for name, run in self._background():
                     tasks.create_task(self._parts.keep(name, run))
         finally:
-            saved = self._state.end(self._world.state)
-            ends = (saved, self._probes.stop(), self._plugins.stop(), self._reporter.stop(datetime.now(UTC)))
-            await asyncio.gather(*ends, return_exceptions=True)
+            saved, reported = self._state.end(self._world.state), self._reporter.stop(datetime.now(UTC))
+            await asyncio.gather(saved, self._probes.stop(), self._plugins.stop(), reported, return_exceptions=True)
             log.info("agent stopped")
 
     def _background(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
@@ -549,8 +548,8 @@ def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None, 
     """Run the command. Returns 0 after a SIGTERM, 2 for wrong flags or variables. `spare`: as in Agent. `fixed`: values
     for fields of Local that no flag has, for tests."""
     try:
-        read = parse(sys.argv[1:] if arguments is None else arguments, os.environ)
-        local = dataclasses.replace(read, **fixed)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        local = dataclasses.replace(parse(arguments, os.environ), **fixed)
     except ConfigError as error:
         for problem in error.problems:
             print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  the command's output for its user

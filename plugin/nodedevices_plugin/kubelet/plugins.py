@@ -108,10 +108,9 @@ class DevicePlugins:
                 if name in self._plugins:
                     self._plugins[name].show(encoded, healthy=healthy)
                 else:
-                    pre_start = desired[name].sharing.cores
-                    plugin = ResourcePlugin(name, encoded, self.registering, healthy=healthy, pre_start=pre_start)
-                    self._plugins[name] = plugin
-                    plugin.start()
+                    self._plugins[name] = ResourcePlugin(
+                        name, encoded, self.registering, healthy=healthy, pre_start=desired[name].sharing.cores
+                    )
             if gone or self._refused != refused_before:
                 self.registering.on_change()
 

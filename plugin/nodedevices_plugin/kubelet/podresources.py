@@ -106,11 +106,8 @@ class PodResourcesClient:
         self._not_before = 0.0
         self._looking = asyncio.Lock()
         self._listing = asyncio.Lock()  # one List at a time, so that a later one is newer
-        self._latest_offers: tuple[Offer, ...] | None = None
-        self._offers_of: tuple[sockets.FileIdentity | None, float] = (
-            None,
-            float("-inf"),
-        )  # whose they are, and from when
+        # What was offered last, by which kubelet, and from when that is.
+        self._offered: tuple[tuple[Offer, ...] | None, sockets.FileIdentity | None, float] = (None, None, float("-inf"))
         self.with_offers = False
         self.with_rewrites = False
         self.saved: Mapping[str, datetime] = {}  # as in `track`
@@ -123,51 +120,50 @@ class PodResourcesClient:
         kubelet, and returns the last holders.
         """
         async with self._listing:
-            return await self._list()
-
-    async def _list(self) -> Holdings:
-        started = monotonic()
-        if started < self._not_before:
-            return self.holdings
-        offered, message = None, ""
-        kubelet = sockets.identity(self._socket)
-        before = await self._recorded()
-        try:
-            if self.with_offers:
-                offered, message = await self._offers()
-            response = await rpc.list_pod_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            return self._problem(error, before)
-        self._refusals = 0
-        same_kubelet = kubelet is not None and sockets.identity(self._socket) == kubelet
-        pods = pods_of(response)
-        self._settling = self._settling.after(kubelet if same_kubelet else None, pods, started)
-        settled = same_kubelet and self._settling.settled(self._own_pod, started)
-        now_listed = await asyncio.to_thread(listed, response, datetime.now(UTC))  # 0.4 s for 100,000 ids
-        recorded, unreadable = await self._recorded()
-        if not unreadable:
-            self._shown = self._shown.after(kubelet if same_kubelet else None, before[0], recorded, given(now_listed))
-            recorded, unreadable = await self._still_recorded(recorded, now_listed, pods)
-        holdings = await asyncio.to_thread(
-            taken_from,
-            now_listed,
-            self.holdings,
-            self._recent(),
-            complete=settled or (same_kubelet and self._complete_since == kubelet),
-            own_pod=self._own_pod,
-            recorded=recorded,
-            unreadable=unreadable,
-            saved=self.saved,
-            taken=started,
-        )
-        if holdings.state is not HoldersState.SYNCED:
-            return self._set(replace(holdings, offered=offered))
-        self._held_before = self._held_before.after(kubelet, self.holdings.holders, now_listed, pods, settled=settled)
-        lost = self._held_before.forgotten(pods)
-        self._complete_since = kubelet if same_kubelet else None
-        not_read = f"what init containers hold is not known: {unreadable}" if unreadable else ""
-        message = "; ".join(filter(None, (message, not_read, forgotten_text(lost))))
-        return self._set(replace(holdings, offered=offered, message=message, forgotten=lost))
+            started = monotonic()
+            if started < self._not_before:
+                return self.holdings
+            offered, message = None, ""
+            kubelet = sockets.identity(self._socket)
+            before = await self._recorded()
+            try:
+                if self.with_offers:
+                    offered, message = await self._offers()
+                response = await rpc.list_pod_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                return self._problem(error, before)
+            self._refusals = 0
+            same = kubelet if sockets.identity(self._socket) == kubelet else None  # None: another has come
+            pods = pods_of(response)
+            self._settling = self._settling.after(same, pods, started)
+            settled = same is not None and self._settling.settled(self._own_pod, started)
+            now_listed = await asyncio.to_thread(listed, response, datetime.now(UTC))  # 0.4 s for 100,000 ids
+            recorded, unreadable = await self._recorded()
+            if not unreadable:
+                self._shown = self._shown.after(same, before[0], recorded, given(now_listed))
+                recorded, unreadable = await self._still_recorded(recorded, now_listed, pods)
+            holdings = await asyncio.to_thread(
+                taken_from,
+                now_listed,
+                self.holdings,
+                self._recent(),
+                complete=settled or (same is not None and self._complete_since == same),
+                own_pod=self._own_pod,
+                recorded=recorded,
+                unreadable=unreadable,
+                saved=self.saved,
+                taken=started,
+            )
+            if holdings.state is not HoldersState.SYNCED:
+                return self._set(replace(holdings, offered=offered))
+            self._held_before = self._held_before.after(
+                kubelet, self.holdings.holders, now_listed, pods, settled=settled
+            )
+            lost = self._held_before.forgotten(pods)
+            self._complete_since = same
+            not_read = f"what init containers hold is not known: {unreadable}" if unreadable else ""
+            message = "; ".join(filter(None, (message, not_read, forgotten_text(lost))))
+            return self._set(replace(holdings, offered=offered, message=message, forgotten=lost))
 
     async def _still_recorded(
         self, recorded: tuple[checkpoint.CheckpointEntry, ...] | None, now_listed: Sequence[Holder], pods: Pods
@@ -220,11 +216,11 @@ class PodResourcesClient:
         second."""
         async with self._looking:
             kubelet, started = sockets.identity(self._socket), monotonic()
-            known_of, at = self._offers_of
+            offered, known_of, at = self._offered
             if kubelet != known_of or started - at > OFFERS_SHARED_SECONDS:
-                self._latest_offers = await self._list_offers()
-                self._offers_of = kubelet, started
-            return self._latest_offers
+                offered = await self._list_offers()
+                self._offered = offered, kubelet, started
+            return offered
 
     async def _list_offers(self) -> tuple[Offer, ...] | None:
         deadline = monotonic() + OFFERS_DEADLINE_SECONDS

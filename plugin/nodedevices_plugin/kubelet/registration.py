@@ -124,7 +124,7 @@ class Registering(Serving):
 
 
 class ResourcePlugin:
-    """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it.
+    """Keeps one resource served and registered until `stop`. `shown` is its list, as `snapshot` makes it.
 
     `healthy`: whether it has a healthy id. `let_through`: it is prepared, and the guard allows the registration.
     `pre_start`: whether the kubelet is to call PreStartContainer; the registration tells it so.
@@ -143,14 +143,9 @@ class ResourcePlugin:
         self._guard, self._observe = registering.guard, registering.observe
         self._kubelet_socket, self._deadlines = registering.kubelet_socket, registering.deadlines
         self._server: ResourceServer | None = None
-        self._task: asyncio.Task[None] | None = None
         self._failures = 0  # refusals in a row
         self._short_streams = 0  # streams in a row that did not last
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(
-            self._registering.keep("registration", self._run), name=f"register {self.name}"
-        )
+        self._task = asyncio.create_task(registering.keep("registration", self._run), name=f"register {name}")
 
     def show(self, shown: bytes, *, healthy: bool) -> None:
         """Send the kubelet this list, and make it the first one of later registrations."""
@@ -165,10 +160,8 @@ class ResourcePlugin:
 
     async def stop(self) -> None:
         """End the registration: the kubelet shows 0 allocatable at once and forgets the resource after 5 minutes."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        self._task.cancel()
+        await asyncio.wait([self._task])
         await self._stop_server()
         self._guard.ended(self.name)
 
