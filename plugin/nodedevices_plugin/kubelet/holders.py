@@ -168,10 +168,14 @@ def lacks(
     """
     listed_ids = {(holder.resource, id_) for holder in now_listed for id_ in holder.ids}
     before = [holder for holder in known if holder.resource is None or recorded is None]
-    held: list[tuple[str | None, str, str]] = []
-    why = "which its checkpoint assigns to a container"
-    held += [(entry.resource, id_, why) for entry in recorded or () for id_ in entry.ids]
-    held += [(holder.resource, id_, "which a container had before") for holder in before for id_ in holder.ids]
+    held = (
+        *(
+            (entry.resource, id_, "which its checkpoint assigns to a container")
+            for entry in recorded or ()
+            for id_ in entry.ids
+        ),
+        *((holder.resource, id_, "which a container had before") for holder in before for id_ in holder.ids),
+    )
     lacking = (f"{name or 'claim'} {id_}, {why}" for name, id_, why in held if (name, id_) not in listed_ids)
     missing = f"the contents of its checkpoint ({unreadable})" if unreadable else next(lacking, "")
     if not missing:

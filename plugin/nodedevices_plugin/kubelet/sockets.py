@@ -70,10 +70,9 @@ def of_our_kind(folder: Path, resource: str) -> bool:
 def of_others(folder: Path, resource: str) -> tuple[Path, ...]:
     """Return the listening sockets of other plugins that are named after this resource: by the last part of its name,
     as NVIDIA's (nvidia-gpu.sock) and AMD's (amd.com_gpu) are."""
-    last = re.escape(resource.rpartition("/")[2])
-    named = re.compile(rf"(^|.*[^A-Za-z0-9]){last}(\.sock)?")
+    named = re.compile(rf"(?!{PREFIX})(^|.*[^A-Za-z0-9]){re.escape(resource.rpartition('/')[2])}(\.sock)?")
     found = (path for path in sorted(folder.glob("*")) if named.fullmatch(path.name))
-    return tuple(path for path in found if not path.name.startswith(PREFIX) and path.is_socket() and listening(path))
+    return tuple(path for path in found if path.is_socket() and listening(path))
 
 
 def of_other_plugins(folder: Path) -> frozenset[tuple[str, int]]:

@@ -189,15 +189,11 @@ class Publisher:
 
     # --- the object as the API server has it -------------------------------------------------------------------------
     async def _watch(self) -> None:
-        def see(item: Object | None) -> None:
-            self._answered(self._watching)
-            self._see(item)
-
-        await keep_watching(
-            lambda: self._store.watch(self._name), see, partial(self._failed, self._watching), draw=self._draw
-        )
+        watch, failed = partial(self._store.watch, self._name), partial(self._failed, self._watching)
+        await keep_watching(watch, self._see, failed, draw=self._draw)
 
     def _see(self, item: Object | None) -> None:
+        self._answered(self._watching)
         seen, self._seen_version = self._seen_version, _version(item)
         if item is not None and _version(item) < self._own_version and _uid(item) == _uid(self._object):
             if _version(item) >= seen:

@@ -50,8 +50,7 @@ class ClaimNotReadError(OperationError):
 class Offer(Protocol):
     """What claims are answered from (claims.offer)."""
 
-    @property
-    def driver(self) -> str: ...
+    driver: str
 
     @property
     def records(self) -> Mapping[str, Record]: ...
