@@ -476,12 +476,12 @@ class Agent:
             return None
         plan, own = self._world.plan or Plan(), {served.resource for served in self._plugins.registrations()}
         index = self._world.known.index.under(self._world.active.effective.index_prefix)
-        found = dict.fromkeys(
+        found = (
             offer
             for resource in plan.by(Api.DRA).resources
             for offer in other_plugins(resource.name, plan, offered, index, own=own, api=Api.DRA)
         )
-        return offered_text(tuple(found))
+        return offered_text(tuple(dict.fromkeys(found)))
 
     async def _lists(self, resource: str) -> bool | None:
         """True when the kubelet lists a healthy id of it; None: not known (kubelet.registration)."""

@@ -101,6 +101,7 @@ async def publish(apiserver: ApiServer, kubectl: Kubectl, status: Any) -> dict[s
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+        store.close()
 
 
 def apply(kubectl: Kubectl, status: dict[str, Any], manager: str) -> None:

@@ -163,6 +163,7 @@ async def publishing(config: Path, kubectl: Kubectl) -> AsyncIterator[Published]
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        store.close()
 
 
 async def test_what_is_published_is_stored_comes_back_and_is_taken_back(
@@ -187,7 +188,8 @@ async def test_what_is_published_is_stored_comes_back_and_is_taken_back(
         slices.publisher.want(None)
         await slices.until(set())
         assert slices.publisher.written > before
-        assert await KubeStore(str(config)).claim("ml", "none") == {}
+        with contextlib.closing(KubeStore(str(config))) as store:
+            assert await store.claim("ml", "none") == {}
     made = [
         each for each in audit.requests(apiserver.audit_log, after=begin) if each.account == f"{NAMESPACE}:{ACCOUNT}"
     ]

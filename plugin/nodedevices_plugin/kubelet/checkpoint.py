@@ -101,9 +101,12 @@ def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:
         written = json.decode(raw, type=_Checkpoint)
     except (MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointError(f"not a checkpoint of the kubelet's device manager: {error!r:.200}") from error
-    found = {
-        CheckpointEntry(entry.pod_uid, entry.container, entry.resource, ids)
-        for entry in written.data.entries or ()
-        if (ids := tuple(sorted({id_ for some in (entry.ids or {}).values() for id_ in some or ()})))
-    }
-    return tuple(sorted(found))
+    return tuple(
+        sorted(
+            {
+                CheckpointEntry(entry.pod_uid, entry.container, entry.resource, ids)
+                for entry in written.data.entries or ()
+                if (ids := tuple(sorted({id_ for some in (entry.ids or {}).values() for id_ in some or ()})))
+            }
+        )
+    )

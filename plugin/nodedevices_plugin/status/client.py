@@ -176,7 +176,7 @@ class KubeStore:
     def _call_here(self, what: str, call: Callable[[Client], Object], *, anew: bool) -> Object:
         now = self.credentials()
         if anew or now != self._made_from:
-            self._forget_client()
+            self.close()
         if self._client is None:
             self._client, self._made_from = self._connect(), now
         try:
@@ -184,11 +184,11 @@ class KubeStore:
                 return call(self._client)
         except ApiError as error:
             if error.status in (0, 401):
-                self._forget_client()
+                self.close()
             raise
 
-    def _forget_client(self) -> None:
-        """The next call reads the credentials again."""
+    def close(self) -> None:
+        """End the connection; the next call reads the credentials again."""
         if self._client is not None:
             self._client.close()
             self._client = None

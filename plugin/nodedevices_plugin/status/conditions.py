@@ -123,8 +123,9 @@ def _ready(facts: NodeFacts) -> Condition:
         if found:
             said = "; ".join(f"{registration.resource}: {registration.message}" for registration in found)
             return _condition(facts, names.READY, "False", reason, said)
-    pending = RegistrationState.PENDING
-    if waiting := [registration.resource for registration in facts.registrations if registration.state is pending]:
+    if waiting := [
+        registration.resource for registration in facts.registrations if registration.state is RegistrationState.PENDING
+    ]:
         before = find(facts.previous, names.READY)
         if before is not None and before.reason not in {names.PROBE_UNAVAILABLE, names.AGENT_STOPPED}:
             return before  # registering again takes moments: not worth a change of the condition

@@ -184,8 +184,10 @@ def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
         blocked = schedulable.blocked if mine else _SERVED_BY_ANOTHER
         if blocked is not None:
             found.setdefault(blocked.reason, []).append((schedulable, blocked))
-    order = sorted(found, key=lambda reason: _ORDER.get(reason, len(_ORDER)))
-    return tuple(Withheld(reason=reason, ids=tuple(found[reason])) for reason in order)
+    return tuple(
+        Withheld(reason=reason, ids=tuple(found[reason]))
+        for reason in sorted(found, key=lambda reason: _ORDER.get(reason, len(_ORDER)))
+    )
 
 
 class ResourceCounts(Struct, frozen=True, kw_only=True):
@@ -259,8 +261,11 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
         by_dra = {resource.name for resource in plan.by(Api.DRA).resources}
         if not by_dra:
             return plan
-        kept = (resource for resource in plan.resources if resource.api is Api.DRA or resource.name not in by_dra)
-        return Plan(resources=tuple(kept))
+        return Plan(
+            resources=tuple(
+                resource for resource in plan.resources if resource.api is Api.DRA or resource.name not in by_dra
+            )
+        )
 
 
 def whole_second(when: datetime) -> datetime:

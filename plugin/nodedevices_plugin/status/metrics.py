@@ -14,7 +14,7 @@ nothing. /readyz names each problem that keeps the node from being served as it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nodedevices_common import __version__
 from nodedevices_common.http import Response
@@ -168,9 +168,6 @@ class AgentMetrics(Exposition, Collector):
             Method.UNPREPARE: self._unprepares,
         }
         self._series: dict[Counter, set[tuple[str, ...]]] = {}
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         yield from families(samples.of_the_agent(self._probes(), self._parts))

@@ -314,10 +314,8 @@ class Publisher:
         if wanted is None:
             return
         began = self._clock()
-        heartbeat = {"heartbeatTime": rfc3339(datetime.now(UTC))}
-        body = dict(wanted) | {"agent": dict(wanted.get("agent") or {}) | heartbeat}
-        if self._owner is not None:
-            body["nodeUID"] = self._owner
+        agent = {**(wanted.get("agent") or {}), "heartbeatTime": rfc3339(datetime.now(UTC))}
+        body = {**wanted, "agent": agent, **({"nodeUID": self._owner} if self._owner is not None else {})}
         if began - self._schema_read_at >= HEARTBEAT_SECONDS:
             self._schema = None
         try:
@@ -357,8 +355,10 @@ class Publisher:
                 raise
             return await self._apply_known(body)
         if left_out and left_out != self._left_out:
-            fields = listing(left_out)
-            log.warning("the NodeDevices CRD is older than this agent: apply the CRDs of its version", left_out=fields)
+            log.warning(
+                "the NodeDevices CRD is older than this agent: apply the CRDs of its version",
+                left_out=listing(left_out),
+            )
         elif self._left_out and not left_out:
             log.info("the NodeDevices CRD has every field of this agent again", name=self._name)
         self._left_out = left_out

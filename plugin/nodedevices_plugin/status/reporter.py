@@ -111,8 +111,11 @@ class Reporter:
         status = report(facts)
         self.conditions, self._probes = status.conditions, status.probes
         something = bool(world.known.inventory.devices) or world.known.inventory.accelerators_on_bus > 0
-        entries = out_of_service(world.state.unschedulable, now)
-        self._publisher.want(self._fitting(to_dict(status)), may_create=something, unschedulable=entries)
+        self._publisher.want(
+            self._fitting(to_dict(status)),
+            may_create=something,
+            unschedulable=out_of_service(world.state.unschedulable, now),
+        )
 
     async def stop(self, now: datetime) -> None:
         """Says that the agent ends."""
