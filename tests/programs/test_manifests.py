@@ -33,8 +33,8 @@ from nodedevices_plugin.settings.probes import together
 from nodedevices_plugin.vendors.nic.vendor import FOLDER
 from nodedevices_plugin.vendors.nvidia.vendor import DRIVER
 from nodedevices_probe.amd.exporter import SOCKET
+from nodedevices_probe.main import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.serving.command import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER
 from support.kustomize import ROOT, default_without_crds, kubectl, render
 
 MANIFESTS = ROOT / "manifests"

@@ -26,11 +26,12 @@ from nodedevices_plugin.inputs.probe_sessions import ProbeSocket
 from nodedevices_plugin.inputs.probes import of_server
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.options import by_name
+from nodedevices_probe.main import DEFAULTS, served_options, variables
 from nodedevices_probe.nvidia import NVIDIA_CTK
 from nodedevices_probe.programs import ProgramError
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.registry import KINDS, PROGRAMS
-from nodedevices_probe.serving import command, requests
+from nodedevices_probe.serving import requests
 from nodedevices_probe.serving.requests import (
     PROTOCOL,
     Allowed,
@@ -208,9 +209,9 @@ def test_what_the_server_did_not_say_is_a_line_like_any_other(line: bytes) -> No
 
 def test_the_servers_options_are_the_agents_with_the_same_variables_and_defaults() -> None:
     known = by_name()
-    for each in command.options(KINDS):
-        assert set(command.variables(each)) == set(known[each].variables)
-        assert command.DEFAULTS.get(each, "") == known[each].default
+    for each in served_options(KINDS):
+        assert set(variables(each)) == set(known[each].variables)
+        assert DEFAULTS.get(each, "") == known[each].default
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
