@@ -547,7 +547,7 @@ import sys
 import time
 import pynvml
 from nodedevices_probe.loop import EventLog
-from nodedevices_probe.nvidia.events import Monitor
+from nodedevices_probe.nvidia.calls import Monitor
 
 class Failing(EventLog):
     def record(self, key, **_):

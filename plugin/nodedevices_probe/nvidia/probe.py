@@ -23,8 +23,7 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_probe import nvidia
 from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.sysfs import System, nearest, unbound
-from nodedevices_probe.nvidia.calls import DriverGoneError, Library, NvmlCalls, describe
-from nodedevices_probe.nvidia.events import Monitor
+from nodedevices_probe.nvidia.calls import DriverGoneError, Library, Monitor, NvmlCalls, describe
 from nodedevices_probe.nvidia.facts import (
     PCIE_PATHS,
     GpuIdentity,

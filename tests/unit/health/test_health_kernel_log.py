@@ -8,7 +8,7 @@ from nodedevices_plugin.vendors.faults import Effect, Meaning, meaning_of
 from nodedevices_plugin.vendors.nvidia import kernel_log
 from nodedevices_plugin.vendors.nvidia.kernel_log import SXIDS, Reach
 from nodedevices_probe import kmsg as kinds
-from nodedevices_probe.kmsg.lines import ROWS
+from nodedevices_probe.kmsg.probe import ROWS
 from nodedevices_probe.protocol import SWITCH_KINDS, ProbeEvent
 from support.cases import cases
 from support.facts import REGISTERED, START

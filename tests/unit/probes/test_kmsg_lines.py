@@ -10,7 +10,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_probe import kmsg as kinds
-from nodedevices_probe.kmsg.lines import MAX_LINES, read
+from nodedevices_probe.kmsg.probe import MAX_LINES, read
 from nodedevices_probe.protocol import MAX_DETAILS, MAX_TEXT
 from support.cases import cases
 

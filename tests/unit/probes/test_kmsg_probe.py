@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 from nodedevices_probe import kmsg as kinds
-from nodedevices_probe.kmsg.lines import MAX_LINES
-from nodedevices_probe.kmsg.probe import BOOTED_SECONDS, LOST_SHOWN_SECONDS, SIZES, Follower, KernelLogSource, file_tail
+from nodedevices_probe.kmsg.probe import (
+    BOOTED_SECONDS,
+    LOST_SHOWN_SECONDS,
+    MAX_LINES,
+    SIZES,
+    Follower,
+    KernelLogSource,
+    file_tail,
+)
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Driver, DriverState
 from support.clock import Clock
