@@ -33,7 +33,6 @@ CHECK_SECONDS = 10.0
 END_SECONDS = 5.0  # for the children to end after a signal, before they are killed
 TICK_SECONDS = 0.2  # how often it is checked whether a child has ended
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0, jitter=0.2)  # before the next child
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 Write = Callable[[bytes], None]
 
@@ -104,7 +103,7 @@ class _Running:
         return bool(self.children)
 
     def run(self) -> int:
-        for signum in PASSED_ON:
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, self._end)
         checked = time.monotonic()
         while not self._signal and not self._unread.wait(TICK_SECONDS):

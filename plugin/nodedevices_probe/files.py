@@ -227,7 +227,6 @@ def entries(place: str, given: Sequence[Any], read: Callable[[str, Any], Entry],
     return tuple(found.values())
 
 
-MAX_VARIABLES = 64
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NOT_KUBERNETES = r"(?!requests\.)(?![^/]*kubernetes\.io(/|$))"  # no kubelet takes such a name
 _DOMAIN = rf"{_NOT_KUBERNETES}{_LABEL}(\.{_LABEL})*"
@@ -237,13 +236,16 @@ NAME = Text(
     63,
 )
 DOMAIN = Text(_DOMAIN, "a domain of your own, such as example.com", 63)
-_TEXT = r"[^\x00-\x1f\x7f]*"
 
 
 def variables(fields: tuple[str, ...]) -> MapOf:
     """The rule of variables; `fields`: of their templates."""
-    name = Text("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name")
-    return MapOf(name, Text(_TEXT, "a text", 1024, fields), MAX_VARIABLES, "a mapping of variables to texts")
+    return MapOf(
+        Text("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name"),
+        Text(r"[^\x00-\x1f\x7f]*", "a text", 1024, fields),
+        64,
+        "a mapping of variables to texts",
+    )
 
 
 T = TypeVar("T")

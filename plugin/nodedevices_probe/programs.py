@@ -48,7 +48,8 @@ def run(program: Program, arguments: Sequence[str], *, driver_root: str = "") ->
     """What it prints. `driver_root`: where the driver's root is mounted, if it is. Raises ProgramError. Blocks."""
     mounted = driver_root if driver_root and Path(driver_root).is_dir() else ""
     found = _find(program, driver_root)
-    roots = [f"--{flag}={value}" for flag, value in zip(program.roots, (mounted, _dev_root(mounted)), strict=True)]
+    dev = mounted if Path(mounted, "dev").is_dir() else "/"
+    roots = [f"--{flag}={value}" for flag, value in zip(program.roots, (mounted, dev), strict=True)]
     command = [found, *program.command, *arguments, *(roots if mounted else [])]
     try:
         done = subprocess.run(  # noqa: S603
@@ -71,7 +72,3 @@ def _find(program: Program, driver_root: str) -> str:
         places = f" nor below {driver_root}" if below else ""
         raise ProgramError(f"{program.name} is not in the agent's image{places}")
     return found
-
-
-def _dev_root(driver_root: str) -> str:
-    return driver_root if Path(driver_root, "dev").is_dir() else "/"

@@ -93,7 +93,7 @@ NO_KFD = "KFD lists no node for it: the driver cannot use it for computing"
 MAX_LINKS = 64
 COMPUTE, MEMORY = "current_compute_partition", "current_memory_partition"  # EPERM while the GPU is being reset
 WHOLE = "spx"  # the compute partition of a GPU that is one
-FIRST_RENDER_MINOR = 128
+RENDER_MINORS = (128, MAX_INTEGER)
 _XCP = re.compile(r"amdgpu_xcp_[0-9]{1,5}")
 
 
@@ -208,14 +208,12 @@ def _partitions(
             profile=profile or "xcp",
             index=index,
             capacity=_capacity(node.memory_bytes, [node]),
-            device_nodes=_with_kfd(nodes_of.get(node.render_minor) or _render_node(node)),
+            device_nodes=_with_kfd(
+                nodes_of.get(node.render_minor) or Drm(render=within(node.render_minor, *RENDER_MINORS))
+            ),
         )
         for index, node in numbered[:MAX_PARTITIONS]
     )
-
-
-def _render_node(node: KfdNode) -> Drm:
-    return Drm(render=node.render_minor if node.render_minor >= FIRST_RENDER_MINOR else None)
 
 
 def _with_kfd(own: Drm) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from nodedevices_probe.fpga import FIREWALL, NO_SHELL
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, drm, node_conditions, sensors
+from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, drm, node_conditions, sensors, slot
 from nodedevices_probe.protocol import MAX_INTEGER, Readings, text, within
 
 # --- PCI functions ----------------------------------------------------------------------------------------------------
@@ -30,7 +30,6 @@ XILINX = "0x10ee"
 GOLDEN_IDS = frozenset({"0xd000", "0xd004", "0xd008", "0xd00c", "0xd020", "0xd030", "0xd03c", "0xd04c"})
 U30_IDS = frozenset({"0x503d", "0x513d", "0xd03c"})  # a U30's user functions, and what it has from the factory
 MEDIA_IDS = frozenset({"0x5070"})  # MA35D
-USER_FILE, MANAGEMENT_FILE = "user_pf", "mgmt_pf"
 ACCELERATOR_CLASS = "0x1200"
 FOR_MACHINES = "vfio-pci"  # the driver of functions that virtual machines have
 USUAL_USER = 1  # the number of the user function, in all shells since 2018.3
@@ -50,17 +49,9 @@ class FpgaFunctions:
     golden: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnBus:
-    """`fpgas` and `media` by PCI address, in its order. `accelerators`: cards' chips, whatever driver they have."""
-
-    fpgas: tuple[FpgaFunctions, ...] = ()
-    media: tuple[str, ...] = ()
-    accelerators: int = 0
-
-
-def on_bus(roots: Roots, last_users: Mapping[str, str]) -> OnBus:
-    """`last_users`: of each slot (domain, bus and device), the user function that it last had."""
+def on_bus(roots: Roots, last_users: Mapping[str, str]) -> tuple[list[FpgaFunctions], list[str], int]:
+    """Return FPGAs and media accelerators, by PCI address, in its order, and how many cards there are, whatever driver
+    they have. `last_users`: of each slot (domain, bus and device), the user function that it last had."""
     slots = defaultdict[str, list[str]](list)
     media: list[str] = []
     accelerators: set[str] = set()
@@ -75,16 +66,7 @@ def on_bus(roots: Roots, last_users: Mapping[str, str]) -> OnBus:
         else:
             slots[slot(bus_id)].append(bus_id)
     found = (_functions(roots, bus_ids, last_users.get(name, "")) for name, bus_ids in sorted(slots.items()))
-    return OnBus(
-        fpgas=tuple(filter(None, found)),
-        media=tuple(sorted(media)),
-        accelerators=len(accelerators),
-    )
-
-
-def slot(bus_id: str) -> str:
-    """Return the slot of an address: 0000:3b:00."""
-    return bus_id.rpartition(".")[0]
+    return [fpga for fpga in found if fpga is not None], sorted(media), len(accelerators)
 
 
 def instance(bus_id: str) -> int:
@@ -96,8 +78,8 @@ def instance(bus_id: str) -> int:
 
 def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> FpgaFunctions | None:
     """Return the functions of one slot. None: there is no FPGA, or a virtual machine has it."""
-    user = next((id_ for id_ in bus_ids if _has(roots, id_, USER_FILE)), "")
-    management = next((id_ for id_ in bus_ids if _has(roots, id_, MANAGEMENT_FILE)), "")
+    user = next((id_ for id_ in bus_ids if _has(roots, id_, "user_pf")), "")
+    management = next((id_ for id_ in bus_ids if _has(roots, id_, "mgmt_pf")), "")
     if not user and not management:
         return None
     # Without XRT's driver the user function is the other one beside the management function.
@@ -132,8 +114,6 @@ NO_USER = "its user function is not on the bus: the card is being reset or progr
 RESETTING = "its shell cannot be read: the card is being reset, or the driver has only just found it"
 NO_NODE = "the driver made no device node for it"
 HANGS = "reading its driver's attributes has not finished"
-MANAGEMENT_NODE = "/dev/xclmgmt"
-QDMA_NODE = "/dev/xfpga/dma.qdma.u"
 _SERIAL = re.compile(r"[A-Za-z0-9-]{1,32}")
 
 
@@ -168,7 +148,7 @@ def read(roots: Roots, functions: FpgaFunctions) -> Fpga:
         return unread(functions, RESETTING)
     controller = _folder(roots, at, "hwmon_sdm.") or _folder(roots, at, "xmc.")
     render = drm(roots, at).render
-    qdma = (f"{QDMA_NODE}{instance(functions.user)}.0",) if _folder(roots, at, "dma.qdma.u") else ()
+    qdma = (f"/dev/xfpga/dma.qdma.u{instance(functions.user)}.0",) if _folder(roots, at, "dma.qdma.u") else ()
     serial = roots.word(f"{controller}/serial_num") if controller else ""
     nodes = (f"/dev/dri/renderD{render}", *qdma) if render is not None else ()
     return Fpga(
@@ -190,23 +170,19 @@ def _readings(roots: Roots, functions: FpgaFunctions, controller: str, nodes: tu
     felt = sensors(roots, controller) if controller else Readings()
     celsius = roots.number(f"{controller}/xmc_fpga_temp") if controller else None
     microwatts = roots.number(f"{controller}/xmc_power") if controller else None
-    tripped = (FIREWALL,) if _firewall_tripped(roots, functions.management) else ()
+    firewall = _folder(roots, f"{PCI_DEVICES}/{functions.management}", "firewall.") if functions.management else ""
+    tripped = (FIREWALL,) if firewall and roots.number(f"{firewall}/detected_status", 0) else ()
     return replace(
         felt,
         temperature_celsius=within(celsius, -300, 1000) if celsius else felt.temperature_celsius,
-        power_milliwatts=within(microwatts // 1000, 0, MAX_INTEGER) if microwatts else felt.power_milliwatts,
+        power_milliwatts=within(microwatts, 0, MAX_INTEGER, per=1000) if microwatts else felt.power_milliwatts,
         conditions=(*tripped, *node_conditions(roots, nodes)),
     )
 
 
-def _firewall_tripped(roots: Roots, management: str) -> bool:
-    folder = _folder(roots, f"{PCI_DEVICES}/{management}", "firewall.") if management else ""
-    return bool(roots.number(f"{folder}/detected_status", 0)) if folder else False
-
-
 def _management_node(roots: Roots, management: str) -> str:
     number = roots.number(f"{PCI_DEVICES}/{management}/instance") if management else None
-    return f"{MANAGEMENT_NODE}{number}" if number is not None and 0 <= number < 1 << 32 else ""
+    return f"/dev/xclmgmt{number}" if number is not None and 0 <= number < 1 << 32 else ""
 
 
 def _folder(roots: Roots, at: str, prefix: str) -> str:

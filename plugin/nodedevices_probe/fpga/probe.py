@@ -34,10 +34,10 @@ from nodedevices_probe.fpga import (
     VENDOR,
     card,
 )
-from nodedevices_probe.fpga.card import MAKERS, U30_IDS, Fpga, OnBus, on_bus, slot
+from nodedevices_probe.fpga.card import MAKERS, U30_IDS, Fpga, FpgaFunctions, on_bus
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import PCI_DEVICES, System, node_conditions
+from nodedevices_probe.node.sysfs import PCI_DEVICES, System, node_conditions, slot
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     Attribute,
@@ -75,17 +75,17 @@ class FpgaSource(SysfsSource):
     _transcoders: dict[str, str] = field(default_factory=dict)  # PCI addresses, by the driver's name
 
     def poll(self) -> SourceFacts:
-        listed = on_bus(self.roots, self._users)
-        return self.facts(MODULES, partial(self._found, listed), on_bus=listed.accelerators)
+        fpgas, media, accelerators = on_bus(self.roots, self._users)
+        return self.facts(MODULES, partial(self._found, fpgas, media), on_bus=accelerators)
 
-    def _found(self, listed: OnBus) -> Found:
-        cards, problems = self._cards(self.roots, listed)
-        every = [*cards, *self._media(self.roots, listed)]
+    def _found(self, on_bus: Sequence[FpgaFunctions], media: Sequence[str]) -> Found:
+        cards, problems = self._cards(self.roots, on_bus)
+        every = [*cards, *self._media(self.roots, media)]
         ordered = sorted(every, key=lambda device: (device.type, device.pci_bus_id, device.id))
         return ordered, problems[:MAX_PROBLEMS]
 
-    def _cards(self, roots: Roots, found: OnBus) -> tuple[list[DeviceFact], list[Problem]]:
-        functions = {fpga.user: fpga for fpga in found.fpgas}
+    def _cards(self, roots: Roots, on_bus: Sequence[FpgaFunctions]) -> tuple[list[DeviceFact], list[Problem]]:
+        functions = {fpga.user: fpga for fpga in on_bus}
         self._users = {slot(user): user for user in functions}
         read = self.fpga_reads.read({user: partial(card.read, roots, fpga) for user, fpga in functions.items()})
         fpgas = [read[user] or card.unread(fpga, card.HANGS) for user, fpga in functions.items()]
@@ -115,7 +115,7 @@ class FpgaSource(SysfsSource):
         self._members[serial] = tuple(here)
         return ["its other FPGA cannot be read yet"] if len(here) == 1 and unread else []
 
-    def _media(self, roots: Roots, found: OnBus) -> list[DeviceFact]:
+    def _media(self, roots: Roots, on_bus: Sequence[str]) -> list[DeviceFact]:
         """The media accelerators that the driver has, a chip each, and those on the bus that it does not have."""
         names = [name for name in roots.names(MISC) if _TRANSCODER.fullmatch(name)]
         read = self.media_reads.read({name: partial(_transcoder, roots, name) for name in names})
@@ -127,7 +127,7 @@ class FpgaSource(SysfsSource):
                 media.setdefault(device.pci_bus_id, device)
             elif bus_id := self._transcoders.get(name):
                 media.setdefault(bus_id, _chip(roots, bus_id, Readings(error=card.HANGS)))
-        for bus_id in found.media:
+        for bus_id in on_bus:
             media.setdefault(bus_id, _chip(roots, bus_id, Readings(error=NO_MEDIA_DRIVER)))
         return list(media.values())
 

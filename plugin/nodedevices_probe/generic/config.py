@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodedevices_api.bounds import MAX_DEVICES
@@ -117,8 +117,8 @@ class GenericConfig:
     devices: tuple[ConfigEntry, ...] = ()
 
 
-PRESETS: Mapping[str, ConfigEntry] = {
-    name: ConfigEntry(name=name, groups=(DeviceGroup(count=100, paths=(PathPart(path=path),)),))
+PRESETS: Mapping[str, Mapping[str, Any]] = {  # what an entry has where the file says nothing
+    name: {"name": name, "count": 100, "paths": [{"path": path}]}
     for name, path in (("fuse", "/dev/fuse"), ("tun", "/dev/net/tun"), ("kvm", "/dev/kvm"))
 }
 
@@ -209,27 +209,19 @@ def parse(raw: bytes) -> GenericConfig:
 
 def _entry(place: str, value: Any) -> ConfigEntry:
     _ENTRY.check(place, value)
+    odd = [key for key in ("groups", "paths", "usb", "pair", "together") if key in value and "preset" in value]
+    if odd:
+        raise CheckError(f"{place}.{odd[0]}: cannot be combined with a preset; write the groups without one")
+    value = {**PRESETS.get(value.get("preset", ""), {}), **value}
+    if "name" not in value:
+        raise CheckError(f"{place}.name: is missing")
     own = {key: value[key] for key in _GROUP_KEYS if key in value}
-    if "preset" in value:
-        preset = PRESETS[value["preset"]]
-        odd = [key for key in ("groups", "paths", "usb", "pair", "together") if key in value]
-        if odd:
-            raise CheckError(f"{place}.{odd[0]}: cannot be combined with a preset; write the groups without one")
-        groups: tuple[DeviceGroup, ...] = tuple(
-            replace(group, count=own.get("count", group.count)) for group in preset.groups
-        )
-        name = value.get("name", preset.name)
-    else:
-        if "name" not in value:
-            raise CheckError(f"{place}.name: is missing")
-        if "groups" in value and own:
-            raise CheckError(f"{place}.{next(iter(own))}: cannot be combined with groups; put it into one of them")
-        places = [f"{place}.groups[{number}]" for number in range(len(value.get("groups", ())))] or [place]
-        groups = tuple(map(_group, places, value.get("groups", [own])))
-        name = value["name"]
+    if "groups" in value and own:
+        raise CheckError(f"{place}.{next(iter(own))}: cannot be combined with groups; put it into one of them")
+    places = [f"{place}.groups[{number}]" for number in range(len(value.get("groups", ())))] or [place]
     entry = ConfigEntry(
-        name=name,
-        groups=groups,
+        name=value["name"],
+        groups=tuple(map(_group, places, value.get("groups", [own]))),
         required=value.get("required", False),
         env=dict(value.get("env", {})),
         mounts=tuple(
@@ -325,10 +317,8 @@ def _mount(place: str, value: Mapping[str, Any]) -> HostMount:
 
 def find(config: GenericConfig, name: str, of_shape: str) -> tuple[ConfigEntry, DeviceGroup] | None:
     """The group of an entry by its shape; None: this file has it not."""
-    entry = next((device for device in config.devices if device.name == name), None)
-    if entry is None:
-        return None
-    return next(((entry, group) for group in entry.groups if shape(entry, group) == of_shape), None)
+    found = ((entry, group) for entry in config.devices if entry.name == name for group in entry.groups)
+    return next((pair for pair in found if shape(*pair) == of_shape), None)
 
 
 def needed(group: DeviceGroup) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodedevices_probe.generic.config import PathPart, UsbPart
+from nodedevices_probe.generic.config import USB_NODE, PathPart, UsbPart
 from nodedevices_probe.generic.glob import is_pattern, match_text, matches
 from nodedevices_probe.node.roots import MAX_ENTRIES, Roots
 from nodedevices_probe.node.sysfs import System
@@ -18,7 +18,6 @@ from nodedevices_probe.protocol import text, within
 MAX_NODES = 16  # of a device, in a line
 _VISIBLE = ("/dev/", "/sys/", "/proc/")  # of the host, from a container
 USB_DEVICES = "sys/bus/usb/devices"
-USB = "usb"
 MAX_FOLDERS = 512  # below the interfaces of one device
 _DEPTH = 6
 _PORT = re.compile(r"[0-9]{1,4}-[0-9]{1,3}(\.[0-9]{1,3}){0,6}")  # 1-1.4; root hubs are called usb1
@@ -53,7 +52,7 @@ def usb_device(system: System, roots: Roots, port: str) -> UsbDevice | None:
         serial=roots.word(f"{at}/serial"),
         name=text(" ".join(word for word in said if word)),
         pci_bus_id=system.pci_device_of(at),
-        nodes=((f"/dev/bus/usb/{bus:03}/{number:03}", USB), *_interface_nodes(roots, at, port)),
+        nodes=((f"/dev/bus/usb/{bus:03}/{number:03}", USB_NODE), *_interface_nodes(roots, at, port)),
     )
 
 

@@ -41,12 +41,11 @@ class IntelSource(SysfsSource):
             bus_id: driver
             for driver, folder in zip(DRIVERS, FOLDERS, strict=True)
             for bus_id in self.system.bus_ids(folder)
-            if self._wanted(bus_id)
+            if self._is_wanted(self.roots.word(f"{PCI_DEVICES}/{bus_id}/device"))
         }
         return [self._device(bus_id, found[bus_id]) for bus_id in sorted(found)]
 
-    def _wanted(self, bus_id: str) -> bool:
-        device = self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")
+    def _is_wanted(self, device: str) -> bool:
         return device not in self.denied and (not self.allowed or device in self.allowed)
 
     def _device(self, bus_id: str, driver: str) -> DeviceFact:

@@ -304,6 +304,7 @@ def _later_than(chunk: bytes, time: float | None) -> bytes:
 BOOTED_SECONDS = 600.0  # a kubelet starts the agent's pod within these
 HISTORY_SECONDS = 60.0  # how long the agent takes an event for news (health.events.OLDEST_NEWS)
 LOST_SHOWN_SECONDS = 300.0
+UNREADABLE = "give the container the capability SYSLOG (component kmsg), or, under SELinux, a type that may read it"
 LOST = Problem(
     code="KernelLogLinesLost",
     message="within the last minutes the kernel wrote more to its log than was read: faults may be missed; find what"
@@ -329,7 +330,8 @@ class KernelLogSource(SysfsSource):
         try:
             self._read()
         except OSError as error:
-            return (), (_unreadable(error),)
+            why = f"the kernel log cannot be read: {error.strerror or error}"
+            return (), (problem("KernelLogUnreadable", f"{why}; {UNREADABLE}"),)
         shown = self._lost_at is not None and self.monotonic() - self._lost_at < LOST_SHOWN_SECONDS
         return (), (LOST,) if shown else ()
 
@@ -356,14 +358,6 @@ def _age(said: Said, since_boot: float) -> float | None:
         return None
     age = max(0.0, since_boot - said.seconds)
     return age if since_boot < BOOTED_SECONDS or age < HISTORY_SECONDS else None
-
-
-def _unreadable(error: OSError) -> Problem:
-    message = (
-        f"the kernel log cannot be read: {error.strerror or error}; give the container the capability SYSLOG"
-        " (component kmsg), or, under SELinux, a type that may read it"
-    )
-    return problem("KernelLogUnreadable", message)
 
 
 def source(options: Namespace) -> KernelLogSource:

@@ -179,9 +179,7 @@ def auxiliary_type(name: str) -> str:
 NETWORK_CLASS = "0x02"
 AUXILIARY = "sys/bus/auxiliary/devices"
 VDPA = "sys/bus/vdpa/devices"
-VIRTIO = "sys/bus/virtio/devices"
 RDMA_TYPES = frozenset({"rdma", "roce", "iwarp", "ib"})  # of the auxiliary bus, seen from every network namespace
-NO_IOMMU = "vfio-noiommu"
 _VFIO_DRIVER = re.compile(r"([a-z0-9_]+[_-])?vfio[_-]pci")
 _HEX = re.compile(r"0x([0-9a-f]{4})")
 _VDPA_DRIVERS = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
@@ -303,7 +301,7 @@ def _user_space(roots: Roots, at: str, driver: str) -> tuple[str, ...]:
     """/dev/vfio/<IOMMU group> or /dev/uio<N>, where such a driver has it."""
     if _VFIO_DRIVER.fullmatch(driver):
         group = roots.link(f"{at}/iommu_group")
-        unsafe = "noiommu-" if roots.word(f"{at}/iommu_group/name") == NO_IOMMU else ""
+        unsafe = "noiommu-" if roots.word(f"{at}/iommu_group/name") == "vfio-noiommu" else ""
         return (f"/dev/vfio/{unsafe}{group}",) if group.isdecimal() else ()
     return tuple(f"/dev/{name}" for name in roots.names(f"{at}/uio")[:1] if _UIO.fullmatch(name))
 
@@ -324,7 +322,7 @@ def _vdpa(roots: Roots) -> dict[SysfsOwner, Vdpa]:
         at = f"{VDPA}/{name}"
         below = roots.names(at)
         nodes = [f"/dev/{folder}" for folder in below if _VHOST_VDPA.fullmatch(folder)][:1]
-        virtio = [f"/{VIRTIO}/{folder}" for folder in below if _VIRTIO.fullmatch(folder)]
+        virtio = [f"/sys/bus/virtio/devices/{folder}" for folder in below if _VIRTIO.fullmatch(folder)]
         said = {
             names.VDPA_TYPE: _VDPA_DRIVERS.get(roots.link(f"{at}/driver"), ""),
             names.VDPA_DEVICE: text(name),

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from nodedevices_probe.nic import INFINIBAND, LINK_DOWN, NO_LINK, SOLARFLARE
 from nodedevices_probe.nic.functions import Interface
 from nodedevices_probe.nic.rdma import PHYSICALLY_DISABLED, PORT_ACTIVE, PORT_DOWN, RdmaDevice
+from nodedevices_probe.node.sysfs import slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +128,18 @@ def with_fewer_ports(functions: Iterable[str], boards: Mapping[str, str]) -> fro
     """Return the functions of cards with fewer ports than more than half of the other cards of that board.
     `functions`: addresses of physical functions. `boards`: ids of boards by address, those that are known."""
     every = list(functions)
-    ports = Counter(map(_slot, every))
+    ports = Counter(map(slot, every))
     by_board = defaultdict[str, set[str]](set)
     for function in every:
         if function in boards:
-            by_board[boards[function]].add(_slot(function))
+            by_board[boards[function]].add(slot(function))
     fewer = {
-        slot
+        card
         for alike in by_board.values()
-        for slot in alike
-        if sum(ports[other] > ports[slot] for other in alike) * 2 > len(alike) - 1
+        for card in alike
+        if sum(ports[other] > ports[card] for other in alike) * 2 > len(alike) - 1
     }
-    return frozenset(function for function in every if _slot(function) in fewer)
-
-
-def _slot(address: str) -> str:
-    return address.rpartition(".")[0]
+    return frozenset(function for function in every if slot(function) in fewer)
 
 
 def link_condition(own: Interface | None, rdma: RdmaDevice | None) -> str | None:

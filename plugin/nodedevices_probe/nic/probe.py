@@ -205,7 +205,8 @@ class NicSource(SysfsSource):
         else:
             at = f"{PCI_DEVICES}/{its_owner.pci}"
             felt = rdma.said.sensors if rdma is not None else sensors(self.roots, at, shown="asic")
-            counters = _carrier(own)
+            downs = own.carrier_downs if own is not None else None
+            counters = {} if downs is None else {names.CARRIER_DOWN_COUNT: downs}
         holds = {
             names.DRIVER_UNBOUND: not function.driver,
             NODE_MISSING: bool(node_conditions(self.roots, function.device_nodes))
@@ -252,11 +253,6 @@ class NicSource(SysfsSource):
                 counters=dict(rdma.said.counters),
             ),
         )
-
-
-def _carrier(own: Interface | None) -> dict[str, int]:
-    downs = own.carrier_downs if own is not None else None
-    return {} if downs is None else {names.CARRIER_DOWN_COUNT: downs}
 
 
 def _no_answer(rdma: RdmaDevice | None) -> str | None:

@@ -57,13 +57,13 @@ _EFA_FILES = _files(
 )
 COUNTERS = (*_PORT_FILES, *_OWN_FILES, *_EFA_FILES)
 _AMAZON = "0x1d0f"
-_PARTS = ("physfn", "sfnum")  # in the folder of a virtual function, of a sub-function
 CounterFiles = Mapping[str, Sequence[str]]  # by counter: a file of each port that has it
 
 
 def counter_files(roots: Roots, device: str, ports: Sequence[str]) -> CounterFiles:
     """Return the files of the RDMA device with this folder. `ports`: their folders."""
-    is_part = any(roots.exists(f"{device}/device/{part}") for part in _PARTS)
+    # A virtual function has the one in its folder, a sub-function the other.
+    is_part = any(roots.exists(f"{device}/device/{part}") for part in ("physfn", "sfnum"))
     is_efa = roots.word(f"{device}/device/vendor") == _AMAZON
     files = {**({} if is_part else _PORT_FILES), **_OWN_FILES, **(_EFA_FILES if is_efa else {})}
     found = {name: [path for port in ports if roots.exists(path := f"{port}/{file}")] for name, file in files.items()}
@@ -91,7 +91,6 @@ MAX_RDMA = 512
 MAX_PORTS = 8
 MAX_P_KEYS = 8  # each one read is a command to the device
 _CLASSES = {"infiniband_verbs": ("uverbs",), "infiniband_mad": ("umad", "issm"), "infiniband_cm": ("ucm",)}
-_OF_PORTS = ("umad", "issm")
 _NODE = re.compile(r"(uverbs|umad|issm|ucm)[0-9]{1,5}")
 _SAID = re.compile(r"([0-9]{1,3}):.*")  # "4: ACTIVE"
 _RATE = re.compile(r"([0-9]{1,5})(\.[0-9]+)? Gb/sec.*")  # "400 Gb/sec (4X NDR)"
@@ -139,6 +138,7 @@ class RdmaDevice:
 
     def missing(self, roots: Roots, required: Collection[str]) -> bool:
         """True when one that it requires is not there; those that its kind never has are not required."""
+        ports = sum(port.link_type == INFINIBAND for port in self.said.ports)
         for node in required:
             if node == RDMA_CM:
                 paths: tuple[str, ...] = (f"{DEV}/{RDMA_CM}",)
@@ -146,14 +146,11 @@ class RdmaDevice:
                 continue
             else:
                 paths = self.nodes.get(node, ())
-            if len(paths) < self._usual_count(node) or not all(roots.has_node(path) for path in paths):
+            # A port of InfiniBand has a umad and an issm of its own.
+            usual = max(ports, 1) if node in {"umad", "issm"} else 1
+            if len(paths) < usual or not all(roots.has_node(path) for path in paths):
                 return True
         return False
-
-    def _usual_count(self, kind: str) -> int:
-        """Return how many of these it has: a port of InfiniBand has a umad and an issm of its own."""
-        ports = sum(port.link_type == INFINIBAND for port in self.said.ports)
-        return max(ports, 1) if kind in _OF_PORTS else 1
 
     def device_nodes(self, roots: Roots, required: Collection[str]) -> tuple[str, ...]:
         """Its own: those that it requires, and of the others those that are there."""

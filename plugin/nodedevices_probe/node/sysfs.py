@@ -113,6 +113,11 @@ _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _MIG_MINOR = re.compile(r"gpu([0-9]{1,5})/gi([0-9]{1,5})(?:/ci([0-9]{1,5}))?/access ([0-9]{1,7})")
 
 
+def slot(bus_id: str) -> str:
+    """Return the slot of an address: 0000:3b:00."""
+    return bus_id.rpartition(".")[0]
+
+
 def unbound(accelerators: Mapping[str, str], devices: Iterable[DeviceFact]) -> tuple[Problem, ...]:
     """Return a problem for the accelerators that no driver has, where it has others: those that never came up."""
     listed = {device.pci_bus_id for device in devices}
@@ -200,8 +205,8 @@ class System:
 
     def only_for_guests(self, vendor: str) -> bool:
         """True when virtual machines have a vendor's accelerators, and this machine has none."""
-        guests = set(FOR_GUESTS).intersection(self._every_accelerator(vendor).values())
-        return bool(guests) and not self.accelerators(vendor)
+        drivers = self._every_accelerator(vendor).values()
+        return any(driver in FOR_GUESTS for driver in drivers) and not self.accelerators(vendor)
 
     def _every_accelerator(self, vendor: str) -> dict[str, str]:
         roots = self.roots

@@ -127,6 +127,7 @@ class NvmlCalls:
     lost: bool = False
     error: str | None = None
     refused: str | None = None  # the last call that failed, and why
+    code: int = pynvml.NVML_SUCCESS  # its return code
 
     def call(self, function: str, *arguments: Any, telemetry: bool = False) -> Any:
         """The function's result; None when it failed. A failed `telemetry` call is no error of the device."""
@@ -153,7 +154,7 @@ class NvmlCalls:
         """Take note of a return code; True for success. Raises DriverGoneError."""
         if code == pynvml.NVML_SUCCESS:
             return True
-        self.refused = text(f"{function}: {describe(code)}", MAX_MESSAGE)
+        self.refused, self.code = text(f"{function}: {describe(code)}", MAX_MESSAGE), code
         if code in DRIVER_GONE:
             raise DriverGoneError(code)
         if code == pynvml.NVML_ERROR_GPU_IS_LOST:
@@ -221,24 +222,17 @@ class Monitor:
 
     def _wait(self) -> None:
         try:
-            self._record_until_stopped()
+            while not self._stop.is_set():
+                with contextlib.suppress(pynvml.NVMLError_Timeout):
+                    self._record(pynvml.nvmlEventSetWait_v2(self._set, WAIT_MILLISECONDS))
+        except pynvml.NVMLError as error:
+            self.failed = describe(error.value)
         except Exception as error:  # the thread may not end unseen: no XID would be seen any more
             self.failed = f"{type(error).__name__}: {error}"
-            self._log.wake.set()
+        if self.failed:
+            self._log.wake.set()  # the next poll sees what is wrong and starts another monitor
         with contextlib.suppress(pynvml.NVMLError):  # when the driver has gone, the set has too
             pynvml.nvmlEventSetFree(self._set)
-
-    def _record_until_stopped(self) -> None:
-        while not self._stop.is_set():
-            try:
-                data = pynvml.nvmlEventSetWait_v2(self._set, WAIT_MILLISECONDS)
-            except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                    continue
-                self.failed = describe(error.value)
-                self._log.wake.set()  # the next poll sees what is wrong and starts another monitor
-                break
-            self._record(data)
 
     def _record(self, data: Any) -> None:
         if kind := KINDS.get(data.eventType):

@@ -174,8 +174,8 @@ def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
     """Look at every NVLink and learn where it ends. How many are down; None without NVLink, or if it is not known."""
     numbers, inactive = [], 0
     for number in known.links if known.links is not None else range(MAX_NVLINKS):
-        code, state = _link_state(nvml, handle, number)
-        if code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+        state = nvml.call("nvmlDeviceGetNvLinkState", handle, number)
+        if state is None and nvml.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
             break  # past the last link this driver knows
         if state is None:
             continue
@@ -190,16 +190,6 @@ def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
         known.links = tuple(numbers)
     every = known.links is not None and len(numbers) == len(known.links)
     return inactive if numbers and (inactive or every) else None  # links that do not say are not up
-
-
-def _link_state(nvml: NvmlCalls, handle: Any, number: int) -> tuple[int, int | None]:
-    if nvml.lost:
-        return pynvml.NVML_ERROR_GPU_IS_LOST, None
-    try:
-        return pynvml.NVML_SUCCESS, pynvml.nvmlDeviceGetNvLinkState(handle, number)
-    except pynvml.NVMLError as error:
-        nvml.judge("nvmlDeviceGetNvLinkState", error.value)
-        return error.value, None
 
 
 def _link_end(nvml: NvmlCalls, handle: Any, number: int) -> str:

@@ -241,7 +241,6 @@ class NvmlSource(SysfsSource):
         mode = (nvml.call if known.mig_enabled is None else nvml.needed)("nvmlDeviceGetMigMode", handle)
         if mode:
             known.mig_enabled = bool(mode[0])
-        enabled = known.mig_enabled
         partitions = read_mig(nvml, handle, known, self.system)
         readings = self._beside(read_health(nvml, handle, known, nvlinks_inactive=inactive), nvml, handle, known)
         if self.telemetry:
@@ -255,7 +254,8 @@ class NvmlSource(SysfsSource):
         fact = replace(
             fact,
             index=index,
-            extra=fact.extra | nvidia.attributes(mig_capable=enabled is not None, mig_enabled=enabled or False),
+            extra=fact.extra
+            | nvidia.attributes(mig_capable=known.mig_enabled is not None, mig_enabled=known.mig_enabled or False),
             partitions=partitions,
             readings=readings,
         )

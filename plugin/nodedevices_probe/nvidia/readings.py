@@ -18,7 +18,6 @@ from nodedevices_probe.nvidia.calls import NvmlCalls, describe
 from nodedevices_probe.nvidia.facts import GpuIdentity, small
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_MESSAGE, SWITCH, Readings, text, within
 
-RECOVERY_ACTIONS = dict(enumerate(nvidia.RECOVERY_ACTIONS))
 UNKNOWN_RECOVERY_ACTION = "RebootSystem"  # a newer driver's value is never taken for "None"
 THERMAL_SLOWDOWN = pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
 SLOW_SECONDS = 60.0
@@ -48,9 +47,7 @@ _TYPES = {  # where a field's value is in its union
     pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
 }
-EXABIT = 10**18
 COMPLETED = "Completed"
-STATES = dict(enumerate(nvidia.FABRIC_STATES))
 # Parts of the health mask by their names in nvml.h (NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_*, ..._WIDTH_*), the value of
 # each that says there is a fault, and what it is called here. Left out is whether a partition is assigned: where
 # partitions are given to machines, it is normal that none is. A GPU without a partition is not Completed.
@@ -155,7 +152,7 @@ def _recovery_action(nvml: NvmlCalls, handle: Any) -> str | None:
     values = nvml.call("nvmlDeviceGetFieldValues", handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if values is None or not nvml.judge("field 230, GPU recovery action", values[0].nvmlReturn):
         return None
-    return RECOVERY_ACTIONS.get(values[0].value.uiVal, UNKNOWN_RECOVERY_ACTION)
+    return dict(enumerate(nvidia.RECOVERY_ACTIONS)).get(values[0].value.uiVal, UNKNOWN_RECOVERY_ACTION)
 
 
 def _sram_threshold_exceeded(nvml: NvmlCalls, handle: Any) -> bool | None:
@@ -190,7 +187,7 @@ def errors_per_exabit(rate: int) -> int:
     """Return an error rate as NVML has it, 4 bits of mantissa before 8 of a negative exponent of ten (nvml.h,
     NVML_NVLINK_BER_*), in errors per 10^18 bits, as many as a line can say."""
     mantissa, exponent = rate >> 8 & 0xF, rate & 0xFF
-    return min(mantissa * EXABIT // int(10**exponent), MAX_INTEGER)
+    return min(mantissa * 10**18 // int(10**exponent), MAX_INTEGER)
 
 
 def _numbers(values: Iterable[Any], field: int, low: int = 0, high: int = MAX_INTEGER) -> list[int]:
@@ -213,7 +210,7 @@ def read_fabric(nvml: NvmlCalls, handle: Any, readings: Readings) -> tuple[Readi
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     if nvml.call("nvmlDeviceGetGpuFabricInfoV", handle, byref(info), telemetry=True) is None:
         return readings, ""
-    readings = replace(readings, fabric_state=STATES.get(info.state))
+    readings = replace(readings, fabric_state=dict(enumerate(nvidia.FABRIC_STATES)).get(info.state))
     if (
         readings.fabric_state != COMPLETED
     ):  # "must be checked only if state returns complete", says nvml.h of the status

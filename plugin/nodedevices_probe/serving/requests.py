@@ -11,7 +11,8 @@ and nothing is read that is not exactly of this form.
 
 A request names kinds and programs that the server knows (registry), with flags that these have for the agent. It
 never brings a path of its own: a library is loaded from the driver's root, so a path would be a way to run code. Paths
-are the server's (`Paths`), by the same options and variables as the agent's, and a request with another is refused.
+are the server's (`Allowed.paths`), by the same options and variables as the agent's, and a request with another is
+refused.
 
 The server starts a process for each request (`perform`), because all of this may hang in the kernel: a mount that does
 not answer, a driver. Its answer is one line on the connection; a probe's lines go there as they come.
@@ -77,7 +78,6 @@ class RunProgram:
 
 
 Request = StartProbe | FindPaths | FindHardware | RunProgram
-Paths = Mapping[str, str]  # the server's own, by the agent's option
 
 
 def encode(request: Request) -> bytes:
@@ -142,7 +142,7 @@ class Allowed:
 
     kinds: Mapping[str, ProbeKind]
     programs: Mapping[str, Program]
-    paths: Paths
+    paths: Mapping[str, str]
 
     def check(self, request: Request) -> None:
         """Raises RequestError."""
@@ -153,8 +153,9 @@ class Allowed:
                 raise RequestError(f"probe: give one of {', '.join(self.kinds)}")
             case FindPaths():
                 self._check_path(DRIVER_ROOT, request.root)
-                if not all(map(_is_pattern, request.patterns)):
-                    raise RequestError("patterns: give absolute paths without .. and **")
+                for pattern in request.patterns:
+                    if not pattern.startswith("/") or ".." in pattern.split("/") or "**" in pattern:
+                        raise RequestError("patterns: give absolute paths without .. and **")
             case RunProgram():
                 self._check_program(request)
             case FindHardware():
@@ -200,10 +201,6 @@ class Allowed:
             )
 
 
-def _is_pattern(text: str) -> bool:
-    return text.startswith("/") and ".." not in text.split("/") and "**" not in text
-
-
 # --- what the server says of a request --------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
@@ -235,9 +232,6 @@ def word(line: bytes) -> Word | None:
 
 
 # --- what a process does that the server has started for a request ----------------------------------------------------
-Probe = Callable[[Sequence[str]], int]  # the command nodedevices-probe
-
-
 def present(kinds: Mapping[str, ProbeKind], root: Path = Path("/")) -> dict[str, str]:
     """Return the kinds whose hardware is there now, each with the reason."""
     machine = Hardware(Roots(root))
@@ -248,11 +242,11 @@ def perform(
     request: Request,
     descriptor: int,
     *,
-    probe: Probe,
+    probe: Callable[[Sequence[str]], int],
     kinds: Mapping[str, ProbeKind],
     known_programs: Mapping[str, programs.Program],
 ) -> int:
-    """Do what was requested and allowed, in this process. Returns its exit status."""
+    """Do what was requested and allowed, in this process. Returns its exit status. `probe`: the command."""
     answer: Any
     match request:
         case StartProbe():

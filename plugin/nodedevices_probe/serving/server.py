@@ -50,8 +50,6 @@ BACKLOG = 64
 GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-Perform = Callable[[Request, int], int]  # does a request in this process, with the connection's descriptor
-
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
@@ -74,12 +72,13 @@ class _Process:
 
 @dataclass(slots=True, kw_only=True)
 class ProbeServer:
-    """`listening`, `health`: bound sockets, which it closes at its end. `perform` is called in a new process."""
+    """`listening`, `health`: bound sockets, which it closes at its end. `perform` does a request in a new process, with
+    the connection's descriptor."""
 
     listening: socket.socket
     health: socket.socket | None
     allowed: Allowed
-    perform: Perform
+    perform: Callable[[Request, int], int]
     _poll: select.poll = field(default_factory=select.poll)
     _requests: dict[int, _Waiting] = field(default_factory=dict)  # these by descriptor
     _checks: dict[int, _Waiting] = field(default_factory=dict)
@@ -192,9 +191,8 @@ class ProbeServer:
             self._forget(self._requests, descriptor)
 
     def _check_room(self) -> None:
-        stuck = [
-            process for process in self._processes.values() if process.killed and _since(process.killed) > REAP_SECONDS
-        ]
+        late = time.monotonic() - REAP_SECONDS
+        stuck = [process for process in self._processes.values() if process.killed and process.killed < late]
         if len(stuck) >= MAX_UNREAPED:
             raise RequestError(f"{len(stuck)} killed probes are stuck in the kernel; reboot the node")
         if len(self._processes) >= MAX_PROCESSES:
@@ -314,7 +312,3 @@ def _send(connection: socket.socket, said: Word) -> None:
     """As far as it finds room: a client that does not read misses it, and sees the end of the connection."""
     with contextlib.suppress(OSError):
         connection.send(said.line(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-
-def _since(moment: float) -> float:
-    return time.monotonic() - moment
