@@ -63,8 +63,7 @@ def path_between(one: PciePlace, other: PciePlace) -> PciePath | None:
     if not one.path or not other.path:
         return None
     if one.path[0] != other.path[0]:
-        alike = one.numa_node is not None and one.numa_node == other.numa_node
-        return PciePath.NODE if alike else PciePath.SYSTEM
+        return PciePath.SYSTEM if one.numa_node is None or one.numa_node != other.numa_node else PciePath.NODE
     bridges = zip(one.path[:-1], other.path[:-1], strict=False)
     common = len(list(takewhile(lambda pair: pair[0] == pair[1], bridges)))
     below = max(len(one.path), len(other.path)) - common  # bridges below the common one, and the device

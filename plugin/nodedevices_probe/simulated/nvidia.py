@@ -105,10 +105,8 @@ def _start(where: str, entry: Mapping[str, Any], size: int, placed: Mapping[int,
     """The first free place, or the one that the entry names."""
     used = {slice_ for start, length in placed.values() for slice_ in range(start, start + length)}
     step = 1 << (size - 1).bit_length()
-    candidates = [entry["start"]] if "start" in entry else range(0, MEMORY_SLICES, step)
-    for start in candidates:
-        wanted = set(range(start, start + size))
-        if start + size <= MEMORY_SLICES and not wanted & used:
+    for start in [entry["start"]] if "start" in entry else range(0, MEMORY_SLICES, step):
+        if start + size <= MEMORY_SLICES and used.isdisjoint(range(start, start + size)):
             return start
     raise CheckError(f"{where}: no room for {size} memory slices; a GPU has {MEMORY_SLICES}, and {len(used)} are taken")
 
