@@ -119,7 +119,7 @@ def decisions(nodes: int) -> list[Row]:
     freeze()
     name = f"{nodes:,} nodes, {POLICIES} policies"
     first = asyncio.run(longest_slice(surveyor))
-    look = milliseconds(lambda: [each for each in cache.node_devices if cache.revisions[each] < 0])
+    look = milliseconds(lambda: [each for each in cache.node_devices if each in cache.revised])
     anew = milliseconds(lambda: survey(cache.node_devices, cache.nodes, cache.policies.values()), rounds=3)
     states = iter(["Unhealthy", "Healthy"] * ROUNDS)
 

@@ -51,9 +51,7 @@ class Cache(Struct):
     last_event: float | None = None  # clock
     changed_at: dict[str, float] = field(default_factory=dict)  # node -> clock of the last change of its devices
     heartbeats: dict[str, HeartbeatArrival] = field(default_factory=dict)  # node -> when its heartbeat came
-    revisions: dict[str, int] = field(default_factory=dict)  # node -> a number that no other state of its NodeDevices
-    # and its Node has had; what decides nothing (a heartbeat) leaves it
-    changes: int = 0  # of these so far
+    revised: set[str] = field(default_factory=set)  # nodes whose NodeDevices or Node is another than the survey knows
     removed: set[str] | None = None  # uids of objects that are gone since a LIST began; None: none is under way
 
     def records(self, kind: Kind) -> Mapping[str, Record]:
@@ -95,7 +93,7 @@ class Cache(Struct):
             policies = frozenset(self.policies)
         else:
             del self.nodes[name]
-        self._revised(name)
+        self.revised.add(name)
         return Dirty(frozenset({name}), policies)
 
     def not_heard(self, name: str, at: float) -> None:
@@ -119,7 +117,7 @@ class Cache(Struct):
             beats = before.heartbeat != record.heartbeat and record.is_true(STALE)
             return Dirty(frozenset({record.name})) if beats else NOTHING
         self.node_devices[record.name] = record
-        self._revised(record.name)
+        self.revised.add(record.name)
         name = frozenset({record.name})
         if before is not None and before.devices == record.devices:
             return Dirty(name)
@@ -133,15 +131,8 @@ class Cache(Struct):
             self.nodes[record.name] = replace(before, resource_version=record.resource_version)
             return NOTHING
         self.nodes[record.name] = record
-        self._revised(record.name)
+        self.revised.add(record.name)
         return Dirty(frozenset({record.name}))
-
-    def _revised(self, name: str) -> None:
-        self.changes += 1
-        if name in self.node_devices or name in self.nodes:
-            self.revisions[name] = self.changes
-        else:
-            self.revisions.pop(name, None)
 
     def _observe_policy(self, record: PolicyRecord) -> Dirty:
         before = self.policies.get(record.name)
