@@ -42,7 +42,7 @@ async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = Fals
     for place in PLACES:
         with _counting(counts, "failed to list", kind=place.kind):  # no CRD: nothing of ours there
             async for page in kube.pages(place.collection):
-                for item in page:
+                for item in page["items"]:
                     name = item["metadata"]["name"]
                     with _counting(counts, "failed to remove", kind=place.kind, name=name):
                         counts["cleaned"] += await take_back(kube, place, item, dry_run=dry_run) is not None

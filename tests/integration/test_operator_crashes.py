@@ -70,7 +70,7 @@ async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> Observed
     item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
     pods = [await kube.get(pod_path(fleet.NAMESPACE, name)) for name in sorted(uids)]
     marks = [condition(it, "nodedevices.io/DeviceHealthy") for it in pods]
-    happened = [it async for page in kube.pages(namespaced(fleet.NAMESPACE, "events")) for it in page]
+    happened = [it async for page in kube.pages(namespaced(fleet.NAMESPACE, "events")) for it in page["items"]]
     about = [[it["reason"] for it in happened if it["involvedObject"]["uid"] == uids[name]] for name in sorted(uids)]
     conditions = ("PolicyResolved", "ActionsSynced", "Stale")
     return {
@@ -112,7 +112,7 @@ ACTS = {"taintEffect": "NoSchedule", "evictMode": "Immediate", "budget": {"maxUn
 async def acted(kube: KubeClient, node: str, uid: str) -> Observed:
     item, own = await kube.get(named(NODE_DEVICES, node)), await kube.get(named(NODES, node))
     evicted = await kube.get(pod_path(fleet.NAMESPACE, f"{node}-a"))
-    happened = [it async for page in kube.pages(namespaced(fleet.NAMESPACE, "events")) for it in page]
+    happened = [it async for page in kube.pages(namespaced(fleet.NAMESPACE, "events")) for it in page["items"]]
     data = (await kube.get(namespaced(NAMESPACE, "configmaps", RECORD)))["data"]
     return {
         "taints": [it.get("value") for it in own["spec"].get("taints", []) if it["key"] == TAINT],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nodedevices_api import GROUP
 from nodedevices_operator.kube.client import KubeClient
-from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from support import audit, fleet
@@ -267,17 +266,19 @@ class Lying:
         self.get, self.apply, self.create = kube.get, kube.apply, kube.create
         self.json_patch, self.delete, self.watch = kube.json_patch, kube.delete, kube.watch
 
-    async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(
+        self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+    ) -> AsyncIterator[JsonObject]:
         if self.lie == "failed":
             raise KubeError(f"GET {path}: 504 timeout", status=504)
         if self.lie == "gap":
             raise KubeError(f"GET {path}: 410 Expired: too old resource version", status=410)
-        async for page in self._kube.pages(path, **query):
+        async for page in self._kube.pages(path, query, metadata_only=metadata_only):
             if self.lie in {"partial", "expired"}:
-                yield page[:1]
+                yield {**page, "items": page["items"][:1]}
                 status = 410 if self.lie == "expired" else 0  # the continue token is too old by now
                 raise KubeError(f"GET {path}: no answer", status=status)
-            yield [] if self.lie == "empty" else page
+            yield {**page, "items": []} if self.lie == "empty" else page
 
 
 @pytest.fixture

@@ -55,9 +55,11 @@ class CrashingKube:
         self._count(f"get {path}", write=False)
         return found
 
-    async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(
+        self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+    ) -> AsyncIterator[JsonObject]:
         self._alive()
-        async for page in self._kube.pages(path, **query):
+        async for page in self._kube.pages(path, query, metadata_only=metadata_only):
             yield page
         self._count(f"list {path}", write=False)
 

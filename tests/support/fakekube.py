@@ -55,14 +55,17 @@ class FakeKube:
             raise KubeError(f"GET {path}: 404", status=404, absent=path.rpartition("/")[2])
         return copy.deepcopy(self.objects[path])
 
-    async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(
+        self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+    ) -> AsyncIterator[JsonObject]:
         self._called("list", path)
         if path == names.PODS:
-            node = query.get("fieldSelector", "").partition("=")[2]
+            node = (query or {}).get("fieldSelector", "").partition("=")[2]
             found = [it for where, it in self.objects.items() if "/pods/" in where]
-            yield [copy.deepcopy(it) for it in found if not node or it["spec"].get("nodeName") == node]
+            yield {"items": [copy.deepcopy(it) for it in found if not node or it["spec"].get("nodeName") == node]}
             return
-        yield [copy.deepcopy(it) for where, it in sorted(self.objects.items()) if where.startswith(f"{path}/")]
+        found = [it for where, it in sorted(self.objects.items()) if where.startswith(f"{path}/")]
+        yield {"items": copy.deepcopy(found)}
 
     async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
         self._called("apply", path)

@@ -212,7 +212,7 @@ class Relister:
     async def _list(self, kind: Kind) -> Listed:
         listed: Listed = {}
         async for page in self._kube.pages(kind.value, metadata_only=True):
-            found = [raw["metadata"] for raw in page]
+            found = [raw["metadata"] for raw in page["items"]]
             listed |= {metadata["name"]: (metadata["uid"], metadata["resourceVersion"]) for metadata in found}
             await asyncio.sleep(0)
         return listed
@@ -259,7 +259,7 @@ class Relister:
         gc.disable()  # nearly all of it stays: the collector would look through it again and again
         try:
             async for page in self._kube.pages(kind.value):
-                for raw in page:
+                for raw in page["items"]:
                     known = self._cache.records(kind).get(raw["metadata"]["name"])
                     record = read(kind, raw, known)
                     if record.uid in (self._cache.removed or ()):

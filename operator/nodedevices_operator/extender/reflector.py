@@ -101,20 +101,12 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         read, complete = self._listing()
         found: list[T] = []
-        token = ""
-        while True:
-            query = {**self._query, "limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
-            page = await self._kube.page(self._path, query)
-            items, metadata = page.get("items"), page.get("metadata")
-            if not isinstance(items, list) or not isinstance(metadata, Mapping):
-                raise KubeError(f"GET {self._path}: the answer is not a list")
-            found += [it for it in map(read, mappings(items)) if it is not None]
-            token = metadata.get("continue") or ""
-            if not token:
-                break
+        async for page in self._kube.pages(self._path, {**self._query, "limit": str(PAGE_SIZE)}):
+            found += [it for it in map(read, mappings(page["items"])) if it is not None]
+            version = page["metadata"].get("resourceVersion")
         complete(found)
         self._heard, self.synced, self.lists = self._clock(), True, self.lists + 1
-        self._version = str(metadata.get("resourceVersion", ""))
+        self._version = str(version or "")
 
     async def _watch(self) -> None:
         """Until it ends, or everything is to be listed again."""

@@ -155,26 +155,25 @@ class KubeClient:
         return await self._call("get", path)
 
     async def pages(
-        self, path: str, *, metadata_only: bool = False, **query: str
-    ) -> AsyncIterator[list[dict[str, Any]]]:
-        token, accept = "", METADATA if metadata_only else JSON
+        self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+    ) -> AsyncIterator[JsonObject]:
+        asked, accept = dict(query or {}), METADATA if metadata_only else JSON
         # With a limit many API servers read every pod of the cluster from etcd, to find those of one node; without one
         # they answer from memory, by an index (1.32 and 1.33; later ones always do).
-        limit = {} if "fieldSelector" in query else {"limit": str(PAGE_SIZE)}
+        if "fieldSelector" not in asked:
+            asked.setdefault("limit", str(PAGE_SIZE))
         for _ in range(MAX_PAGES):
-            page = await self._call("list", path, query | limit | ({"continue": token} if token else {}), accept=accept)
-            items = page.get("items", "none")
-            items = [] if items is None else items  # as Go writes an empty list of metadata
-            if not isinstance(items, list) or not str(page.get("kind", "")).endswith("List"):
+            page = await self._call("list", path, asked, accept=accept)
+            if page.get("items", "") is None:  # as Go writes an empty list of metadata
+                page["items"] = []
+            metadata, is_list = page.get("metadata"), str(page.get("kind", "")).endswith("List")
+            if not (is_list and isinstance(page.get("items"), list) and isinstance(metadata, dict)):
                 raise KubeError(f"GET {path}: the answer is not a list")
-            yield items
-            token = page.get("metadata", {}).get("continue") or ""
-            if not token:
+            yield page
+            asked["continue"] = metadata.get("continue") or ""
+            if not asked["continue"]:
                 return
-        raise KubeError(f"GET {path}: more than {MAX_PAGES} pages of {PAGE_SIZE}")
-
-    async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
-        return await self._call("list", path, query)
+        raise KubeError(f"GET {path}: more than {MAX_PAGES} pages")
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         # None of the slots: they are for calls that end.

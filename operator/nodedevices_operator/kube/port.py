@@ -52,23 +52,23 @@ class Watching(Protocol):
 class WatchingKube(Watching, Protocol):
     """Calls of a reflector at the API server."""
 
-    async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
-        """Return one page of a LIST, with its metadata. May raise KubeError."""
+    def pages(
+        self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False
+    ) -> AsyncIterator[JsonObject]:
+        """A LIST, a page at a time: `items`, and the list's own `metadata`. Ends without an error only when every page
+        was read. May raise KubeError.
+
+        What a field selector selects (a node's pods) comes in one page, unless `limit` is given. `metadata_only`:
+        without spec and status.
+        """
         ...
 
 
-class Kube(Watching, Protocol):
+class Kube(WatchingKube, Protocol):
     """Calls of the operator at the API server. Every method may raise KubeError."""
 
     async def get(self, path: str) -> JsonObject:
         """Return one object."""
-        ...
-
-    def pages(self, path: str, *, metadata_only: bool = False, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
-        """All objects, a page at a time. Ends without an error only when every page was read.
-
-        Those of a field selector (a node's pods) come in one page. `metadata_only`: without spec and status.
-        """
         ...
 
     async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
@@ -107,8 +107,8 @@ async def find(kube: Kube, path: str) -> JsonObject | None:
 
 async def node_pods(kube: Kube, node: str) -> AsyncIterator[dict[str, Any]]:
     """All pods that are bound to the node. May raise KubeError."""
-    async for page in kube.pages(PODS, fieldSelector=f"spec.nodeName={node}"):
-        for pod in page:
+    async for page in kube.pages(PODS, {"fieldSelector": f"spec.nodeName={node}"}):
+        for pod in page["items"]:
             yield pod
 
 

@@ -69,7 +69,8 @@ async def properties(kube: Kube) -> tuple[str, list[dict[str, Any]]]:
     """Return the API's version here, with its objects that are ours; "": it is not installed. Raises KubeError."""
     for version in CLUSTER_PROPERTY_VERSIONS:
         try:
-            found = [item async for page in kube.pages(PROPERTIES % version, labelSelector=OURS) for item in page]
+            pages = kube.pages(PROPERTIES % version, {"labelSelector": OURS})
+            found = [item async for page in pages for item in page["items"]]
         except KubeError as error:
             if error.status != 404:
                 raise

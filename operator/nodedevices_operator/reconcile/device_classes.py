@@ -49,7 +49,7 @@ async def our_classes(kube: Kube) -> list[JsonObject] | None:
     try:
         if (await kube.create(REVIEWS, review)).get("status", {}).get("allowed") is not True:
             return None
-        return [item async for page in kube.pages(DEVICE_CLASSES, labelSelector=OURS) for item in page]
+        return [item async for page in kube.pages(DEVICE_CLASSES, {"labelSelector": OURS}) for item in page["items"]]
     except KubeError as error:
         if error.status not in (403, 404):
             raise

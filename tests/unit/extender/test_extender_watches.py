@@ -31,17 +31,14 @@ class ApiServer:
         self.page_size = 1
         self._streams: dict[str, asyncio.Queue[bytes | None]] = {}
 
-    async def page(self, path: str, query: Mapping[str, str]) -> Mapping[str, Any]:
+    async def pages(self, path: str, query: object = None, **_: Any) -> AsyncIterator[Mapping[str, Any]]:
         await asyncio.sleep(0)
         if path in self.failures:
             raise self.failures[path]
-        at = int(query.get("continue", "0"))
-        if not at:
-            self.lists.append(path)
-        items = self.objects[path][at : at + self.page_size]
-        more = at + self.page_size < len(self.objects[path])
-        metadata = {"resourceVersion": "10"} | ({"continue": str(at + self.page_size)} if more else {})
-        return {"kind": "List", "items": items, "metadata": metadata}
+        self.lists.append(path)
+        for at in range(0, len(self.objects[path]) or 1, self.page_size):
+            await asyncio.sleep(0)
+            yield {"items": self.objects[path][at : at + self.page_size], "metadata": {"resourceVersion": "10"}}
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         if path in self.failures:

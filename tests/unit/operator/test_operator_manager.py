@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -215,8 +216,8 @@ async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(ma
     late = read(Kind.NODE_DEVICES, node_devices(device(0, "Unhealthy", "Xid79"), version=10_000))
     pages = kube.pages
 
-    async def slow(path: str, **query: str) -> Any:
-        async for page in pages(path, **query):
+    async def slow(path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> Any:
+        async for page in pages(path, query, metadata_only=metadata_only):
             if path == names.NODE_DEVICES:
                 manager.arrived(Kind.NODE_DEVICES, False, late)
             yield page

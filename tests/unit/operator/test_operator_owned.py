@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -31,12 +31,12 @@ class World:
         self.apply_fails = 0
         self.lists = 0
 
-    async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[JsonObject]:
         self.lists += 1
         assert query == {"fieldSelector": "spec.nodeName=n1"}
         if self.pods_fail:
             raise KubeError("no answer", status=self.pods_fail)
-        yield [{"spec": {"containers": [{"resources": {"requests": {MEMORY: str(self.requested)}}}]}}]
+        yield {"items": [{"spec": {"containers": [{"resources": {"requests": {MEMORY: str(self.requested)}}}]}}]}
 
     async def apply(self, path: str, body: Any, manager: str, **_: Any) -> JsonObject:
         if self.apply_fails:

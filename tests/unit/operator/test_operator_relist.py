@@ -36,7 +36,7 @@ class Shelf:
         self.full: list[str] = []  # of whole collections
         self.meanwhile: Callable[[], None] = lambda: None  # between the API server's answer and its reading
 
-    async def pages(self, path: str, *, metadata_only: bool = False) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(self, path: str, query: None = None, *, metadata_only: bool = False) -> AsyncIterator[JsonObject]:
         if metadata_only:
             self.lists.append(path)
         else:
@@ -45,7 +45,7 @@ class Shelf:
             raise KubeError("404 page not found", status=404)
         page = [it for it in self.items[path] if it["metadata"]["name"] not in self.hidden]
         self.meanwhile()
-        yield page
+        yield {"items": page}
 
     async def get(self, path: str) -> JsonObject:
         if path == relist.OFFERED:
