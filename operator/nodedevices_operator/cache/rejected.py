@@ -97,6 +97,6 @@ async def again_and_again(once: Callable[[], Awaitable[None]], failed: str, back
             failures += 1
             wait = backoff.after(failures, at_least=error.retry_after)
             if failures == 1:
-                hint = "; apply the operator's RBAC again" if error.forbidden else ""
+                hint = "; apply the RBAC again" if error.forbidden else ""
                 log.warning(failed + hint, error=str(error))
         await asyncio.sleep(wait)

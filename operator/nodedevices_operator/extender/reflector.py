@@ -19,11 +19,11 @@ import structlog
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.raw import Raw, mapping, mappings
 
+from nodedevices_operator.cache.rejected import again_and_again
 from nodedevices_operator.kube.port import KubeError, WatchingKube, watch_event
 
 PAGE_SIZE = 500
 WATCH_SECONDS = 300  # until the API server ends a watch by itself
-LEAST_SECONDS = 1.0  # between two attempts, where the API server ends each at once
 GONE = 410  # the API server no longer has the version from which to go on
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0, jitter=0.2)
 
@@ -71,32 +71,25 @@ class Reflector(Generic[T]):
         self._again.set()
 
     async def run(self) -> None:
-        failures = 0
-        while True:
-            began = self._clock()
-            try:
-                if not self._version:
-                    self._again.clear()
-                    await self._list()
-                    failures, self.problem = 0, ""
-                await self._watch()
-                failures, self.problem = 0, ""
-                wait = 0.0
-            except KubeError as error:
-                if error.status == GONE:
-                    log.info("listing again", path=self._path, why=str(error))
-                    self._version, wait = "", 0.0
-                else:
-                    failures += 1
-                    wait = BACKOFF.after(failures, at_least=error.retry_after)
-                    if not self.problem:
-                        log.warning("watch failed", path=self._path, error=str(error), retry_seconds=round(wait, 1))
-                    self.problem = str(error)
+        """List and watch until cancelled."""
+        await again_and_again(self._once, "watch failed", BACKOFF)
+
+    async def _once(self) -> None:
+        """One watch, until it ends; before it, everything is listed where that is needed."""
+        try:
+            if not self._version:
+                self._again.clear()
+                await self._list()
+            await self._watch()
+        except KubeError as error:
+            if error.status != GONE:
+                self.problem = str(error)
+                raise
+            log.info("listing again", path=self._path, why=str(error))
+            self._version = ""
+        finally:
             if self._again.is_set():
                 self._version = ""
-            elif self._clock() - began < LEAST_SECONDS:
-                wait = max(wait, LEAST_SECONDS)
-            await asyncio.sleep(wait)
 
     async def _list(self) -> None:
         read, complete = self._listing()
@@ -105,7 +98,8 @@ class Reflector(Generic[T]):
             found += [it for it in map(read, mappings(page["items"])) if it is not None]
             version = page["metadata"].get("resourceVersion")
         complete(found)
-        self._heard, self.synced, self.lists = self._clock(), True, self.lists + 1
+        self._heard, self.problem, self.synced = self._clock(), "", True
+        self.lists += 1
         self._version = str(version or "")
 
     async def _watch(self) -> None:
@@ -137,4 +131,4 @@ class Reflector(Generic[T]):
             self._version = str(mapping(item.get("metadata")).get("resourceVersion") or self._version)
             if kind != "BOOKMARK":
                 self._event(item, kind == "DELETED")
-        self._heard = self._clock()
+        self._heard, self.problem = self._clock(), ""
