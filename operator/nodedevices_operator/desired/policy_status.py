@@ -104,10 +104,10 @@ class NodeOutcome(Struct, frozen=True):
         return self._hindered(mine, passing=True)
 
     def _hindered(self, mine: PolicyOutcome, *, passing: bool) -> str:
-        parts = {section: self.hindered.get(section) for section in mine.supplies}
-        return "; ".join(
-            f"{section}: {it.message}" for section, it in parts.items() if it is not None and it.passing == passing
-        )
+        if not self.hindered:
+            return ""
+        found = [(section, self.hindered[section]) for section in mine.supplies if section in self.hindered]
+        return "; ".join(f"{section}: {it.message}" for section, it in found if it.passing == passing)
 
 
 class Contribution(Struct, frozen=True):
@@ -211,16 +211,8 @@ def contribution(policy: str, outcome: NodeOutcome) -> Contribution | None:
     failure, waiting = outcome.failed(mine), ""
     if mine.supplies and not failure:
         waiting = TURN if policy in outcome.held else outcome.delayed(mine)
-    in_effect = () if failure or waiting else mine.supplies
-    return Contribution(mine, trial, failure, waiting, tuple(it for it in outcome.unmatched if it.section in in_effect))
-
-
-def contributes_the_same(policy: str, before: NodeOutcome, after: NodeOutcome) -> bool:
-    """True when both are known to add the same, at a fraction of the cost: stronger policies supply everything."""
-    if policy in before.trials or policy in after.trials:
-        return False
-    was, now = (before.outcomes or {}).get(policy), (after.outcomes or {}).get(policy)
-    return was is not None and not was.supplies and was == now
+    notes = () if failure or waiting else outcome.unmatched
+    return Contribution(mine, trial, failure, waiting, tuple(note for note in notes if note.section in mine.supplies))
 
 
 def preview_lines(
