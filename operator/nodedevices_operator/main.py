@@ -153,15 +153,12 @@ class Replica:
     @classmethod
     async def connect(cls, settings: OperatorSettings) -> Replica:
         """Make one inside a running loop. CredentialsError when they cannot be read."""
-        metrics = OperatorMetrics()
-        kube = await KubeClient.connect(settings.kubeconfig)
-        kube.requested = metrics.requested
-        if not settings.leader_elect:
-            return cls(settings, metrics, [kube])
-        own = await KubeClient.connect(settings.kubeconfig)  # the Lease never waits behind other calls
-        own.requested = metrics.requested
-        election = Election(own, namespace=settings.namespace, identity=f"{socket.gethostname()}_{uuid.uuid4()}")
-        kube.may_write = election.may_write
+        metrics, election = OperatorMetrics(), None
+        kube, own = [await KubeClient.connect(settings.kubeconfig) for _ in range(2)]
+        kube.requested = own.requested = metrics.requested
+        if settings.leader_elect:  # by a client of its own: the Lease never waits behind other calls
+            election = Election(own, namespace=settings.namespace, identity=f"{socket.gethostname()}_{uuid.uuid4()}")
+            kube.may_write = election.may_write
         return cls(settings, metrics, [kube, own], election)
 
     def start(self, settings: OperatorSettings) -> None:

@@ -106,7 +106,6 @@ class Manager:
                 retired_seconds=retired_seconds,
                 rejected=self.rejected,
             ),
-            metrics=metrics,
             dirty=self.dirty,
             tallies=tallies,
             concerns=concerns,

@@ -53,7 +53,7 @@ def serving(
 ) -> list[asyncio.Task[None]]:
     """The tasks that serve both ports, which listen by now. OSError when an address, or a file of the guard, cannot be
     had."""
-    checks = {"/healthz": _answer(healthy), "/readyz": _answer(ready)}
+    checks = {"/healthz": answer(healthy), "/readyz": answer(ready)}
     servers = http.servers(
         settings.http_address, settings.health_address, scrape=scrape, checks=checks, guard=settings.guard
     )
@@ -62,7 +62,7 @@ def serving(
     return [asyncio.create_task(server.run(), name="http") for server in servers]
 
 
-def _answer(check: HealthCheck) -> HttpHandler:
+def answer(check: HealthCheck) -> HttpHandler:
     def respond() -> Response:
         wrong = check()
         return Response(503 if wrong else 200, (wrong or "ok").encode())

@@ -23,13 +23,15 @@ from msgspec import Struct
 from nodedevices_common import __version__
 from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import METRICS_TEXT
+from nodedevices_common.http import METRICS_TEXT, HttpHandler, Response
 
 from nodedevices_operator.extender.verbs import Verbs, read_arguments
 from nodedevices_operator.metrics import ExtenderMetrics
+from nodedevices_operator.process import answer
 
 STOP_SECONDS = 5.0  # for the answers that are being made
 JSON = "application/json"
+VERSION = orjson.dumps({"version": __version__})
 
 log = structlog.get_logger()
 
@@ -86,10 +88,10 @@ class Server:
                     for prefix in ("scheduler", "gpushare-scheduler")
                     for node in ("", "/{node}")
                 ),
-                web.get("/healthz", _healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/version", _version),
-                web.get("/metrics", self._scraped),
+                web.get("/healthz", _served(answer(lambda: ""))),
+                web.get("/readyz", _served(answer(self._verbs.problem))),
+                web.get("/version", _served(lambda: Response(200, VERSION, JSON))),
+                web.get("/metrics", _served(lambda: Response(200, self._scrape(), METRICS_TEXT))),
             ]
         )
         self._runner = web.AppRunner(
@@ -182,20 +184,13 @@ class Server:
         found = await self._verbs.inspect(name)
         return _json(found, 404 if name and not found["nodes"] else 200)
 
-    async def _readyz(self, _: web.Request) -> web.Response:
-        wrong = self._verbs.problem()
-        return web.Response(status=503 if wrong else 200, text=wrong or "ok")
 
-    async def _scraped(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._scrape(), headers={"Content-Type": METRICS_TEXT})
+def _served(handler: HttpHandler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(_: web.Request) -> web.Response:
+        made = handler()
+        return web.Response(status=made.status, body=made.body, headers={"Content-Type": made.content_type})
 
-
-async def _healthz(_: web.Request) -> web.Response:
-    return web.Response(text="ok")
-
-
-async def _version(_: web.Request) -> web.Response:
-    return _json({"version": __version__})
+    return handle
 
 
 def _json(document: object, status: int = 200) -> web.Response:

@@ -230,19 +230,15 @@ class Watch:
         failures = 0
         while not self._ending.is_set():
             self._wanted.wait()
-            why = ""
-            lasted = 0.0
+            why, began = "", time.monotonic()
             try:
-                with asyncio.Runner() as runner:
-                    began = runner.get_loop().time()
-                    runner.run(self._operate())
-                    lasted = runner.get_loop().time() - began
+                asyncio.run(self._operate())
             except (Exception, asyncio.CancelledError) as error:  # whatever ended it, the watches must go on
                 why = f"{type(error).__name__}: {error}"[:500]
             self._kopf = None
             self._wanted.clear()
             self._post(self._over, why)
-            failures = 0 if lasted > STEADY_SECONDS else failures + 1
+            failures = 0 if time.monotonic() - began > STEADY_SECONDS else failures + 1
             self._ending.wait(RESTART_BACKOFF.after(failures))
 
     async def _operate(self) -> None:

@@ -23,7 +23,6 @@ from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.policy_status import Hindrance, hindrances, node_outcome
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.leftovers import Leftovers
 from nodedevices_operator.reconcile.policy import Tallies
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
@@ -46,14 +45,12 @@ class NodeReconciler:
         *,
         cache: Cache,
         tools: Tools,
-        metrics: OperatorMetrics,
         dirty: Callable[[Dirty], None],
         tallies: Tallies,
         concerns: Sequence[Factory] = CONCERNS,
     ) -> None:
         self._cache = cache
         self._tools = tools
-        self._metrics = metrics
         self._dirty = dirty
         self._tallies = tallies
         self._leftovers = Leftovers(cache, tools.writer.kube, dirty, tools.clock)
@@ -135,7 +132,7 @@ class NodeReconciler:
             outcome = Outcome(problems=(failure,), hindrance=Hindrance(str(failure), passing=True))
         failed = "failed" if outcome.retried else "forbidden"
         result = failed if outcome.problems else "done"
-        self._metrics.concerns.labels(name, result).inc()
+        self._tools.metrics.concerns.labels(name, result).inc()
         return outcome
 
     def _account(self, view: View) -> None:
