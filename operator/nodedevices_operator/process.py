@@ -8,6 +8,7 @@ sees the cluster: everything was listed, the last LIST was complete and the watc
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -40,6 +41,13 @@ async def cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def freeze() -> None:
+    """Take what is known out of the garbage collector's sight: it would go through 5,000 nodes for 0.2 s, in the middle
+    of a fault or an answer."""
+    gc.collect()
+    gc.freeze()
 
 
 def ended(tasks: Iterable[asyncio.Task[None]]) -> str:

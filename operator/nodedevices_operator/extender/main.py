@@ -14,7 +14,6 @@ cleanly, answers that are being made included; kill -9 loses nothing.
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable
 
@@ -29,7 +28,7 @@ from nodedevices_operator.extender.verbs import Verbs
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import WatchingKube
 from nodedevices_operator.metrics import ExtenderMetrics
-from nodedevices_operator.process import cancel, ended, serving, stop_requested, until_one_ends
+from nodedevices_operator.process import cancel, ended, freeze, serving, stop_requested, until_one_ends
 from nodedevices_operator.records.names import NODE_DEVICES, PODS
 
 UNHEARD_SECONDS = 180.0  # nothing heard of the API server for so long: what is remembered is no ground for a refusal
@@ -93,8 +92,7 @@ class Extender:
                 if at % WARM_AT_ONCE == WARM_AT_ONCE - 1:
                     await asyncio.sleep(0)
             if not self.problem() and lists != (lists := self._nodes.lists + self._pods.lists):
-                gc.collect()
-                gc.freeze()
+                freeze()
             await asyncio.sleep(WARM_SECONDS)
 
     def problem(self) -> str:

@@ -141,13 +141,9 @@ class Verbs:
         wanted, now, table = list(self._requests(arguments).items()), self._clock(), self._cache.table
         found = []
         for name in arguments.names:
-            total = count = 0
-            for resource, request in wanted:
-                known = table(name, resource, now)
-                if known is not None:
-                    total += known.score(request)
-                    count += 1
-            found.append({"Host": name, "Score": total // count if count else 0})
+            tables = [(table(name, resource, now), request) for resource, request in wanted]
+            scores = [known.score(request) for known, request in tables if known is not None]
+            found.append({"Host": name, "Score": sum(scores) // max(1, len(scores))})
         return orjson.dumps(found)
 
     async def inspect(self, name: str) -> dict[str, Any]:
@@ -168,16 +164,12 @@ class Verbs:
         found, now, table = Filtered(), self._clock(), self._cache.table
         wanted = list(requests.items())
         for name in names:
-            unknown, refused = True, []
-            for resource, request in wanted:
-                known = table(name, resource, now)
-                if known is not None:
-                    unknown = False
-                    if not known.fits(request):
-                        refused.append(known.outcome(request))
+            tables = [(table(name, resource, now), request) for resource, request in wanted]
+            known = [(its, request) for its, request in tables if its is not None]
+            refused = [its.outcome(request) for its, request in known if not its.fits(request)]
             if not refused:
                 found.passed.append(name)
-                found.unknown += unknown
+                found.unknown += not known
             else:
                 where = found.never if any(outcome.never for outcome in refused) else found.failed
                 where[name] = "; ".join(outcome.refusal for outcome in refused)

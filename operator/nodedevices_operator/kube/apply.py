@@ -4,7 +4,7 @@ Bodies carry `metadata.uid`, so that a write never creates an object and never l
 leaves out is taken back by the API server, and only that: no delete logic, no read-modify-write. Who calls has made
 sure that the write changes something.
 
-An Event is a courtesy: the conditions say the same, and nothing waits for it (`EventOutbox`). One that the API server
+An Event is a courtesy: the conditions say the same, and nothing waits for it (`Writer.event`). One that the API server
 refuses, or does not answer, is counted by the writer and dropped: it would be news of yesterday, and where Events
 cannot be written (a store of their own that is away, a limit that others use up, a namespace that ends) all else goes
 on. A kill loses those that wait. No more than MOST wait; what is beyond that is dropped and counted, too.
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -52,38 +53,6 @@ _KINDS: Mapping[type[Record], tuple[str, str]] = {  # of records: the kind, the 
 log = structlog.get_logger()
 
 
-class EventOutbox:
-    """`send` writes one Event; `dropped` is called for each that found no room."""
-
-    def __init__(self, send: Callable[[JsonObject], Awaitable[object]], dropped: Callable[[], None]) -> None:
-        self._send = send
-        self._dropped = dropped
-        self._waiting: deque[JsonObject] = deque()
-        self._senders: set[asyncio.Task[Any] | None] = set()
-
-    def put(self, body: JsonObject) -> None:
-        """Have the Event written, soon or never. Inside a running loop."""
-        if len(self._waiting) >= MOST:
-            self._dropped()
-            return
-        self._waiting.append(body)
-        if len(self._senders) < SENDERS:
-            self._senders.add(asyncio.create_task(self._run(), name=SENDER))
-
-    async def _run(self) -> None:
-        """Send until none waits."""
-        try:
-            while self._waiting:
-                try:
-                    await self._send(self._waiting.popleft())
-                except KubeError as error:
-                    if error.status != 409:  # one of that name that is there already is as good
-                        log.warning("event not written", error=str(error))
-                        await asyncio.sleep(error.retry_after or 0.0)
-        finally:  # at once: the next Event needs another sender
-            self._senders.discard(asyncio.current_task())
-
-
 def utc_now() -> str:
     """Return the time as conditions and Events write it."""
     return rfc3339(datetime.now(UTC))
@@ -96,7 +65,8 @@ class Writer:
         self.kube = kube
         self.now = now
         self._metrics = metrics
-        self._outbox = EventOutbox(self._event, metrics.suppressed_events.inc)
+        self._events: deque[JsonObject] = deque()  # that wait
+        self._senders: set[asyncio.Task[Any] | None] = set()
 
     async def config(
         self, record: NodeDevicesRecord, configuration: Configuration, change: ChangeRecord | None = None
@@ -201,12 +171,28 @@ class Writer:
         return await self._apply_status(names.POLICY_STATUS, policy, status)
 
     def event(self, event: Event) -> None:
-        """Have an Event written. It never fails, and nobody waits for it."""
-        self._outbox.put(event.body(self.now()))
+        """Have an Event written, soon or never. It never fails, and nobody waits for it. Inside a running loop."""
+        if len(self._events) >= MOST:
+            self._metrics.suppressed_events.inc()
+            return
+        self._events.append(event.body(self.now()))
+        if len(self._senders) < SENDERS:
+            self._senders.add(asyncio.create_task(self._send_events(), name=SENDER))
 
-    async def _event(self, body: JsonObject) -> None:
-        path = names.namespaced(body["metadata"]["namespace"], "events")
-        await self._counted("event", lambda: self.kube.create(path, body))
+    async def _send_events(self) -> None:
+        """Send until none waits."""
+        try:
+            while self._events:
+                body = self._events.popleft()
+                path = names.namespaced(body["metadata"]["namespace"], "events")
+                try:
+                    await self._counted("event", partial(self.kube.create, path, body))
+                except KubeError as error:
+                    if error.status != 409:  # one of that name that is there already is as good
+                        log.warning("event not written", error=str(error))
+                        await asyncio.sleep(error.retry_after or 0.0)
+        finally:  # at once: the next Event needs another sender
+            self._senders.discard(asyncio.current_task())
 
     async def _apply_status(
         self, manager: str, record: Record, status: Mapping[str, Any], *, force: bool = True
