@@ -71,19 +71,16 @@ class RejectedPods:
 
     def _take(self, kind: str, raw: JsonObject) -> None:
         metadata, node = raw.get("metadata") or {}, str((raw.get("spec") or {}).get("nodeName", ""))
-        self._remove(node, str(metadata.get("uid", "")))
+        pods = self._nodes.get(node, {})
+        if pods.pop(str(metadata.get("uid", "")), None) is not None:
+            self._count -= 1
+            if not pods:
+                del self._nodes[node]
         pod = rejected_pod(raw) if kind in {"ADDED", "MODIFIED"} else None
         if pod is not None and pod.node and self._count < self._most:
             self._nodes.setdefault(node, {})[pod.uid] = pod
             self._count += 1
             self._changed(node)
-
-    def _remove(self, node: str, uid: str) -> None:
-        pods = self._nodes.get(node, {})
-        if pods.pop(uid, None) is not None:
-            self._count -= 1
-            if not pods:
-                del self._nodes[node]
 
 
 async def again_and_again(once: Callable[[], Awaitable[None]], failed: str, backoff: Backoff = BACKOFF) -> None:

@@ -138,10 +138,9 @@ class Cache(Struct):
         before = self.policies.get(record.name)
         self.policies[record.name] = record
         own = frozenset({record.name})
-        if before is None:
-            return Dirty(frozenset(self._concerned(record)), own)
-        if (before.uid, before.generation) != (record.uid, record.generation):
-            return Dirty(frozenset(self._concerned(before) | self._concerned(record)), own)
+        if before is None or (before.uid, before.generation) != (record.uid, record.generation):
+            earlier = set() if before is None else self._concerned(before)
+            return Dirty(frozenset(earlier | self._concerned(record)), own)
         return Dirty(policies=own) if before != record else NOTHING
 
     def _concerned(self, policy: PolicyRecord) -> set[str]:

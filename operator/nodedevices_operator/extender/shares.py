@@ -88,7 +88,7 @@ def read(raw: Raw) -> NodeShares:
     listed = {
         str(resource.get("name", "")): resource
         for resource in mappings(status.get("resources"))
-        if resource.get("managedBy") != "dra"
+        if resource.get("managedBy") != "dra" and resource.get("unit")  # else it is not shared by memory
     }
     found: dict[str, list[SharedDevice]] = {}
     left_out = _count(status.get("partitionsTruncated"))  # they may have room: then the node passes
@@ -98,10 +98,8 @@ def read(raw: Raw) -> NodeShares:
         for part in parts:
             shares = mapping(part.get("shares"))
             resource = shares.get("resource")
-            if not isinstance(resource, str) or not isinstance(shares.get("free"), int):
+            if not isinstance(resource, str) or resource not in listed or not isinstance(shares.get("free"), int):
                 continue
-            if not mapping(listed.get(resource)).get("unit"):
-                continue  # it is not shared by memory
             total, held, free = (_count(shares.get(key)) for key in ("total", "held", "free"))
             shared = SharedDevice(
                 id=intern(str(part.get("id", ""))),
