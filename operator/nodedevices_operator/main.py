@@ -179,11 +179,11 @@ class Replica:
 
     async def _lead(self) -> None:
         """Take part in the election; raises when it was won and is lost."""
+        working: list[asyncio.Task[None]] = []
         if self._election is not None:
             await self._election.acquire()
-        working = self._manager.lead()
-        if self._election is not None:
             working.append(asyncio.create_task(self._election.keep(), name="election"))
+        working += self._manager.lead()
         self.tasks.extend(working)
         await until_one_ends(working)
 

@@ -25,8 +25,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.raw import Raw, mapping
 
 from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.shares import NodeShares, PodRequest, SharedDevice, requests_of
-from nodedevices_operator.extender.table import Table
+from nodedevices_operator.extender.shares import NodeShares, PodRequest, requests_of
 
 SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
 MAX_NODES = 20_000  # in a call; the scheduler itself stops at some thousands that would do
@@ -119,7 +118,7 @@ class Verbs:
         self.problem = problem  # why what is remembered is not complete, or old; empty: it is not
         self._clock = clock
         self._unbound: dict[str, asyncio.Event] = {}  # pods that passed, by uid; set: it is bound
-        cache.bound = self._bound
+        cache.bound = lambda uid: self._unbound.pop(uid, asyncio.Event()).set()
 
     async def filter(self, arguments: Arguments) -> Filtered:
         requests = self._requests(arguments)
@@ -176,9 +175,6 @@ class Verbs:
         return found
 
     # --- pods that are being bound -----------------------------------------------------------------------------------
-    def _bound(self, uid: str) -> None:
-        self._unbound.pop(uid, asyncio.Event()).set()
-
     async def _settle(self, uid: str) -> None:
         """Until all other pods that passed are bound. One that is not in time is waited for once, and never again."""
         self._unbound.pop(uid, None)
@@ -200,13 +196,30 @@ def name_of(node: Raw) -> str:
 
 # --- inspect ---------------------------------------------------------------------------------------------------------
 def _inspected(cache: SharesCache, shares: NodeShares, now: float) -> dict[str, Any]:
-    devices = []
+    devices: list[dict[str, Any]] = []
     coming: list[dict[str, Any]] = []
     for name, resource in shares.resources.items():
         table = cache.table(shares.name, name, now)
-        for device in resource.devices:
-            own = {"resource": name, "unit": resource.unit, "packing": "spread" if resource.spread else "binpack"}
-            devices.append(_device(device, table) | own)
+        devices += [
+            {
+                "id": device.index,
+                "totalGPU": device.held
+                if device.missing
+                else device.total,  # of one that is gone, what pods still have
+                "usedGPU": device.held,
+                "pods": [
+                    _pod(holder.pod) | {"usedGPU": holder.shares, "container": holder.container}
+                    for holder in device.holders
+                ],
+                "device": device.id,
+                "offered": device.offered,
+                "freeGPU": table.free[device.id] if table is not None else device.free,
+                "resource": name,
+                "unit": resource.unit,
+                "packing": "spread" if resource.spread else "binpack",
+            }
+            for device in resource.devices
+        ]
         if table is not None:
             coming += [_pod(pod) | {"resource": name, "device": device} for pod, device in table.coming.items()]
     devices.sort(key=lambda it: it["id"])
@@ -217,20 +230,6 @@ def _inspected(cache: SharesCache, shares: NodeShares, now: float) -> dict[str, 
         "devs": devices,
         "stale": shares.stale,
         "bound": coming,  # to the node, and not among the holders yet
-    }
-
-
-def _device(device: SharedDevice, table: Table | None) -> dict[str, Any]:
-    return {
-        "id": device.index,
-        "totalGPU": device.held if device.missing else device.total,  # of one that is gone, what pods still have
-        "usedGPU": device.held,
-        "pods": [
-            _pod(holder.pod) | {"usedGPU": holder.shares, "container": holder.container} for holder in device.holders
-        ],
-        "device": device.id,
-        "offered": device.offered,
-        "freeGPU": table.free[device.id] if table is not None else device.free,
     }
 
 

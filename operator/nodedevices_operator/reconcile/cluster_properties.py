@@ -20,7 +20,7 @@ from nodedevices_api.conditions import STALE
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.reconcile.whole_objects import WholeObjects
 from nodedevices_operator.records.names import CLUSTER_PROPERTIES, CLUSTER_PROPERTY_VERSIONS, OURS, PROPERTIES
-from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord
 
 MOST = 20  # objects
 DOMAIN = "nodedevices.io"
@@ -41,7 +41,8 @@ def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str
         for device in record.devices:
             if device.health.missing:
                 continue
-            counts = found.setdefault(_name(device), Counter())
+            labels = [label for label in (_label(device.type), _label(device.model.product)) if label]
+            counts = found.setdefault(".".join((*labels, DOMAIN)) if labels else OTHER, Counter())
             counts["total"] += 1
             counts["healthy"] += heard and device.health.state == "Healthy"
             counts["held"] += any(part.holders for part in device.parts) or bool(device.unlisted)
@@ -53,11 +54,6 @@ def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str
         name: json.dumps({key: counts[key] for key in _COUNTS}, separators=(",", ":"))
         for name, counts in sorted(found.items())
     }
-
-
-def _name(device: DeviceRecord) -> str:
-    labels = (_label(device.type), _label(device.model.product))
-    return ".".join((*filter(None, labels), DOMAIN)) if any(labels) else OTHER
 
 
 def _label(text: str) -> str:
