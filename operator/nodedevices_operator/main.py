@@ -141,8 +141,13 @@ class Replica:
             standby=election is not None,
         )
         relister = self._manager.relister
+        records = self._manager.cache.records
         watch = self._watch = Watch(
-            settings.kubeconfig, self._manager.arrived, self._ended, known=self._manager.known, listed=relister.listed
+            settings.kubeconfig,
+            self._manager.arrived,
+            self._ended,
+            known=lambda kind, name: records(kind).get(name),
+            listed=relister.listed,
         )
         relister.begin_watches = watch.start
         relister.stalled = lambda: watch.restart("watch missed changes that a list shows")

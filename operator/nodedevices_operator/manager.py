@@ -126,10 +126,6 @@ class Manager:
         self.cache.last_event = self._clock()
         self.dirty(self.cache.remove(kind, record.name, record.uid) if deleted else self.cache.observe(kind, record))
 
-    def known(self, kind: Kind, name: str) -> Record | None:
-        """What is known of an object; any thread may call it."""
-        return self.cache.records(kind).get(name)
-
     def dirty(self, dirty: Dirty) -> None:
         """Have these keys reconciled. Until this replica leads and its cache is synced none is: all will be."""
         if not (self._leading and self.cache.synced):
@@ -143,7 +139,7 @@ class Manager:
         if not self._leading:
             return
         self._unseen = set(self.cache.node_devices)
-        self._rollouts.hold()
+        self._rollouts.begun = False
         self.fleet.add(FLEET_KEY)
         # Perhaps without a NodeDevices: what is left on it, and on the pods of one that has had devices.
         left = {name for name, node in self.cache.nodes.items() if node.marked or node.capacity}

@@ -199,7 +199,12 @@ class Relister:
             result = "failed"
             try:
                 listed[kind] = await self._list(kind)
-                await self._remove_absent(kind, listed[kind], before[kind])
+                absent = sorted(before[kind].keys() - listed[kind].keys())
+                if len(absent) > MAX_CONFIRMED:
+                    what = "relist lacks many known objects, confirming deletions one by one"
+                    log.warning(what, kind=kind.name, missing=len(absent))
+                for name in absent[:MAX_CONFIRMED]:
+                    await self._confirm(kind, before[kind][name])
                 result = "complete"
             except KubeError as error:
                 if error.status == HTTPStatus.NOT_FOUND and error.absent is None:  # no object, but all of the kind
@@ -216,15 +221,6 @@ class Relister:
             listed |= {metadata["name"]: (metadata["uid"], metadata["resourceVersion"]) for metadata in found}
             await asyncio.sleep(0)
         return listed
-
-    async def _remove_absent(self, kind: Kind, listed: Listed, before: Mapping[str, Record]) -> None:
-        absent = sorted(before.keys() - listed.keys())
-        if len(absent) > MAX_CONFIRMED:
-            log.warning(
-                "relist lacks many known objects, confirming deletions one by one", kind=kind.name, missing=len(absent)
-            )
-        for name in absent[:MAX_CONFIRMED]:
-            await self._confirm(kind, before[name])
 
     async def _hear(self, listed: Mapping[Kind, Listed]) -> None:
         """Wait while kopf delivers what the LIST has shown."""

@@ -68,17 +68,13 @@ class Rollouts:
         self._entries: dict[str, _Entry] = {}
         self._nodes: dict[str, _Nodes] = {}
         self._waiting: dict[PolicyGroup, _Waiting] = {}
-        self.begun = False  # every node has been seen
-
-    def hold(self) -> None:
-        """No node has its turn until `begin`: not every node has been seen."""
-        self.begun = False
+        self.begun = False  # every node has been seen; until then no node has its turn
 
     def begin(self) -> None:
         """Begin: every node has been seen."""
         if not self.begun:
             self.begun = True
-            self._call(self._nodes)
+            self.call(self._nodes)
 
     def ask(self, node: str, standing: Standing) -> frozenset[str]:
         """The pending sections that stay as they are for now."""
@@ -103,7 +99,7 @@ class Rollouts:
         if after != before:
             concerned = before.under_way | after.under_way | before.waits | after.waits
             self._changed(concerned)
-            self._call(before.under_way | before.members)
+            self.call(before.under_way | before.members)
         return frozenset(held)
 
     def forget(self, node: str) -> None:
@@ -113,11 +109,7 @@ class Rollouts:
             self._put(node, before, _Entry())
             del self._entries[node]
             self._changed(before.under_way | before.waits)
-            self._call(before.members)
-
-    def reconsider(self, policy: str) -> None:
-        """The policy, or what a person said of it, is another."""
-        self._call([policy])
+            self.call(before.members)
 
     def state(self, name: str) -> RolloutState:
         nodes, policy = self._nodes.get(name, _Nodes()), self._policies().get(name)
@@ -161,7 +153,7 @@ class Rollouts:
         passed_over = len(nodes.worse_off) if resumed(record) else 0
         return most_nodes(record, len(nodes.members)) - len(nodes.under_way) + passed_over
 
-    def _call(self, policies: Iterable[str]) -> None:
+    def call(self, policies: Iterable[str]) -> None:
         """Queue those whose turn has come, and those that take no place. One that asks and has to wait is called again
         when a place is free."""
         if not self.begun:

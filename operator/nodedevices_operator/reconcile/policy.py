@@ -113,7 +113,7 @@ class PolicyReconciler:
         policy = self._cache.policies.get(name)
         if policy is None:
             return None
-        self._rollouts.reconsider(name)  # what a person said of it, and its limits
+        self._rollouts.call([name])  # what a person said of it, and its limits
         rollout = self._rollouts.state(name)
         counts = self._tallies.tally(
             policy, lambda nodes, actions: self._gate.rehearse(trial_pool(policy, nodes), actions)
