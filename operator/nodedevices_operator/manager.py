@@ -25,7 +25,7 @@ from nodedevices_operator.cache.store import Cache, Dirty, faults
 from nodedevices_operator.cache.workers import RetryLater, Workers
 from nodedevices_operator.concerns.port import SETTLED_SECONDS, Tools
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
-from nodedevices_operator.desired.actions import node_problems
+from nodedevices_operator.desired.conditions import node_problems
 from nodedevices_operator.desired.consequences import faulty
 from nodedevices_operator.desired.pods import own_health
 from nodedevices_operator.desired.pools import acts, claims

@@ -21,7 +21,7 @@ from nodedevices_api.conditions import NODE_READY, POD_DEVICE_HEALTHY
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections
-from nodedevices_operator.records.pods import REASON
+from nodedevices_operator.records.kinds import REASON
 from nodedevices_plugin.model import DRA_DRIVER
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.vendors import xilinx as card_names

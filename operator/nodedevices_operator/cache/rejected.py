@@ -17,8 +17,9 @@ import structlog
 from nodedevices_common.backoff import Backoff
 
 from nodedevices_operator.kube.port import JsonObject, KubeError, Watching, watch_event
+from nodedevices_operator.records.kinds import FAILED, rejected_pod
 from nodedevices_operator.records.names import PODS
-from nodedevices_operator.records.pods import FAILED, RejectedPod, rejected_pod
+from nodedevices_operator.records.objects import RejectedPod
 
 WATCH_SECONDS = (1500, 1800)  # after which the API server ends one; a bookmark every minute shows that it lives
 SELECTOR = f"status.phase={FAILED}"

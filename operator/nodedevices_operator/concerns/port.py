@@ -25,8 +25,7 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.budget import CallBudget, NodeEvents
-from nodedevices_operator.desired.actions import next_actions, summed_up
-from nodedevices_operator.desired.conditions import ConditionVerdict, Staleness
+from nodedevices_operator.desired.conditions import ConditionVerdict, Staleness, next_actions, summed_up
 from nodedevices_operator.desired.configuration import Configuration, Understood, understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.pods import Scope, scope

@@ -18,8 +18,8 @@ from nodedevices_api.sections import CapacityEntry, DeviceMatch
 from nodedevices_common.raw import mapping
 
 from nodedevices_operator.desired.conditions import ConditionVerdict
+from nodedevices_operator.records.kinds import pod_requests
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
-from nodedevices_operator.records.pods import pod_requests
 
 EVERY_GPU = DeviceMatch(type="gpu")
 FINISHED = frozenset({"Succeeded", "Failed"})

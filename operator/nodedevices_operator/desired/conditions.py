@@ -1,4 +1,4 @@
-"""Conditions about a node.
+"""Conditions about a node; what the operator does there (NodeDevices.status.actions), and ActionsSynced, their sum.
 
 Stale: a NodeDevices may be out of date, by the operator's own monotonic clock.
 
@@ -31,24 +31,30 @@ their numbers, `message` the boot id. A fault that is repaired without a reboot 
 this boot is kept, whatever devices say now. Which XIDs belong to this boot the agent says (`health.xids`), and which
 boot it is the kubelet; while they mean two boots, nothing is added. Its heartbeat is the time of the last change: one
 each minute, as Google's plugin has it, would be a write each minute for every node with a fault.
+
+An action about which nothing was decided stays as the object shows it, with the generation that it was decided for:
+also in a new process, and while a NodeDevices is stale.
+
+Types and reasons of metrics are those of the contract; any other, which only a lying agent writes, is left out or is
+`Other`: what becomes a label is a closed set. A reason with numbers is a label without them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 from nodedevices_api import conditions as names
-from nodedevices_api.conditions import XID_CRITICAL_ERROR
 from nodedevices_common import conditions
-from nodedevices_common.conditions import ConditionRecord
-from nodedevices_common.text import some
+from nodedevices_common.conditions import MESSAGE_LIMIT, ConditionRecord
+from nodedevices_common.text import clip, some
 from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.records.neighbours import ReportRecord, Says
-from nodedevices_operator.records.objects import HeartbeatArrival, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import ActionRecord, HeartbeatArrival, NodeDevicesRecord, NodeRecord
 
 ConditionVerdict = tuple[str, str, str]  # status, reason, message
 
@@ -217,7 +223,7 @@ def xid_condition(record: NodeDevicesRecord, node: NodeRecord, *, now: str) -> d
         return None
     reason = json.dumps(dict.fromkeys(numbers, True), separators=(",", ":"))
     previous = shown if of_this_boot else None
-    made = conditions.build(XID_CRITICAL_ERROR, "True", reason, boot, shown=previous, now=now)
+    made = conditions.build(names.XID_CRITICAL_ERROR, "True", reason, boot, shown=previous, now=now)
     return made | {"lastHeartbeatTime": now}
 
 
@@ -229,3 +235,71 @@ def _numbers(reason: str) -> frozenset[int]:
         return frozenset()
     keys = said if isinstance(said, dict) else {}
     return frozenset(xid for xid in WATCHED if str(xid) in keys)
+
+
+# --- actions ---------------------------------------------------------------------------------------------------------
+_WORDS = {names.ACTION_IDLE_PODS: "idle pods"}  # for people, where they differ from the name
+
+
+def next_actions(
+    shown: Sequence[ActionRecord], verdicts: Mapping[str, ConditionVerdict | None], generation: int
+) -> tuple[ActionRecord, ...]:
+    """The actions as the object shall show them. `verdicts`: of those about which something was decided, for this
+    generation; None: the action is no longer needed."""
+    found = {it.name: it for it in shown if it.name in names.ACTIONS and it.name not in verdicts}
+    for name, verdict in verdicts.items():
+        if verdict is not None:
+            _, reason, message = verdict
+            found[name] = ActionRecord(name, reason, clip(message, MESSAGE_LIMIT), generation)
+    return tuple(found[name] for name in names.ACTIONS if name in found)
+
+
+def summed_up(actions: Sequence[ActionRecord]) -> tuple[ConditionVerdict, int | None] | None:
+    """The verdict of ActionsSynced with the generation that all of it is about; None: there is no action."""
+    if not actions:
+        return None
+    generation = min((it.generation for it in actions if it.generation is not None), default=None)
+    wrong = [it for it in actions if not it.in_sync]
+    if not wrong:
+        said = "; ".join(f"{_words(it)}: {it.message}" for it in actions if it.message)
+        return ("True", names.IN_SYNC, said), generation
+    reason = names.action_reason(wrong[0].name, wrong[0].reason)
+    return ("False", reason, "; ".join(f"{_words(it)} {it.reason}: {it.message}" for it in wrong)), generation
+
+
+def _words(action: ActionRecord) -> str:
+    return _WORDS.get(action.name, action.name)
+
+
+# --- for metrics -----------------------------------------------------------------------------------------------------
+OTHER = "Other"
+TOO_FEW_LABEL = "TooFew"  # for Expected8Found7 and all others with numbers
+_TOO_FEW = re.compile(names.TOO_FEW.format(expected="[0-9]+", found="[0-9]+"))
+_GOOD = {
+    kind: "False" if kind in {names.STALE, names.PROBLEM_REPORTED, names.MAINTENANCE_SCHEDULED} else "True"
+    for kind in names.REASONS
+    if kind not in {names.ACTIONS_SYNCED, names.ACCEPTED, names.APPLIED, names.CONFLICTED, names.ROLLED_OUT}
+}  # the last four are a DevicePolicy's
+
+
+def node_problems(record: NodeDevicesRecord) -> Iterator[tuple[str, str]]:
+    """Type and reason of each condition that has another status than the good one, at most one of a type; and of
+    ActionsSynced the reason of each action that is not in sync."""
+    seen: set[str] = set()
+    for condition in record.conditions:
+        good = _GOOD.get(condition.type)
+        if good is None or condition.status == good or condition.type in seen:
+            continue
+        seen.add(condition.type)
+        yield condition.type, _label(condition)
+    for action in record.actions:
+        if not action.in_sync:
+            known = action.reason in names.ACTIONS.get(action.name, ())
+            yield names.ACTIONS_SYNCED, names.action_reason(action.name, action.reason) if known else OTHER
+
+
+def _label(problem: ConditionRecord) -> str:
+    if problem.type == names.EXPECTED_DEVICES and _TOO_FEW.fullmatch(problem.reason):
+        return TOO_FEW_LABEL
+    known = {reason for reasons in names.REASONS[problem.type].values() for reason in reasons} - {names.TOO_FEW}
+    return problem.reason if problem.reason in known else OTHER

@@ -37,10 +37,10 @@ from nodedevices_operator.records.objects import (
     NodeDevicesRecord,
     NoticeRecord,
     OutOfServiceRecord,
+    RejectedPod,
     ResourceRecord,
     WithheldRecord,
 )
-from nodedevices_operator.records.pods import RejectedPod
 
 OUT_OF_SERVICE = "OutOfService"  # in the Event's name
 

@@ -21,6 +21,7 @@ from nodedevices_api.meta import LabelSelector
 from nodedevices_common.conditions import read as read_condition
 from nodedevices_common.devices import grouped
 from nodedevices_common.errors import InputError
+from nodedevices_common.pod_requests import INIT, extended_resources, raw_containers
 from nodedevices_common.quantity import whole_units
 from nodedevices_common.raw import Raw, mapping, mappings, reader, text
 from orjson import dumps
@@ -48,6 +49,7 @@ from nodedevices_operator.records.objects import (
     OutOfServiceRecord,
     PartRecord,
     PolicyRecord,
+    RejectedPod,
     TaintRecord,
 )
 from nodedevices_operator.records.shared import PartitionProfile, model, one_of_equals, platform, profile, shared
@@ -259,3 +261,48 @@ def read(kind: Kind, raw: Mapping[str, Any], before: Record | None = None) -> Re
             return node_record(raw)
         case Kind.POLICY:
             return policy_record(raw)
+
+
+# --- pods ------------------------------------------------------------------------------------------------------------
+FAILED = "Failed"  # status.phase
+REASON = "UnexpectedAdmissionError"  # status.reason
+MAX_REQUESTS = 16  # resources of one pod that are kept
+_rejected = reader(RejectedPod, given="owner since requests")
+
+
+def rejected_pod(raw: Raw) -> RejectedPod | None:
+    """Return the record of a pod that its node's kubelet rejected: Failed, with this reason. None: it is no such pod,
+    or is being deleted. Nothing starts it again, and its controller, if it has one, makes another one."""
+    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
+    if status.get("phase") != FAILED or status.get("reason") != REASON:
+        return None
+    if metadata.get("deletionTimestamp") or not metadata.get("uid"):
+        return None
+    owner = _controller(metadata)
+    return _rejected(
+        raw,
+        owner="" if owner is None else f"{owner.get('kind', '')} {owner.get('name', '')}",
+        since=text(status.get("startTime")) or text(metadata.get("creationTimestamp")),
+        requests=tuple(sorted(pod_requests(spec).items()))[:MAX_REQUESTS],
+    )
+
+
+def _controller(metadata: Raw) -> Raw | None:
+    """Return the owner that makes another one. A mirror pod's is its Node: its kubelet would only write the same pod
+    again."""
+    owners = mappings(metadata.get("ownerReferences"))
+    return next((owner for owner in owners if owner.get("controller") is True and owner.get("kind") != "Node"), None)
+
+
+def pod_requests(spec: Raw) -> dict[str, int]:
+    """By resource. The scheduler's rule: all containers with sidecars, or an init container with the sidecars before it
+    if that is more."""
+    running: dict[str, int] = {}  # sidecars, then with the others
+    peak: dict[str, int] = {}
+    for kind, container in raw_containers(spec):
+        for name, count in extended_resources(container).items():
+            at_once = running.get(name, 0) + count
+            peak[name] = max(peak.get(name, 0), at_once)
+            if kind != INIT:
+                running[name] = at_once
+    return peak

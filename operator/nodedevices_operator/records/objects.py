@@ -368,3 +368,16 @@ class PolicyRecord:
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         return self.selector is not None and self.selector.matches(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedPod:
+    """What is remembered of a pod that its node's kubelet rejected when it assigned devices."""
+
+    namespace: Annotated[str, At("metadata", "namespace")]
+    name: Annotated[str, At("metadata", "name")]
+    uid: Annotated[str, At("metadata", "uid")]
+    node: Annotated[str, At("spec", "nodeName")]
+    owner: str  # its controller, for people: ReplicaSet web-5d4f; "": no controller makes another one
+    since: str  # when the kubelet took it up, RFC 3339
+    requests: tuple[tuple[str, int], ...] = ()  # extended resources, and how many of each

@@ -11,7 +11,7 @@ from nodedevices_common.conditions import MESSAGE_LIMIT
 from nodedevices_operator.concerns.consequences import TaintConcern
 from nodedevices_operator.concerns.port import Outcome, Tools, View
 from nodedevices_operator.concerns.registry import CONCERNS
-from nodedevices_operator.desired.actions import next_actions, summed_up
+from nodedevices_operator.desired.conditions import next_actions, summed_up
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics

@@ -8,8 +8,7 @@ from typing import Any
 
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_operator.records import names
-from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
-from nodedevices_operator.records.pods import rejected_pod
+from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record, rejected_pod
 from nodedevices_operator.records.shared import UNKNOWN_PLATFORM
 from support.there import there
 

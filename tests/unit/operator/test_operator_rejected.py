@@ -12,7 +12,7 @@ from hypothesis import given
 from nodedevices_common.backoff import Backoff
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records import pods as records
+from nodedevices_operator.records import kinds as records
 from support.cases import cases
 from support.odd_json import with_odd_value
 from support.opfacts import SINCE, raw_pod, rejected_pod

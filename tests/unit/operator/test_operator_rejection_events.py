@@ -8,7 +8,7 @@ import pytest
 from nodedevices_operator.concerns.device_events import EVENTS_AT_ONCE, SECONDS_PER_EVENT
 from nodedevices_operator.desired.device_news import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records import pods as records
+from nodedevices_operator.records import kinds as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases
 from support.concerns import RejectionBench
