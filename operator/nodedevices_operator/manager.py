@@ -23,6 +23,8 @@ from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty, faults
 from nodedevices_operator.cache.workers import RetryLater, Workers
+from nodedevices_operator.concerns.gate import KEY as FLEET_KEY
+from nodedevices_operator.concerns.gate import NAMESPACE, FleetGate
 from nodedevices_operator.concerns.port import SETTLED_SECONDS, Tools
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.desired.conditions import node_problems
@@ -34,8 +36,6 @@ from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.cluster_properties import ClusterProperties
 from nodedevices_operator.reconcile.device_classes import DeviceClasses
-from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
-from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler, Tallies
 from nodedevices_operator.reconcile.surveyor import Surveyor

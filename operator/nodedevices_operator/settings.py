@@ -27,8 +27,8 @@ from nodedevices_common.options import (
 )
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
+from nodedevices_operator.concerns.gate import NAMESPACE
 from nodedevices_operator.concerns.port import SETTLED_SECONDS
-from nodedevices_operator.reconcile.fleet import NAMESPACE
 
 HTTP_ADDRESS = ":9736"
 HEALTH_ADDRESS = ":9738"

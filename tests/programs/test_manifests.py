@@ -23,9 +23,9 @@ import pytest
 import yaml
 from nodedevices_api import conditions as names
 from nodedevices_operator import settings as operator_settings
+from nodedevices_operator.concerns.gate import NAME as RECORD
 from nodedevices_operator.desired.labels import LEFT_OUT
 from nodedevices_operator.extender import settings as extender_settings
-from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_operator.records.names import LEASE_NAME
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name

@@ -14,7 +14,8 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.concerns.device_events import RejectionEventsConcern
-from nodedevices_operator.concerns.port import ActionGate, Concern, Shown, Tools, View
+from nodedevices_operator.concerns.gate import FleetGate
+from nodedevices_operator.concerns.port import Concern, Shown, Tools, View
 from nodedevices_operator.desired.configuration import Understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.kube.apply import Writer, utc_now
@@ -43,7 +44,7 @@ class Result:
         return self.shown[2] if isinstance(self.shown, tuple) else ""
 
 
-class Granting:
+class Granting(FleetGate):
     """A fleet gate that grants everything; `proposed` is what every node wants, by kind."""
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ def tools(
     *,
     metrics: OperatorMetrics | None = None,
     now: Callable[[], str] = utc_now,
-    gate: ActionGate | None = None,
+    gate: FleetGate | None = None,
     **more: Any,
 ) -> Tools:
     """`kube` needs no more of the port than the concern uses."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,9 +25,10 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.budget import CallBudget, NodeEvents
+from nodedevices_operator.concerns.gate import FleetGate
 from nodedevices_operator.desired.conditions import ConditionVerdict, Staleness, next_actions, summed_up
 from nodedevices_operator.desired.configuration import Configuration, Understood, understood
-from nodedevices_operator.desired.fleet import Action, ActionAnswer
+from nodedevices_operator.desired.fleet import ActionAnswer
 from nodedevices_operator.desired.pods import Scope, scope
 from nodedevices_operator.desired.policy_status import Hindrance
 from nodedevices_operator.kube.apply import Writer
@@ -119,34 +120,13 @@ class OnNode(Concern[Memory]):
         """As `reconcile`, with the Node to write to and the sections to act by."""
 
 
-class ActionGate(Protocol):
-    """Gate for actions that take something from running pods: each is proposed here first, and done only once it is
-    granted. The node is reconciled again when an answer changes."""
-
-    def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
-        """Replace what the node wants done of that kind; nothing withdraws it."""
-        ...
-
-    def answer(self, action: Action) -> ActionAnswer | None:
-        """Return the decision; None: not decided yet, and nothing is done."""
-        ...
-
-    def stopped(self) -> str:
-        """Why nothing is granted, whatever is proposed; empty: the breaker is closed, as far as is known."""
-        ...
-
-    def acted_on(self, node: str) -> Collection[str] | None:
-        """Return the ids of what was acted upon there and is not known to be well; None: the record was not read."""
-        ...
-
-
 @dataclass(slots=True)
 class Tools:
     """One set for all concerns. A concern takes what it needs."""
 
     writer: Writer
     metrics: OperatorMetrics
-    gate: ActionGate
+    gate: FleetGate
     rollouts: Rollouts
     rejected: RejectedPods
     clock: Callable[[], float] = time.monotonic

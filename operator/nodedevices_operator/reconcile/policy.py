@@ -15,6 +15,7 @@ from nodedevices_api import conditions as names
 
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
+from nodedevices_operator.concerns.gate import FleetGate, Stop
 from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.policy_status import (
     NodeOutcome,
@@ -31,7 +32,6 @@ from nodedevices_operator.desired.policy_status import (
 from nodedevices_operator.desired.pools import SECTION, acts, trial_pool
 from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.reconcile.fleet import FleetGate, Stop
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRecord
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from nodedevices_common.confirming import CONFIRM
+from nodedevices_operator.concerns.gate import NAME, NAMESPACE
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import namespaced

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
+from nodedevices_operator.concerns.gate import KEY, NAME
 from nodedevices_operator.concerns.port import Concern, Tools, View
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.desired.fleet import from_data
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.fleet import KEY, NAME
 from nodedevices_operator.reconcile.node import ConcernError
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read

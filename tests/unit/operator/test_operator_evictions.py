@@ -11,6 +11,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.consequences import BLOCKED, EvictionsConcern, TaintConcern
+from nodedevices_operator.concerns.gate import FleetGate
 from nodedevices_operator.concerns.port import Concern, Tools
 from nodedevices_operator.desired.conditions import Staleness
 from nodedevices_operator.desired.consequences import KEEP, ON_OFFER
@@ -36,7 +37,7 @@ LOST = record(device(0, "Unhealthy", "Xid79", holders=[holder()]))
 WELL = record(device(0, holders=[holder()]))
 
 
-class Gate:
+class Gate(FleetGate):
     """Answers what a test says; `proposed` is what is wanted now, by kind."""
 
     def __init__(self) -> None:

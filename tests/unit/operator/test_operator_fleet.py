@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from nodedevices_common.confirming import ACTIONS_RESUMED, CONFIRM
+from nodedevices_operator.concerns.gate import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate
 from nodedevices_operator.desired.fleet import (
     CLOSED,
     MAX_ACTIONS,
@@ -29,7 +30,6 @@ from nodedevices_operator.desired.fleet import (
 )
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate
 from nodedevices_operator.records.names import namespaced
 from support.cases import cases
 from support.crashes import CrashingKube, Killed

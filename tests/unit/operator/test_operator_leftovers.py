@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
+from nodedevices_operator.concerns.gate import NAME, NAMESPACE
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
 from nodedevices_operator.reconcile.leftovers import RETURN_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
