@@ -45,10 +45,6 @@ from nodedevices_operator.records.objects import HolderRecord
 class DeviceEventsConcern(Concern[Reported]):
     info = Info("device-events", section="faults", informs=True)
 
-    def forget(self, node: str) -> None:
-        super().forget(node)
-        self._tools.events.forget(node)
-
     async def reconcile(self, view: View) -> Outcome:
         name, events = view.record.name, self._tools.events
         if not view.reported:

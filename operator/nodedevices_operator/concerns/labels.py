@@ -9,11 +9,12 @@ reason: writes to one node are few in a minute, and then we pause and say so.
 from __future__ import annotations
 
 import structlog
+from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, CallBudget
-from nodedevices_operator.concerns.port import Concern, Info, OnNode, Outcome, Shown, Tools, View
+from nodedevices_operator.concerns.port import Concern, Info, OnNode, Outcome, Shown, View
 from nodedevices_operator.desired.labels import MOST_LABELS, plan_labels, plan_object_labels
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import NodeRecord, shows
@@ -49,41 +50,35 @@ WRITES_AT_ONCE, SECONDS_PER_WRITE = 5, 30.0
 NAMED = 5  # keys in a log line
 
 
-class ObjectLabelsConcern(Concern[CallBudget]):
+class _Copied(Struct):
+    """Of one node."""
+
+    budget: CallBudget
+    left_out: tuple[str, ...] = ()  # as logged last
+
+
+class ObjectLabelsConcern(Concern[_Copied]):
     info = Info("object-labels")
-
-    def __init__(self, tools: Tools) -> None:
-        super().__init__(tools)
-        self._cut: dict[str, tuple[str, ...]] = {}  # as logged last
-
-    def forget(self, node: str) -> None:
-        super().forget(node)
-        self._cut.pop(node, None)
 
     async def reconcile(self, view: View) -> Outcome:
         if view.node is None:
             return Outcome()
         record = view.record
         values, left_out = plan_object_labels(view.node.labels, record)
-        self._log_cut(record.name, left_out)
+        memory = self._nodes.setdefault(record.name, _Copied(CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE)))
+        if left_out and left_out != memory.left_out:
+            log.warning(
+                "the Node has more labels than its NodeDevices takes; the last by key are left out",
+                node=record.name,
+                most=MOST_LABELS,
+                left_out=len(left_out),
+                keys=", ".join(left_out[:NAMED]),
+            )
+        memory.left_out = left_out
         if shows(record.labels, record.labels_owned, values):
             return Outcome()
-        budget = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE)
-        if not self._nodes.setdefault(record.name, budget).take(self._tools.clock()):
+        if not memory.budget.take(self._tools.clock()):
             return Outcome(requeue_after=SECONDS_PER_WRITE)
         view.wrote(Kind.NODE_DEVICES, await self._writer.labels(record, values))
         log.info("labels of the NodeDevices set", node=record.name, labels=len(values))
         return Outcome()
-
-    def _log_cut(self, node: str, cut: tuple[str, ...]) -> None:
-        before = self._cut.pop(node, ())
-        if cut:
-            self._cut[node] = cut
-        if cut and cut != before:
-            log.warning(
-                "the Node has more labels than its NodeDevices takes; the last by key are left out",
-                node=node,
-                most=MOST_LABELS,
-                left_out=len(cut),
-                keys=", ".join(cut[:NAMED]),
-            )

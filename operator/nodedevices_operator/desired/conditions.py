@@ -87,10 +87,12 @@ def judge(
     """
     shown = record.condition(names.STALE)
     standing = shown.reason if shown is not None and shown.status == "True" else ""
+    said = record.condition(names.READY)
     nothing = node is not None and node.ready and _none_allocatable(record, node)
+    ended = said is not None and said.reason == names.AGENT_STOPPED
     since = Since(
-        none_allocatable=_from(since.none_allocatable, now) if nothing else None,
-        stopped=_from(since.stopped, now) if _stopped(record) else None,
+        none_allocatable=(now if since.none_allocatable is None else since.none_allocatable) if nothing else None,
+        stopped=(now if since.stopped is None else since.stopped) if ended else None,
     )
     quiet = now - arrival.at
     if node is None or not node.ready:
@@ -116,15 +118,6 @@ def judge(
             )
             return Staleness("True", names.AGENT_LOST, text, overdue_in), since
     return Staleness("False", names.FRESH, "", min(overdue_in, stopped_in, lost_in)), since
-
-
-def _from(since: float | None, now: float) -> float:
-    return now if since is None else since
-
-
-def _stopped(record: NodeDevicesRecord) -> bool:
-    ready = record.condition(names.READY)
-    return ready is not None and ready.reason == names.AGENT_STOPPED
 
 
 def _none_allocatable(record: NodeDevicesRecord, node: NodeRecord) -> bool:

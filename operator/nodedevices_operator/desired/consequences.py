@@ -95,20 +95,12 @@ def consequences(section: Faults, health: HealthRecord, device: DeviceRecord) ->
 
 def taints(section: Faults) -> bool:
     """True when the policy taints Nodes for any fault."""
-    effects = (section.taint_effect, *(rule.taint_effect for rule in section.rules))
-    return any(effect not in {None, "None"} for effect in effects)
+    return not {section.taint_effect, *(rule.taint_effect for rule in section.rules)} <= {None, "None"}
 
 
 def evicts(section: Faults) -> bool:
     """True when the policy evicts pods for any fault."""
-    modes = (section.evict_mode, *(rule.evict_mode for rule in section.rules))
-    return any(mode not in {None, "Never"} for mode in modes)
-
-
-def _faults(record: NodeDevicesRecord) -> list[tuple[DeviceRecord, HealthRecord]]:
-    """The faults of the node's devices and partitions, with their device, the oldest first."""
-    found = [(device, part.health) for device in record.devices for part in device.parts if _acted_on(part.health)]
-    return sorted(found, key=lambda it: (it[1].since, it[1].reason))
+    return not {section.evict_mode, *(rule.evict_mode for rule in section.rules)} <= {None, "Never"}
 
 
 def faulty(record: NodeDevicesRecord) -> dict[str, str]:
@@ -147,7 +139,9 @@ def tainting(
     """
     if not taints(section):
         return None
-    required = [(EFFECTS.index(consequences(section, health, device)[0]), health) for device, health in _faults(record)]
+    faults = [(device, part.health) for device in record.devices for part in device.parts if _acted_on(part.health)]
+    faults.sort(key=lambda it: (it[1].since, it[1].reason))  # the oldest first
+    required = [(EFFECTS.index(consequences(section, health, device)[0]), health) for device, health in faults]
     most = max((rank for rank, _ in required), default=0)
     held = max(shown, key=lambda taint: _rank(taint.effect), default=None)
     unsure = unclear(record) if acted_on is None else unclear(record).intersection(acted_on)

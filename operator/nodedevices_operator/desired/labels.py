@@ -90,17 +90,12 @@ def plan_object_labels(labels: Mapping[str, str], record: NodeDevicesRecord) -> 
     """Return the Node's labels that its NodeDevices shall have as ours: exactly these keys; and the keys beyond the
     most. Which ones are cut depends on the Node alone."""
     wanted = [key for key in sorted(labels) if not _left_out(key)]
-    values = {key: labels[key] for key in wanted[:MOST_LABELS] if _free(key, record)}
+    # A key is free that is ours, or has no owner. One that two own could be changed by neither.
+    taken = record.labels_of_others | (record.labels.keys() - record.labels_owned)
+    values = {key: labels[key] for key in wanted[:MOST_LABELS] if key not in taken}
     return values, tuple(wanted[MOST_LABELS:])
 
 
 def _left_out(key: str) -> bool:
     domain, slash, _ = key.partition("/")
     return bool(slash) and any(domain == excluded or domain.endswith(f".{excluded}") for excluded in LEFT_OUT)
-
-
-def _free(key: str, record: NodeDevicesRecord) -> bool:
-    """True when the key is ours, or has no owner. One that two own could be changed by neither."""
-    if key in record.labels_of_others:
-        return False
-    return key not in record.labels or key in record.labels_owned

@@ -181,6 +181,7 @@ class NodeReconciler:
             concern.forget(name)
         self._uids.pop(name, None)
         self._tools.reads.pop(name, None)
+        self._tools.events.forget(name)
 
 
 def belongs(record: NodeDevicesRecord, node: NodeRecord) -> bool:

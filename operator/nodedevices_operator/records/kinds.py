@@ -75,6 +75,8 @@ def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> No
     config = spec.get("config")
     others = (it for it in managed if not _applied(it, OBJECT_LABELS))
     said = mapping(status.get("configuration"))
+    # The first of them is the reason why the configuration is not applied, if it is not.
+    refused = next(iter([] if said.get("filesAlone") else mappings(said.get("refusals"))), {})
     devices, fingerprints = _devices(grouped(status.get("devices")), before)
     return _node_devices(
         raw,
@@ -83,18 +85,12 @@ def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> No
         labels_of_others=shared(key for it in others for key in _keys(it, "f:metadata", "f:labels")),
         config=one_of_equals(config) if isinstance(config, dict) else None,
         out_of_service=tuple(_out_of_service(it, managed) for it in mappings(spec.get("unschedulable"))),
-        configuration=_configuration(said, refused_section=_refused_section(said)),
+        configuration=_configuration(said, refused_section=intern(text(refused.get("section")))),
         devices=devices,
         fingerprints=fingerprints,
         platform=platform(status),
         probe_starting=any(it.get("state") == "Starting" for it in mappings(status.get("probes"))),
     )
-
-
-def _refused_section(configuration: Raw) -> str:
-    """The first of them is the reason why the configuration is not applied, if it is not."""
-    refusals = mappings(configuration.get("refusals"))
-    return intern(text(refusals[0].get("section"))) if refusals and not configuration.get("filesAlone") else ""
 
 
 def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfServiceRecord:
