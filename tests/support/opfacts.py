@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodedevices_api.sections import Labels
+from nodedevices_operator.desired.fleet import Action, ActionAnswer, Decision, Fleet
 from nodedevices_operator.desired.labels import plan_labels
 from nodedevices_operator.desired.vendors.registry import VENDORS
 from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
@@ -160,3 +161,19 @@ def policy(name: str, priority: int = 0, **more: Any) -> PolicyRecord:
 
 def sharing(replicas: int) -> dict[str, Any]:
     return {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": replicas}]}
+
+
+class Decided(NamedTuple):
+    """A decision of the fleet gate, and its answers by what they say."""
+
+    fleet: Fleet
+    answers: Mapping[Action, ActionAnswer]
+    granted: frozenset[Action]
+    refused: dict[Action, str]
+
+    @classmethod
+    def of(cls, decision: Decision) -> Decided:
+        answers = decision.answers
+        granted = frozenset(action for action, answer in answers.items() if answer.granted)
+        refused = {action: answer.reason for action, answer in answers.items() if not answer.granted}
+        return cls(decision.fleet, answers, granted, refused)

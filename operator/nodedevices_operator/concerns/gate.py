@@ -137,7 +137,7 @@ class FleetGate:
         """Return the ids of what was acted upon there and is not known to be well; None: the record was not read."""
         return None if self._last is None else self._last.unavailable.get(node, ())
 
-    def rehearse(self, pool: Pool, actions: Sequence[Action]) -> dict[Action, ActionAnswer]:
+    def rehearse(self, pool: Pool, actions: Sequence[Action]) -> Mapping[Action, ActionAnswer]:
         """Return what would be answered now if the policy of that pool were enforced. Nothing is granted or written."""
         survey = self._survey()
         seen = self._arrivals or arrivals(None, survey.faults, self._clock())
@@ -216,7 +216,7 @@ class FleetGate:
             await self._write(record, decision.fleet)
         self._log(known, decision.fleet)
         self._last = decision.fleet
-        answers = decision.answers()
+        answers = decision.answers
         for (node, kind), actions in proposals.items():
             changed = [action for action in actions if self._answers.get(action) != answers[action]]
             if self._proposals.get((node, kind)) == actions and changed:
@@ -224,7 +224,9 @@ class FleetGate:
                 self._answers |= {action: answers[action] for action in changed}
                 self._answered(node)
         self._show(decision.fleet, refused=refused, written=not nothing, nodes=list(survey.faults))
-        return AGAIN_SECONDS if decision.refused or decision.fleet.breaker == OPEN else None
+        return (
+            AGAIN_SECONDS if decision.fleet.breaker == OPEN or not all(it.granted for it in answers.values()) else None
+        )
 
     def _show(self, fleet: Fleet, *, refused: str, written: bool, nodes: Sequence[str]) -> None:
         """Say why nothing is granted and where the record is, where that has changed."""
@@ -243,7 +245,7 @@ class FleetGate:
             self.stop = stop
             self._switched(nodes)
 
-    def _count(self, changed: Sequence[Action], answers: dict[Action, ActionAnswer]) -> None:
+    def _count(self, changed: Sequence[Action], answers: Mapping[Action, ActionAnswer]) -> None:
         for action in changed:
             before, now = self._answers.get(action), answers[action]
             result = "granted" if now.granted else "stopped" if now.stopped else "refused"

@@ -138,15 +138,7 @@ class Claims(Struct, frozen=True):
 
 class Decision(Struct, frozen=True):
     fleet: Fleet  # to be written before anything is granted
-    granted: frozenset[Action] = frozenset()
-    refused: Mapping[Action, str] = field(default_factory=dict)  # with why, for people
-
-    def answers(self) -> dict[Action, ActionAnswer]:
-        stopped = self.fleet.breaker == OPEN
-        given = {action: ActionAnswer(granted=True) for action in self.granted}
-        return given | {
-            action: ActionAnswer(granted=False, reason=why, stopped=stopped) for action, why in self.refused.items()
-        }
+    answers: Mapping[Action, ActionAnswer] = field(default_factory=dict)
 
 
 def arrivals(before: Arrivals | None, faults: FaultsByNode, at: float) -> Arrivals:
@@ -170,25 +162,22 @@ def decide(fleet: Fleet, proposals: Sequence[Action], now: datetime, survey: Sur
         return Decision(fleet)
     wanted = sorted(set(proposals))
     if fleet.breaker == OPEN:
-        return Decision(fleet, refused=dict.fromkeys(wanted, why_stopped(fleet)))
+        answer = ActionAnswer(granted=False, reason=why_stopped(fleet), stopped=True)
+        return Decision(fleet, dict.fromkeys(wanted, answer))
     pool_of = {node: pool for pool in survey.pools for node in pool.nodes}
     known = {action for action, _ in fleet.actions}
     budgets = _Budgets(fleet, now, survey)
-    granted: set[Action] = set()
-    refused: dict[Action, str] = {}
+    answers: dict[Action, ActionAnswer] = {}
     for action in wanted:
-        own = pool_of.get(action.node)
-        if action in known:
-            granted.add(action)
-        elif own is None:
-            refused[action] = "no policy that reacts to faults is active on this node any more"
-        elif why := budgets.exceeded(own, action.node):
-            refused[action] = why
-        else:
-            fleet = _acted(fleet, action, now, survey.faults)
-            budgets = _Budgets(fleet, now, survey)
-            granted.add(action)
-    return Decision(fleet, frozenset(granted), refused)
+        own, why = pool_of.get(action.node), ""
+        if action not in known:
+            why = "no policy that reacts to faults is active on this node any more"
+            why = why if own is None else budgets.exceeded(own, action.node)
+            if not why:
+                fleet = _acted(fleet, action, now, survey.faults)
+                budgets = _Budgets(fleet, now, survey)
+        answers[action] = ActionAnswer(granted=not why, reason=why)
+    return Decision(fleet, answers)
 
 
 def rehearsed(
@@ -199,7 +188,7 @@ def rehearsed(
     now: datetime,
     survey: Survey,
     seen: Arrivals,
-) -> dict[Action, ActionAnswer]:
+) -> Mapping[Action, ActionAnswer]:
     """Return the answers if the policy of this pool were enforced, in the place of others on its nodes. Nothing is
     granted."""
     others = [
@@ -211,7 +200,7 @@ def rehearsed(
     if decision.fleet.breaker == OPEN and fleet.breaker != OPEN:
         why = f"all actions would be stopped, {decision.fleet.reason}"
         return dict.fromkeys(actions, ActionAnswer(granted=False, reason=why, stopped=True))
-    return decision.answers()
+    return decision.answers
 
 
 def why_stopped(fleet: Fleet, refusal: str = "") -> str:

@@ -29,6 +29,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 from support.cases import cases
 from support.opfacts import (
     SINCE,
+    Decided,
     device,
     health,
     holder,
@@ -404,7 +405,7 @@ def test_an_eviction_for_what_happened_to_a_holder_alone_takes_its_node_out_of_s
     quiet = {name: dict.fromkeys(its.items()) for name, its in found.faults.items()}
     [pool] = found.pools
     apart = replace(found, pools=[replace(pool, limits=replace(pool.limits, percent=100))])
-    decision = decide(Fleet(), wanted_of_all, datetime(2026, 11, 21, 12, tzinfo=UTC), apart, quiet)
+    decision = Decided.of(decide(Fleet(), wanted_of_all, datetime(2026, 11, 21, 12, tzinfo=UTC), apart, quiet))
     assert decision.granted == {wanted_of_all[0]}
     assert decision.fleet.unavailable == {"a": ("GPU-0",)}
     assert "allows 1 nodes out of service" in decision.refused[wanted_of_all[1]]
@@ -450,7 +451,7 @@ def test_a_new_policy_has_all_its_nodes_before_each_of_them_says_so() -> None:
     assert (set(pool.nodes), set(pool.all)) == ({"a"}, {"a", "b"})
     eviction = Action(node="a", kind="evict", target="ns/train", reason="Xid79", since=SINCE)
     seen = arrivals(None, found.faults, 0.0)
-    decision = decide(Fleet(), [eviction], datetime.fromisoformat(SINCE), found, seen)
+    decision = Decided.of(decide(Fleet(), [eviction], datetime.fromisoformat(SINCE), found, seen))
     assert (decision.fleet.breaker, decision.granted) == (OPEN, frozenset())
 
 

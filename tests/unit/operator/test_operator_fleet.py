@@ -16,7 +16,6 @@ from nodedevices_operator.desired.fleet import (
     MAX_ACTIONS,
     OPEN,
     Action,
-    Decision,
     Fleet,
     PolicyLimits,
     Pool,
@@ -34,6 +33,7 @@ from nodedevices_operator.records.names import namespaced
 from support.cases import cases
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube
+from support.opfacts import Decided
 from support.patience import PATIENCE_SECONDS
 from support.there import there
 
@@ -64,9 +64,9 @@ def mass(limits: PolicyLimits, failing: int, at: datetime, *, apart: timedelta =
     )
 
 
-def decided(fleet: Fleet, wanted: list[Action], now: datetime, found: Survey) -> Decision:
+def decided(fleet: Fleet, wanted: list[Action], now: datetime, found: Survey) -> Decided:
     """By an operator that has just started, and finds all of it."""
-    return decide(fleet, wanted, now, found, arrivals(None, found.faults, 0.0))
+    return Decided.of(decide(fleet, wanted, now, found, arrivals(None, found.faults, 0.0)))
 
 
 # --- deciding --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from nodedevices_operator.desired.fleet import (
     ActionAnswer,
     Arrivals,
     Claims,
-    Decision,
     Fleet,
     PolicyLimits,
     Pool,
@@ -44,7 +43,7 @@ from nodedevices_operator.desired.fleet import (
     why_stopped,
 )
 from support.cases import cases
-from support.opfacts import policy
+from support.opfacts import Decided, policy
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WORD = "actions=resumed@2026-11-21T12:00:30Z"
@@ -70,9 +69,9 @@ def faults(*nodes: str, since: str = "2026-11-21T11:50:00+00:00") -> dict[str, d
 
 def decided(
     fleet: Fleet, wanted: Sequence[Action], survey: Survey, seen: Arrivals | None = None, now: datetime = NOW
-) -> Decision:
+) -> Decided:
     found = arrivals(None, survey.faults, 0.0) if seen is None else seen
-    return decide(fleet, wanted, now, survey, found)
+    return Decided.of(decide(fleet, wanted, now, survey, found))
 
 
 def granted(*ago: timedelta, node: str = "n00") -> Fleet:
@@ -115,7 +114,7 @@ def test_every_grant_of_one_decision_counts_for_the_next() -> None:
     wanted = [action(node) for node in ("n02", "n01", "n03")]
     found = decided(Fleet(), wanted, Survey([pool(PolicyLimits(per_hour=2))], faults("n01", "n02", "n03")))
     assert found.granted == {action("n01"), action("n02")}, "of equally old faults by the node's name"
-    assert found.answers() == {
+    assert found.answers == {
         action("n01"): ActionAnswer(granted=True),
         action("n02"): ActionAnswer(granted=True),
         action("n03"): ActionAnswer(granted=False, reason=found.refused[action("n03")]),
@@ -350,7 +349,7 @@ def test_a_breaker_opens_before_what_is_proposed_with_it_and_each_answer_says_so
     its = faults("n00", "n01")
     found = decided(Fleet(), [action("n00")], Survey([pool(PolicyLimits(percent=10))], its))
     assert found.granted == frozenset()
-    answer = found.answers()[action("n00")]
+    answer = found.answers[action("n00")]
     assert (answer.granted, answer.stopped) == (False, True)
     assert answer.reason == (
         f"actions are stopped since 2026-11-21T12:00:00Z: {found.fleet.reason}; until a person resumes them: "
@@ -449,7 +448,7 @@ def test_a_rehearsal_answers_as_if_the_policy_were_enforced_in_the_place_of_othe
 
     def tried(
         fleet: Fleet, some: Pool, known: Mapping[str, Mapping[str, str]], **more: Any
-    ) -> dict[Action, ActionAnswer]:
+    ) -> Mapping[Action, ActionAnswer]:
         survey = Survey([other], known, **more)
         seen = arrivals(None, known, 0.0)
         return rehearsed(fleet, some, [action("n00")], now=NOW, survey=survey, seen=seen)
