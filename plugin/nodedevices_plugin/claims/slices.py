@@ -203,7 +203,9 @@ def writes(node: str, driver: str, devices: Sequence[Json], stored: Sequence[Sto
         }
 
     obsolete = tuple(sorted(known.keys() - wanted.keys()))
-    differ = [name for name in wanted if name not in known or not _same(known[name].spec, spec(name, generation))]
+    differ = [
+        name for name in wanted if name not in known or _plain(known[name].spec) != _plain(spec(name, generation))
+    ]
     if len(differ) == 1 and not obsolete and differ[0] in known:
         before = known[differ[0]].spec
         now = spec(differ[0], generation)
@@ -275,12 +277,8 @@ def _with_times(device: Json, before: Json) -> Json:
     return {**device, "taints": taints}
 
 
-def _same(one: Json, other: Json) -> bool:
-    """True when the two say the same. The server leaves out what is empty, and writes quantities in its own way."""
-    return _plain(one) == _plain(other)
-
-
 def _plain(spec: Json) -> Json:
+    """Equal for two that say the same: the server leaves out what is empty, and writes quantities in its own way."""
     return {**spec, "devices": [_plain_device(device) for device in devices_of(spec)]}
 
 

@@ -176,19 +176,12 @@ def prefer(
         raise AllocationError(f"{resource.name}: {size} requested, {len(known)} are available; request fewer.")
     if whole:
         picked = _closest(must, free, needed, topology)
-    elif _gathered(resource, topology):
+    elif all(offered.replica is None and offered.device_id in topology.gathered for offered in resource.ids):
         picked = gather(must, free, needed, topology)
     else:
         picked = _spread(resource, free, needed, packed=packed)
     chosen = {schedulable.id for schedulable in (*must, *picked)}
     return tuple(schedulable.id for schedulable in known if schedulable.id in chosen)
-
-
-def _gathered(resource: OfferedResource, topology: Topology) -> bool:
-    """True for partitions that a container gets together, not for shares of them."""
-    return all(
-        schedulable.replica is None and schedulable.device_id in topology.gathered for schedulable in resource.ids
-    )
 
 
 def _check_known(

@@ -219,13 +219,15 @@ def _gate_facts(
 ) -> GateFacts:
     """`cordons`: those that hold now."""
     inputs, unconfirmed = start.inputs, start.holding.unconfirmed
+    effective = start.active or start.requested.effective or start.world.active.effective
+    index = known.index.under(effective.index_prefix)  # of the configuration in effect, or else of the wanted one
     return GateFacts(
         inventory=known.inventory,
         verdicts=known.verdicts,
         cordons=cordons,
         removed_probes=removed_probes,
         places=places.withheld,
-        held=held(inputs.holdings, unconfirmed, _index(start, known.index), known.given, inputs.dra),
+        held=held(inputs.holdings, unconfirmed, index, known.given, inputs.dra),
         holdings=inputs.holdings,
         unconfirmed=unconfirmed,
         statuses=inputs.mps.statuses,
@@ -373,12 +375,6 @@ def _cordons(start: _Start) -> tuple[Cordon, ...]:
         dataclasses.replace(cordon, since=cordon.since or known.get(cordon.id) or start.now)
         for cordon in seen.unschedulable
     )
-
-
-def _index(start: _Start, index: DeviceIndex) -> DeviceIndex:
-    """Return the devices by the names of the configuration in effect, or else of the wanted one."""
-    effective = start.active or start.requested.effective or start.world.active.effective
-    return index.under(effective.index_prefix)
 
 
 def _on_offer(plan: Plan | None) -> frozenset[str]:

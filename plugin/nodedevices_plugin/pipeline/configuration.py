@@ -87,14 +87,14 @@ def of_holders(status: ConfigStatus, held: Sequence[HeldId], inventory: Inventor
     )
 
 
+WAITS_BY_SOURCE = {"state": names.STATE_NOT_SAVED, "dra": names.WAITING_FOR_KUBELET}
+
+
 def _reason(problem: ConfigProblem) -> str:
     if not problem.waits:
         return names.CONFIG_INVALID
-    if problem.source == "state":
-        return names.STATE_NOT_SAVED
-    if problem.source == "dra":
-        return names.WAITING_FOR_KUBELET
-    return names.WAITING_FOR_DAEMON if problem.awaits and not problem.waits_for else names.WAITING_FOR_HOLDERS
+    waits = names.WAITING_FOR_DAEMON if problem.awaits and not problem.waits_for else names.WAITING_FOR_HOLDERS
+    return WAITS_BY_SOURCE.get(problem.source, waits)
 
 
 def _withheld(ours: Sequence[HeldId], inventory: Inventory) -> str:
