@@ -173,13 +173,10 @@ def _unmatched_devices(
     inventory: Inventory, entries: Iterable[tuple[str, str, DeviceMatch | None, str]]
 ) -> tuple[Unmatched, ...]:
     """`entries`: section, path, match, and what the entry does to the devices that it matches."""
-    wanted = [(section, path, match, does) for section, path, match, does in entries if match is not None]
     facts = [device.fact for device in inventory.devices]
-    if not wanted or not facts:
-        return ()
     notes = []
-    for section, path, match, does in wanted:
-        if any(selects(match, fact) for fact in facts):
+    for section, path, match, does in entries if facts else ():
+        if match is None or any(selects(match, fact) for fact in facts):
             continue
         alike = _near(_what(fact, match) for fact in facts if selects(match, fact, any_case=True))
         there_are = listing(sorted({_what(fact, match) for fact in facts}))
