@@ -223,13 +223,10 @@ def _present(inventory: Inventory) -> frozenset[str]:
 
 def available(plan: Plan, inventory: Inventory) -> dict[str, Available]:
     """Return the devices of the plan's DRA resources, by their names in the slices; those that are left out too."""
-    resources = [resource for resource in plan.resources if resource.api is Api.DRA]
-    if not resources:
-        return {}
     names = device_names(inventory)
     return {
         names[device.part_id]: device
-        for resource in resources
+        for resource in plan.by(Api.DRA).resources
         for device in devices_of(resource)
         if device.part_id in names
     }

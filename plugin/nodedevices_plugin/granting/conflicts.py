@@ -82,8 +82,6 @@ def _conflicting(given: Mapping[str, ContainerEdits], since: datetime) -> dict[s
                 values[variable][name] = value
     variables = sorted(variable for variable, by_name in values.items() if len(set(by_name.values())) > 1)
     names = sorted({name for variable in variables for name in values[variable]})
-    if not variables:
-        return {}
     text = (
         f"{some(names, NAMED)} each set {some(variables, NAMED)}, but the kubelet keeps only one value: the "
         "container may see the devices of only one resource; request only one of them in a container, or inject "

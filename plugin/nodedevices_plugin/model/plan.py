@@ -178,8 +178,6 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def by(self, api: Api) -> Plan:
         """Return what is served by this API. A name may be in both while pods hold its devices by the other one."""
-        if all(resource.api is api for resource in self.resources):
-            return self
         return Plan(resources=tuple(resource for resource in self.resources if resource.api is api))
 
 

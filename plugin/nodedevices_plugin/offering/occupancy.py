@@ -151,8 +151,6 @@ def with_all(holdings: Holdings, plan: Plan | None) -> Holdings:
         for resource in (plan.resources if plan is not None else ())
         if resource.together
     }
-    if not whole:
-        return holdings
 
     def now(holder: Holder) -> Holder:
         if holder.resource is None or holder.resource not in whole or not holder.ids:

@@ -362,8 +362,6 @@ class DeviceIndex:
 
     def under(self, index_prefix: str | None) -> Self:
         """The same devices, where resources of this domain may have indices as ids."""
-        if index_prefix == self._prefix:
-            return self
         other = copy(self)
         other._prefix = index_prefix
         return other

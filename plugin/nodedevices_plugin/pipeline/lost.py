@@ -122,8 +122,6 @@ def follow(
         if (verdict := verdicts.get(device.fact.id)) is not None
         and (found := _lost(verdict, source_of(vendors, device.fact), inventory.boot_id)) is not None
     }
-    if not known and not lost:
-        return {}
     devices = facts_by_id(inventory)
     held = {
         key(holder.namespace, holder.pod, holder.container, holder.resource or holder.claim, device): device

@@ -175,8 +175,6 @@ def kept(
 ) -> ProbeSet:
     """Return the probes without the retired devices that nothing keeps any more. `parts`: the reports of the current
     probes. `held`: ids of devices that are held, or may be; None: not known."""
-    if not probe_set.retired:
-        return probe_set
     listed = {id_ for part in parts.values() for device in part.devices for id_ in device.ids}
     waits = probe_set.waits(parts, monotonic)
 
@@ -208,8 +206,6 @@ def withheld(probe_set: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, s
     """Return the ids of devices that go to no new pod, and why: retired ones, and devices that may be one of these
     under another id."""
     retired = [device.fact for probe in probe_set.retired for device in probe.inventory.devices]
-    if not retired:
-        return {}
     reported = [device.fact for part in parts.values() for device in part.devices if device.present]
     ended = [device.fact for probe in probe_set.retired for device in probe.inventory.devices if not probe.offered]
     pairs = ((old, other) for old in retired for other in (*retired, *reported) if old.id != other.id)
