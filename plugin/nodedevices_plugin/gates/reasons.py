@@ -65,7 +65,10 @@ GONE = "no longer listed by its driver"
 
 def health(shape: Plan, facts: GateFacts) -> Check | None:
     devices = {device.fact.id: device for device in facts.inventory.devices}
-    found: dict[str, Blocked | None] = {}  # by device or partition
+    found = {  # by device or partition
+        unit.id: unfit(unit.device, unit.partition.id if unit.partition is not None else None, facts.verdicts)
+        for unit in facts.inventory.units
+    }
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
         part = schedulable.part_id
@@ -73,8 +76,8 @@ def health(shape: Plan, facts: GateFacts) -> Check | None:
             found[part] = unfit(devices.get(schedulable.device_id), schedulable.partition_id, facts.verdicts)
         return found[part]
 
-    offered = ((resource, schedulable) for resource in shape.resources for schedulable in resource.ids)
-    return check if any(check(*pair) for pair in offered) else None
+    known = all(schedulable.part_id in found for resource in shape.resources for schedulable in resource.ids)
+    return None if known and not any(found.values()) else check
 
 
 def unfit(device: InventoryDevice | None, partition_id: str | None, verdicts: Mapping[str, Verdict]) -> Blocked | None:
