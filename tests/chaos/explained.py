@@ -119,7 +119,12 @@ ROWS: tuple[Row, ...] = (
         parts=("agent",),
         more="|".join(("does not offer|about to stop|goes to no new pod|is not on this", *SHARED_OTHERWISE)),
     ),
-    Row("device classes are not kept", API, ("operator",), more=f"{AWAY}|no right to list"),
+    Row(
+        "device classes are not kept",
+        ("Freeze", *API),
+        ("operator",),
+        more=f"{AWAY}|no right to list|this replica is not the leader",
+    ),
     # --- a busy machine, whose disk lets them wait; they are compared again later ---
     Row("files for other programs on the node not written", parts=("agent",), more="took more than"),
     Row("CDI specifications not written: .*", parts=("agent",), more="took more than"),
