@@ -31,7 +31,6 @@ from nodedevices_probe import simulated
 from nodedevices_plugin.check.reading import read, read_sources
 from nodedevices_plugin.check.result import FORMS, TABLE, Result, Status, conclude, not_checked, shown
 from nodedevices_plugin.settings import flags
-from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import AUTO
 
@@ -158,7 +157,7 @@ class Asked:
         choices=FORMS,
     )
 
-    local: Local  # by the agent's flags
+    local: flags.Local  # by the agent's flags
     expected: Mapping[str, int] = field(default_factory=dict)  # `expect` by type
 
 

@@ -39,13 +39,11 @@ from nodedevices_plugin.offering.unmatched import unmatched_rules
 from nodedevices_plugin.pipeline import expected
 from nodedevices_plugin.pipeline.assess import Assessment, assess
 from nodedevices_plugin.pipeline.configuration import ActiveConfig, ConfigStatus, driver_root, request_config
-from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.lost import left_behind, lost_devices
 from nodedevices_plugin.pipeline.state import MAX_BYTES, SeenSpec, State, StateError, from_bytes
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file as config_file
-from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import AUTO, lists_devices, missing, name_of
 from nodedevices_plugin.settings.probes import read as probe_specs
@@ -171,7 +169,7 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
         for name, count in left_behind(known.owned, world.left).items()
     }
     sections, most = world.active.effective.sections, sources.state.most_seen or ()
-    counts: tuple[Count, ...] | None = None
+    counts: tuple[expected.Count, ...] | None = None
     complete = not any(map(lists_devices, silent))  # else it is not known what is here
     if complete and sections.expect:
         counts = expected.count(sections.expect, known.owned)
@@ -232,7 +230,7 @@ _OF_OBJECT = ("apiVersion", "kind", "metadata", "spec")
 class Sources(Struct, kw_only=True):
     """`hardware`: as pipeline.world.Inputs has it. `state_problem`: what of the state file could not be used."""
 
-    file: FileOutcome = field(default_factory=FileOutcome)
+    file: config_file.FileOutcome = field(default_factory=config_file.FileOutcome)
     device_files: DeviceFiles = field(default_factory=dict)
     hardware: frozenset[str] | None = None
     hardware_problem: str = ""
@@ -245,7 +243,7 @@ async def read_sources(local: Local, *, policy: str, state_file: str) -> Sources
     """`policy`, `state_file`: paths; empty: none. Raises InputError where the policy cannot be used."""
     found = Sources()
 
-    def on_file(outcome: FileOutcome) -> None:
+    def on_file(outcome: config_file.FileOutcome) -> None:
         found.file = outcome
 
     def on_device_files(files: DeviceFiles) -> None:

@@ -242,25 +242,17 @@ def _as_lasted(condition: FaultCondition, device_id: str, lasting: Lasting, mono
 
 def _one_a_reason(conditions: Iterable[FaultCondition]) -> tuple[FaultCondition, ...]:
     """Return of each reason the first condition that is evident, else the first that is not over."""
+    certainty = (False, None, True).index
     found: dict[str, FaultCondition] = {}
     for condition in conditions:
         known = found.get(condition.reason)
-        if known is None or _certainty(condition) > _certainty(known):
+        if known is None or certainty(condition.evident) > certainty(known.evident):
             found[condition.reason] = condition
     return tuple(found.values())
 
 
-def deadlines(lasting: Lasting) -> list[float]:
-    """Return when (time.monotonic()) what is shown now will have lasted long enough."""
-    return [since + key.for_seconds for key, since in lasting.items()]
-
-
 def _key(device_id: str, condition: FaultCondition) -> LastingCondition:
     return LastingCondition(device_id, condition.reason, condition.threshold, condition.for_seconds)
-
-
-def _certainty(condition: FaultCondition) -> int:
-    return (False, None, True).index(condition.evident)
 
 
 # --- counters that rise too fast -------------------------------------------------------------------------------------

@@ -178,10 +178,9 @@ def next_deadline(
     shown: levels.Lasting,
 ) -> float | None:
     """Return when (time.monotonic()) judging again may change a verdict without a new line; None: only a line may."""
-    deadlines = levels.deadlines(shown)
+    deadlines = [since + condition.for_seconds for condition, since in shown.items()]
     if inventory.line_monotonic is not None:
-        deadlines += [inventory.line_monotonic + SILENCE_SECONDS]
-        deadlines += [inventory.line_monotonic + WITHDRAW_SECONDS]
+        deadlines += [inventory.line_monotonic + SILENCE_SECONDS, inventory.line_monotonic + WITHDRAW_SECONDS]
     owners = facts_by_id(inventory)
     for key, verdict in verdicts.items():
         if not verdict.faults or key not in owners:  # another probe's, which has its own deadline

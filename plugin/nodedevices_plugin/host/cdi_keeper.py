@@ -41,13 +41,11 @@ def generate(request: SpecRequest, machine: Machine | None = None) -> dict[str, 
     printed = (machine or Machine()).run(request.program, request.arguments, driver_root=request.driver_root)
     try:
         document = json.loads(printed.text)
-    except (ValueError, RecursionError) as error:
-        raise ProgramError(f"{tool}: its output is not JSON: {error}") from error
-    wrong = cdi_schema.problems(document)
-    if wrong:
-        raise ProgramError(f"{tool}: its output is not valid: {'; '.join(wrong[:3])}")
-    try:
+        if wrong := cdi_schema.problems(document):
+            raise ValueError(f"is not valid: {'; '.join(wrong[:3])}")
         return request.accepted(document, printed.driver_root)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ProgramError(f"{tool}: its output is not JSON: {error}") from error
     except ValueError as error:
         raise ProgramError(f"{tool}: its output {error}") from error
 

@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import structlog
@@ -248,9 +247,9 @@ class CoreGate:
             self._seen.wait_for(lambda: self._book.knows(resource, size, ids), timeout=self._seen_seconds)
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
-        deadline = monotonic() + self._known_seconds
+        deadline = time.monotonic() + self._known_seconds
         start = self._book.start(resource, ids)
-        while start.wait and (left := deadline - monotonic()) > 0:
+        while start.wait and (left := deadline - time.monotonic()) > 0:
             holdings = await within(left, self._holdings())  # others may wait for a List before this one
             if holdings is not None:
                 self._book.observe(holdings)

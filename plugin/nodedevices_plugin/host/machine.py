@@ -20,9 +20,8 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import structlog
@@ -169,16 +168,11 @@ def _answer(lines: Iterable[bytes]) -> object:
 
 # --- answers, each checked against its question -----------------------------------------------------------------------
 def _paths(answer: object, patterns: Sequence[str]) -> frozenset[str]:
-    asked = {(folder, name) for folder, _, name in (pattern.rpartition("/") for pattern in patterns)}
-    by_folder: dict[str, list[str]] = {}
-    for folder, name in asked:
-        by_folder.setdefault(folder, []).append(name)
-    most = MAX_OF_A_KIND * len(asked)
+    most = MAX_OF_A_KIND * len(set(patterns))
     if not isinstance(answer, list) or len(answer) > most:
         raise ValueError(f"is not a list of at most {most} paths")
     for path in answer:
-        folder, _, name = path.rpartition("/") if isinstance(path, str) else ("", "", "")
-        if not any(fnmatchcase(name, pattern) for pattern in by_folder.get(folder, ())):
+        if not isinstance(path, str) or not any(map(PurePosixPath(path).match, patterns)):
             raise ValueError("has a path that was not asked for")
     return frozenset(answer)
 

@@ -22,7 +22,6 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_plugin.runtime.supervise import describe
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file
-from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFiles
 from nodedevices_plugin.vendors.base import FOLDER, DeviceFile, DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
@@ -99,36 +98,36 @@ class _FollowedFiles(Periodic, Generic[T]):
         return now
 
 
-class ConfigFile(_FollowedFiles[FileOutcome]):
+class ConfigFile(_FollowedFiles[file.FileOutcome]):
     """Follows the configuration file. `on_change` is called on the loop with every new outcome."""
 
     def __init__(
-        self, path: Path, *, worker: Worker, on_change: Callable[[FileOutcome], None], vendors: Vendors = VENDORS
+        self, path: Path, *, worker: Worker, on_change: Callable[[file.FileOutcome], None], vendors: Vendors = VENDORS
     ) -> None:
         super().__init__(
             worker=worker,
             read=lambda: {path.name: head(path, file.MAX_BYTES + 1)},
             outcome=lambda _, content: _outcome_of(vendors, content),
             changed=lambda files: on_change(files[path.name]),
-            report=lambda problem: on_change(FileOutcome(error=problem)),
+            report=lambda problem: on_change(file.FileOutcome(error=problem)),
         )
 
 
-class ConfigFolder(_FollowedFiles[FileOutcome]):
+class ConfigFolder(_FollowedFiles[file.FileOutcome]):
     """Follows a folder of configuration files. `on_change` is called on the loop when any of them changed.
 
     Left out are folders and what begins with two dots, which a ConfigMap's mount has for its own use.
     """
 
     def __init__(
-        self, path: Path, *, worker: Worker, on_change: Callable[[NamedFiles], None], vendors: Vendors = VENDORS
+        self, path: Path, *, worker: Worker, on_change: Callable[[file.NamedFiles], None], vendors: Vendors = VENDORS
     ) -> None:
         super().__init__(
             worker=worker,
             read=lambda: _read_folder(path),
             outcome=lambda _, content: _outcome_of(vendors, content),
-            changed=lambda files: on_change(NamedFiles(folder=str(path), files=files)),
-            report=lambda problem: on_change(NamedFiles(folder=str(path), error=problem)),
+            changed=lambda files: on_change(file.NamedFiles(folder=str(path), files=files)),
+            report=lambda problem: on_change(file.NamedFiles(folder=str(path), error=problem)),
         )
 
 
@@ -195,16 +194,16 @@ def _parsed(parse: Callable[[bytes], T], content: bytes | str) -> tuple[T | None
     try:
         return parse(content), "", ""
     except InputError as error:
-        return None, str(ConfigError(error.problems)), error.place
+        return None, str(file.ConfigError(error.problems)), error.place
     except Exception as error:
         log.exception("failed to read a file")
         return None, f"it cannot be read: {describe(error)}", ""
 
 
-def _outcome_of(vendors: Vendors, content: bytes | str) -> FileOutcome:
+def _outcome_of(vendors: Vendors, content: bytes | str) -> file.FileOutcome:
     """`content`: of a configuration file, or why it cannot be read."""
     config, error, place = _parsed(partial(file.parse, vendors=vendors), content)
-    return FileOutcome(config=config, error=error or None, field=place)
+    return file.FileOutcome(config=config, error=error or None, field=place)
 
 
 def _device_content(device_file: DeviceFile, raw: bytes) -> object:

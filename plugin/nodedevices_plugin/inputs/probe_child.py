@@ -35,14 +35,12 @@ class Spare:
         """It becomes `nodedevices-probe` with these arguments. None: it was taken before, or has ended, or these are
         arguments that no command line can hold."""
         child = self._child
-        if child is None or child.stdin is None or any("\0" in argument for argument in arguments):
-            self.end()
-            return None
         line = json.dumps([*arguments, "--fd", str(self._write_end)]).encode() + b"\n"
-        with contextlib.suppress(OSError):
-            if child.poll() is None and child.stdin.write(line) == len(line):
-                self._child = None
-                return child, self._read_end
+        if child is not None and child.stdin is not None and not any("\0" in argument for argument in arguments):
+            with contextlib.suppress(OSError):
+                if child.poll() is None and child.stdin.write(line) == len(line):
+                    self._child = None
+                    return child, self._read_end
         self.end()
         return None
 

@@ -35,7 +35,6 @@ from functools import partial
 from nodedevices_common.backoff import Backoff
 from nodedevices_probe.protocol import Snapshot, text
 from nodedevices_probe.serving import requests
-from nodedevices_probe.serving.requests import StartProbe, Word
 
 from nodedevices_plugin.inputs.probe_child import Spare, spawn
 from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENCE_SECONDS, ProbeSource
@@ -107,11 +106,8 @@ class ProbeProcess(ProbeSource):
             grace_seconds = EXIT_GRACE_SECONDS
         finally:
             self._child = None
-            try:
+            with child.stdin or contextlib.nullcontext():
                 code = await self._end(child, grace_seconds)
-            finally:
-                if child.stdin is not None:
-                    child.stdin.close()
         return self._exited(code, before)
 
     async def _follow(self, child: subprocess.Popen[bytes], read_end: int, command: list[str]) -> None:
@@ -211,7 +207,7 @@ class ProbeSocket(ProbeSource):
         self._path = path
         self._place = f"the probe at {path}" if arguments is None else f"the probe server at {path}"
         self._arguments = arguments
-        self._word: Word | None = None  # the server's
+        self._word: requests.Word | None = None  # the server's
 
     async def session(self) -> bool:
         before = self.last_error
@@ -229,7 +225,7 @@ class ProbeSocket(ProbeSource):
                 self.log.info("probe connected", socket=self._path)
             else:
                 self.log.info("probe requested", server=self._path, arguments=arguments)
-                writer.write(requests.encode(StartProbe(arguments=tuple(arguments))))
+                writer.write(requests.encode(requests.StartProbe(arguments=tuple(arguments))))
             await self.read(
                 reader,
                 partial(_send, writer),
