@@ -170,7 +170,8 @@ def logged_events(
     PCI address, reason), oldest first. `owners`: the devices, by their ids and by those of their partitions."""
     found: dict[tuple[str, str], LoggedEvent] = {}
     for event in events:
-        owner = owners.get(event.device_id or "") or _at(event.pci_bus_id, owners)
+        at_address = (fact for fact in owners.values() if event.pci_bus_id and fact.pci_bus_id == event.pci_bus_id)
+        owner = owners.get(event.device_id or "") or next(at_address, None)
         candidates = vendors.values() if owner is None else (source_of(vendors, owner),)
         meaning = next((known for vendor in candidates if (known := meaning_of(vendor, event)) is not None), None)
         if meaning is None or (meaning.code is None and not event.pci_bus_id):
@@ -198,10 +199,6 @@ def told(meaning: Meaning, event: ProbeEvent) -> str:
     """Return what an event means, with its details, for people."""
     details = (value if name == "text" else f"{name} {value}" for name, value in event.details.items())
     return ", ".join((meaning.message, *details))
-
-
-def _at(address: str, owners: Mapping[str, DeviceFact]) -> DeviceFact | None:
-    return next((fact for fact in owners.values() if fact.pci_bus_id == address), None) if address else None
 
 
 def note_events(

@@ -80,7 +80,7 @@ def of_readings(device: InventoryDevice, vendor: FaultSource, rules: HealthRules
     """Return the conditions that a device's readings show line by line, whether or not they have lasted: those of its
     PCIe link, its vendor's and the policy's. Of a reason there may be several."""
     readings = device.fact.readings
-    own = (*vendor.read(readings), *pcie_link(readings), *too_high(readings, rules))
+    own = (*vendor.read(readings), *pcie_link(readings), *(too_high(readings, rule) for rule in rules.degraded))
     return own if _answers(device) else tuple(replace(condition, evident=None) for condition in own)
 
 
@@ -168,12 +168,8 @@ def driver_says(device: InventoryDevice) -> str | None:
 
 
 # --- readings that a policy calls too high (`health.degraded`): each makes its device Degraded while it lasts --------
-def too_high(readings: Readings, rules: HealthRules) -> tuple[FaultCondition, ...]:
-    """Return a condition for each threshold of the policy, evident or not."""
-    return tuple(_too_high(readings, rule) for rule in rules.degraded)
-
-
-def _too_high(readings: Readings, rule: DegradedRule) -> FaultCondition:
+def too_high(readings: Readings, rule: DegradedRule) -> FaultCondition:
+    """Return the condition for a threshold of the policy, evident or not."""
     lasting = f" for {rule.for_seconds} s" if rule.for_seconds else ""
     value: int | None = getattr(readings, _FIELDS[rule.signal])
     return FaultCondition(

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from fnmatch import filter as matching
 from functools import lru_cache
 
-from nodedevices_api.sections import FaultRule, HealthRule, Repetition
+from nodedevices_api.sections import FaultRule, HealthRule
 from nodedevices_common.text import some
 from nodedevices_probe.protocol import Readings
 
@@ -41,11 +41,10 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
         if (why := _why(glob, rule.state, every) or _never_on(glob, every, off))
     )
     about = [_about(rule.reasons, every) for rule in rules]
-    behind = (note for number in range(len(rules)) if (note := _behind(number, rules, about, opt_in)) is not None)
     readings = _of_readings(vendors) if any(rule.after for rule in rules) else frozenset()
-    notes = (_uncounted(number, rules, about, readings) for number in range(len(rules)))
-    uncounted = (note for note in notes if note is not None)
-    return (*patterns, *behind, *uncounted)
+    notes = [_behind(number, rules, about, opt_in) for number in range(len(rules))]
+    notes += [_uncounted(number, rules, about, readings) for number in range(len(rules))]
+    return (*patterns, *(note for note in notes if note is not None))
 
 
 def unmatched_faults(rules: Sequence[FaultRule], vendors: FaultSources) -> tuple[Unmatched, ...]:
@@ -99,7 +98,13 @@ def _behind(
                 entry, why = f"state {rule.state}", "decides all of its reasons; remove this rule, or put it first"
             else:
                 entry, why = f"after.count {after.count}", "applies from the first time on; put this rule first"
-        elif other.after is not None and after is not None and own == about[first] and _sooner(other.after, after):
+        elif (
+            other.after is not None
+            and after is not None
+            and own == about[first]
+            and other.after.count <= after.count
+            and other.after.window_seconds >= after.window_seconds
+        ):
             entry, why = f"after.count {after.count}", "applies whenever this one would; put this rule first"
         else:
             continue
@@ -124,11 +129,6 @@ def _uncounted(
             why = f"{ignores}, and ignored readings are not counted; set Degraded there"
             return Unmatched(section="health", entry=f"rules[{number}].after.count {rule.after.count}", message=why)
     return None
-
-
-def _sooner(one: Repetition, other: Repetition) -> bool:
-    """True when the first is met by all that meets the second."""
-    return one.count <= other.count and one.window_seconds >= other.window_seconds
 
 
 @lru_cache(maxsize=256)  # called at every step

@@ -50,7 +50,10 @@ class ClaimFiles:
         except OSError as error:
             raise ClaimFilesError(f"{self._folder}: {error.strerror or error}") from error
         for path in paths:
-            content = _read(path)
+            try:
+                content = head(path, MAX_BYTES + 1)  # as much of it as shows that it is larger than a record can be
+            except OSError as error:  # of the disk, and not of this record
+                raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
             try:
                 if len(content) > MAX_BYTES:
                     raise RecordError(f"more than {MAX_BYTES} bytes")
@@ -91,11 +94,3 @@ class ClaimFiles:
                     file.unlink(missing_ok=True)
             except OSError as error:
                 raise ClaimFilesError(f"{path}: {error.strerror or error}") from error
-
-
-def _read(path: Path) -> bytes:
-    """Return the file, or as much of it as shows that it is larger than a record can be."""
-    try:
-        return head(path, MAX_BYTES + 1)
-    except OSError as error:  # of the disk, and not of this record
-        raise ClaimFilesError(f"{path}: {error.strerror or error}") from error

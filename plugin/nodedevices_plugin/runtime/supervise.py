@@ -80,8 +80,9 @@ class Supervisor:
             try:
                 await run()
             except asyncio.CancelledError as error:
-                if _cancelled_from_outside():
-                    raise
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise  # from outside
                 failure = error  # of something that it waited for
             except Exception as error:
                 failure = error
@@ -128,8 +129,3 @@ def describe(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_PROBLEM]
-
-
-def _cancelled_from_outside() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
