@@ -37,7 +37,6 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 __all__ = ["Local", "parse"]
 CONFIGURING = frozenset({"serving-mode", "resource-prefix", DEVICES_DIR})  # beside the options that a file has
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
-_DOMAIN = re.compile(DOMAIN_PATTERN)
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Vendors = VENDORS) -> Local:
@@ -90,7 +89,7 @@ def _between(
 ) -> list[str]:
     """Return the errors beyond those of each value alone. `places`: where each value is given."""
     name, prefix = str(values["node-name"]), str(values["resource-prefix"])
-    domain = _DOMAIN.match(prefix) is not None
+    domain = re.match(DOMAIN_PATTERN, prefix) is not None
     checks = (
         (
             not name and not values["standalone"],

@@ -102,12 +102,12 @@ def wanted(plan: Plan, inventory: Inventory) -> tuple[mps.MpsDaemon, ...]:
 
 def silent(plan: Plan, statuses: DaemonStatuses) -> str:
     """Return why a resource of this plan cannot be offered: its daemon is not ready. Empty: all of them are."""
-    for resource in plan.resources:
-        status = _status(resource, statuses)
-        if status.state is not DaemonState.READY:
-            enforcement = "" if resource.sharing.name == mps.NAME else ": enforcement"
-            return f"{requested_by(resource)}{enforcement}: mps: the control daemon of {resource.name} {status.message}"
-    return ""
+    resource = next(iter(unanswered(plan, statuses)), None)
+    if resource is None:
+        return ""
+    enforcement = "" if resource.sharing.name == mps.NAME else ": enforcement"
+    message = f"the control daemon of {resource.name} {_status(resource, statuses).message}"
+    return f"{requested_by(resource)}{enforcement}: mps: {message}"
 
 
 def unanswered(plan: Plan, statuses: DaemonStatuses) -> tuple[OfferedResource, ...]:

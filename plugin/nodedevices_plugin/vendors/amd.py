@@ -76,7 +76,7 @@ class Amd(Vendor):
         kinds: dict[str, set[str]] = {}
         for unit in found:
             if unit.device.present and unit.id not in excluded and unit.id not in unit.device.departed_partitions:
-                kinds.setdefault(unit.device.fact.id, set()).add(_kind(unit))
+                kinds.setdefault(unit.device.fact.id, set()).add(_profile(unit) or "whole")
         several = sorted({kind for some in kinds.values() for kind in some})
         if strategy != "mixed" and len(several) > 1:
             raise PlanError(
@@ -145,7 +145,3 @@ def _profile(unit: Unit) -> str:
     if unit.partition is not None:
         return resource_names.plain_profile(unit.partition.profile)
     return text(unit.device.fact, PROFILE)
-
-
-def _kind(unit: Unit) -> str:
-    return _profile(unit) or "whole"

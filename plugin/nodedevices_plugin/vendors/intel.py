@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from nodedevices_probe.intel import DRIVER, DRIVERS, FUNCTIONS, VENDOR
-from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, Vendor, text
@@ -24,13 +24,9 @@ class Intel(Vendor):
         return [Unit(device) for device in devices if FUNCTIONS not in device.fact.extra]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
-        return f"{naming.prefix or DEFAULT_PREFIX}/{_driver(unit.device.fact)}"
+        """By the driver: i915 where another program's probe does not report it."""
+        driver = text(unit.device.fact, DRIVER)
+        return f"{naming.prefix or DEFAULT_PREFIX}/{driver if driver in DRIVERS else DRIVERS[0]}"
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (node_missing(readings), hot(readings))
-
-
-def _driver(fact: DeviceFact) -> str:
-    """Return the driver, i915 where another program's probe does not report it."""
-    driver = text(fact, DRIVER)
-    return driver if driver in DRIVERS else DRIVERS[0]

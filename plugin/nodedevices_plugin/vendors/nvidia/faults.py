@@ -113,13 +113,6 @@ def _power_above_limit(readings: Readings) -> bool | None:
     return _above(readings.power_milliwatts, limit * POWER_PERCENT // 100 if limit else None)
 
 
-def _nvlink_slow(readings: Readings) -> bool | None:
-    """None for a generation of which the speed is not known here."""
-    return _below(
-        readings.nvlink_megabytes_per_second, NVLINK_MEGABYTES_PER_SECOND.get(readings.nvlink_generation or 0)
-    )
-
-
 _ROWS = (
     _row(
         "RowRemapFailure",
@@ -242,7 +235,9 @@ _ROWS = (
         HealthState.DEGRADED,
         "an NVLink is slower than is normal for its generation",
         "ResetDevice",
-        _nvlink_slow,
+        lambda readings: _below(
+            readings.nvlink_megabytes_per_second, NVLINK_MEGABYTES_PER_SECOND.get(readings.nvlink_generation or 0)
+        ),
         for_seconds=NVLINK_SECONDS,
     ),
     _row(
