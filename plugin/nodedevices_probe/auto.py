@@ -23,9 +23,8 @@ from typing import IO
 from nodedevices_common.backoff import Backoff
 
 from nodedevices_probe.kind import DEVICES_DIR, AgentOptions, Hardware, ProbeKind, never
-from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
+from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS, say
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.wanted import say
 
 NAME = "auto"
 HELP = "those of the others whose hardware this machine has, each in a process of its own"

@@ -20,7 +20,7 @@ from pathlib import Path
 from nodedevices_common import address
 
 from nodedevices_probe.files import CheckError
-from nodedevices_probe.wanted import MAX_BYTES, follow
+from nodedevices_probe.loop import MAX_WANTED_BYTES, follow
 
 MAX_CLIENTS = 4
 WRITE_SECONDS = 1
@@ -65,7 +65,7 @@ class Listener:
 
     def _follow(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            follow(lambda: client.recv(MAX_BYTES), self._want)
+            follow(lambda: client.recv(MAX_WANTED_BYTES), self._want)
         self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:

@@ -20,11 +20,11 @@ from pathlib import Path
 from nodedevices_common import __version__, loading
 from nodedevices_common.address import Address, listening, parse_address
 
-from nodedevices_probe import auto, wanted
+from nodedevices_probe import auto
 from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import DEVICES_DIR, DRIVER_ROOT, ProbeKind
 from nodedevices_probe.listening import Listener, bound, socket_path
-from nodedevices_probe.loop import LineLoop, SourceFacts, end_with_parent, write_all
+from nodedevices_probe.loop import MAX_WANTED_BYTES, LineLoop, SourceFacts, end_with_parent, follow, say, write_all
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS, PROGRAMS
 
@@ -75,13 +75,13 @@ def _report_problems(facts: SourceFacts) -> int:
     """The exit status of --once: 1 where the file that was named could not be used, so that a script can check one."""
     unusable = [problem for problem in facts.problems if problem.code in {"FileInvalid", "FileMissing"}]
     for problem in unusable:
-        wanted.say(problem.message)
+        say(problem.message)
     return EXIT_UNUSABLE if unusable else 0
 
 
 def _follow_input(loop: LineLoop) -> None:
     with contextlib.suppress(OSError):
-        wanted.follow(lambda: os.read(0, wanted.MAX_BYTES), loop.want)
+        follow(lambda: os.read(0, MAX_WANTED_BYTES), loop.want)
 
 
 def _parser(kinds: Mapping[str, ProbeKind]) -> argparse.ArgumentParser:
@@ -234,7 +234,7 @@ def _serve(options: argparse.Namespace, kinds: Mapping[str, ProbeKind]) -> int:
         allowed=Allowed(kinds=kinds, programs=PROGRAMS, paths=paths),
         perform=partial(perform, probe=lambda arguments: main(arguments, kinds), kinds=kinds, known_programs=PROGRAMS),
     )
-    wanted.say(f"serving at unix:{path}")
+    say(f"serving at unix:{path}")
     try:
         server.run()
     finally:

@@ -302,7 +302,7 @@ class Readings(_Wire):
     memory_used_bytes: Count | None = None
     sm_clock_mhz: Small | None = None
     memory_clock_mhz: Small | None = None
-    # Who uses the device: read where the agent asks for it (wanted.use), with utilization_percent.
+    # Who uses the device: read where the agent asks for it (loop.LineLoop.want), with utilization_percent.
     processes: Small | None = None  # with a context on it; None also where those of other containers are not seen
     memory_allocated_bytes: Count | None = None  # by programs: without what driver and firmware keep for themselves
     conditions: UpTo16[PlainWord] = ()  # what else holds now, by the vendor's names: linkDown

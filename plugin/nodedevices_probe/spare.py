@@ -17,7 +17,7 @@ MAX_BYTES = 1 << 20
 def run() -> int:
     with open(
         0, "rb", buffering=0, closefd=False
-    ) as standard_input:  # unbuffered: what follows is for the probe (wanted)
+    ) as standard_input:  # unbuffered: what follows is for the probe (loop.follow)
         line = standard_input.readline(MAX_BYTES)
     return main.main(json.loads(line)) if line.endswith(b"\n") else 0
 

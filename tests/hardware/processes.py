@@ -20,7 +20,7 @@ from typing import Any
 
 from hardware.step import Json, SkippedError
 from nodedevices_plugin.inputs.probe_child import spawn
-from nodedevices_probe.wanted import encode
+from nodedevices_probe.loop import encode_wanted
 from support.kubelet import StandInKubelet
 
 NVML = ("nvml", "--driver-root-ctr-path", "")
@@ -79,7 +79,7 @@ def probe(interval: float | None = None, *, use: bool = False) -> Iterator[Lines
 
     threading.Thread(target=read, daemon=True).start()
     if process.stdin is not None and use:
-        process.stdin.write(encode(use=True))
+        process.stdin.write(encode_wanted(use=True))
     try:
         yield lines
     finally:

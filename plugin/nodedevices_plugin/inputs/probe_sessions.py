@@ -1,7 +1,7 @@
 """Where the lines of a probe come from: a child process (`ProbeProcess`), or a unix socket (`ProbeSocket`).
 
 A child of the agent has a pipe of its own for its lines. The agent writes its wishes to the child's standard input
-(nodedevices_probe.wanted); the child's output goes to the agent's standard error. A child that ends is replaced. One
+(nodedevices_probe.loop); the child's output goes to the agent's standard error. A child that ends is replaced. One
 that is silent for too long is killed; if the kernel does not let it end, it is left behind, and never waited for. In
 both cases lines that are left to read are dropped. A built-in probe ends with the agent (see nodedevices_probe.main);
 any other program is killed at the agent's end.

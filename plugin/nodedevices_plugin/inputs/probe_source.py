@@ -18,9 +18,8 @@ from collections.abc import Callable
 import structlog
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.periodic import within
-from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
+from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS, encode_wanted
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Snapshot
-from nodedevices_probe.wanted import encode
 
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.model.plan import ProbeCounters
@@ -75,7 +74,7 @@ class ProbeSource(ABC):
         if use != self._wants_use:
             self._wants_use = use
             if self._send is not None:
-                self._send(encode(use=use))
+                self._send(encode_wanted(use=use))
 
     @abstractmethod
     async def session(self) -> bool:
@@ -130,7 +129,7 @@ class ProbeSource(ABC):
         self._send = send
         try:
             if self._wants_use:
-                send(encode(use=True))
+                send(encode_wanted(use=True))
             while True:
                 chunk = await within(_TICK_SECONDS, reader.read(CHUNK_BYTES))
                 if chunk == b"" or is_over():

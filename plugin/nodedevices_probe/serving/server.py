@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from nodedevices_probe.loop import end_with_parent
+from nodedevices_probe.loop import end_with_parent, say
 from nodedevices_probe.serving.requests import (
     MAX_REQUEST_BYTES,
     Allowed,
@@ -36,7 +36,6 @@ from nodedevices_probe.serving.requests import (
     Word,
     decode,
 )
-from nodedevices_probe.wanted import say
 
 MAX_PROCESSES = 32
 MAX_UNREAPED = 4  # killed and not gone: stuck in the kernel

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_probe import wanted
+from nodedevices_probe import loop
 from nodedevices_probe.protocol import PROTOCOL, Snapshot
 from support.patience import PATIENCE_SECONDS
 from support.preloaded import fork
@@ -120,7 +120,7 @@ def test_a_client_that_does_not_read_holds_no_other_back(probe: Path) -> None:
 def test_a_client_says_that_it_wants_to_know_who_uses_a_device(probe: Path) -> None:
     write(probe.with_name("devices.yaml"), devices=[{"index": 0, "processes": 1}])
     with Client(probe) as client:
-        client.socket.sendall(b"nonsense\n" + wanted.encode(use=True))
+        client.socket.sendall(b"nonsense\n" + loop.encode_wanted(use=True))
         until(lambda: client.line().devices[0].readings.processes == 1)
 
 
@@ -159,13 +159,13 @@ def test_a_second_probe_does_not_take_a_socket_that_another_one_listens_on(probe
     assert devices_at(probe) == 2
 
 
-SAID = wanted.encode(use=True)
+SAID = loop.encode_wanted(use=True)
 
 
 # --- what the agent wants ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("use", [True, False])
 def test_what_the_agent_writes_is_what_a_probe_reads(use: bool) -> None:
-    assert wanted.decode(wanted.encode(use=use)) is use
+    assert loop.decode_wanted(loop.encode_wanted(use=use)) is use
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_what_the_agent_writes_is_what_a_probe_reads(use: bool) -> None:
 def test_what_is_not_understood_changes_nothing_and_the_next_line_counts(line: bytes) -> None:
     seen: list[bool] = []
     chunks = iter([line + b"\n" + SAID[:10], SAID[10:], b""])
-    wanted.follow(lambda: next(chunks), seen.append)
+    loop.follow(lambda: next(chunks), seen.append)
     assert seen == [True]
 
 
 def test_a_line_of_another_agent_that_says_more_or_less_is_understood() -> None:
-    assert wanted.decode(b'{"protocol": "%s", "use": true, "more": {}}' % PROTOCOL.encode()) is True
-    assert wanted.decode(b'{"protocol": "%s"}' % PROTOCOL.encode()) is False
+    assert loop.decode_wanted(b'{"protocol": "%s", "use": true, "more": {}}' % PROTOCOL.encode()) is True
+    assert loop.decode_wanted(b'{"protocol": "%s"}' % PROTOCOL.encode()) is False
 
 
 def test_a_child_whose_input_is_closed_reports_all_the_same(tmp_path: Path) -> None:

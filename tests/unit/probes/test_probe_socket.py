@@ -15,7 +15,7 @@ import pytest
 from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_sessions import SOCKET_BACKOFF as BACKOFF
 from nodedevices_plugin.inputs.probe_sessions import ProbeSocket
-from nodedevices_probe import wanted
+from nodedevices_probe import loop
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot
 from support.probes import cancelled, eventually
@@ -166,7 +166,7 @@ async def test_a_probe_reads_what_the_agent_wants_after_each_connection(probe: L
         await eventually(lambda: len(probe.read) == 2)
         source.want(use=False)
         await eventually(lambda: len(probe.read) == 3)
-        assert [wanted.decode(each) for each in probe.read] == [True, True, False]
+        assert [loop.decode_wanted(each) for each in probe.read] == [True, True, False]
 
 
 async def test_two_clients_each_get_every_line(probe: Listening) -> None:
