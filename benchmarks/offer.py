@@ -21,13 +21,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import yaml
 from google.protobuf.message import Message
 from msgspec.structs import replace
 from nodedevices_api.sections import Injection, Packing, Partitions, Sections, SharedResource, Sharing
+from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.granting.answers import Answers, node_containers
+from nodedevices_plugin.host.cores import CoreGate
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.offer import RecentAllocations
@@ -38,7 +41,6 @@ from nodedevices_plugin.pipeline import inventory
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.simulated.probe import FileSource
-from support.offers import OpenGate, ignored
 
 GPU = "nvidia.com/gpu"
 ILL = Blocked(reason="Unhealthy", message="Xid79")
@@ -193,6 +195,10 @@ def with_one_ill(resource: OfferedResource) -> OfferedResource:
     return replace(resource, ids=ids)
 
 
+async def _never(*_: object) -> NoReturn:
+    raise NotImplementedError
+
+
 async def serve(folder: Path, case: Case) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     resource, answers = offered(case, folder)
@@ -200,8 +206,9 @@ async def serve(folder: Path, case: Case) -> None:
     recent = RecentAllocations()
     observe = AgentMetrics(facts=lambda: None, probes=dict).kubelet_called
     shown = snapshot(resource)
+    gate = CoreGate(CoreBook(), holdings=_never, write=_never)  # no computing power is shared: it never waits
     serving = Serving(
-        folder=folder, offer=answers, recent=recent, observe=observe, on_allocated=ignored, gate=OpenGate()
+        folder=folder, offer=answers, recent=recent, observe=observe, on_allocated=lambda: None, gate=gate
     )
     server = ResourceServer(resource.name, shown, serving)
     server.socket.start()
