@@ -181,16 +181,12 @@ def counts_containers(plan: Plan) -> bool:
 
 def full(shape: Plan, facts: GateFacts) -> Check | None:
     found = {resource.name: full_here for resource in shape.resources if (full_here := _full(resource, facts))}
-    if not found:
-        return None
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        if resource.name not in found:
-            return None
-        devices, held = found[resource.name]
+        devices, held = found.get(resource.name, ({}, set()))
         return None if schedulable.id in held else devices.get(schedulable.device_id)
 
-    return check
+    return check if found else None
 
 
 def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocked], set[str]] | None:
@@ -248,8 +244,6 @@ def daemon_in_use(shape: Plan, facts: GateFacts) -> Check | None:
     """A daemon with running clients stays although it is not wanted any more, and admits no other process to its
     devices. The ids that its clients hold are kept, but not for the next pod."""
     devices = reserved(facts.staying)
-    if not devices:
-        return None
     here = [held_id for held_id in facts.held if held_id.device_id in devices]
     pods = tuple(dict.fromkeys(held_id.holder for held_id in here if held_id.holder))
     theirs = Blocked(reason=HELPER_IN_USE, message=described(facts.staying), waits_for=pods)
@@ -261,19 +255,18 @@ def daemon_in_use(shape: Plan, facts: GateFacts) -> Check | None:
             return None
         return kept if (resource.name, schedulable.id) in in_use else theirs
 
-    return check
+    return check if devices else None
 
 
 def daemon_taken(shape: Plan, facts: GateFacts) -> Check | None:
     """A daemon reserves its devices before it answers, and until it has ended: those are offered as its shares alone.
     What a pod holds otherwise stays as it is."""
-    if not facts.taken:
-        return None
     otherwise = {resource.name for resource in shape.resources if not has_daemon(resource)}
-    return facts.unless_held(
+    check = facts.unless_held(
         Blocked(reason=HELPER_IN_USE, message=TAKEN),
         lambda resource, schedulable: schedulable.device_id in facts.taken and resource.name in otherwise,
     )
+    return check if facts.taken else None
 
 
 def no_specification(shape: Plan, facts: GateFacts) -> Check | None:

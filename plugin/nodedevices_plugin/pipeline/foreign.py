@@ -389,13 +389,10 @@ class DeviceIndex:
         """Return the parts by domain and index: only these domains have ids that are indices."""
         if self._prefix not in self._by_index:
             found: dict[tuple[str, str], Part] = {}
-            for device in self._inventory.devices:
-                vendor = self._vendors.vendor_of(device.fact)
-                if vendor.index_id(Unit(device)) is None:
-                    continue
-                usual = vendor.usual_name(Unit(device), Naming(prefix=self._prefix or "")) or ""
-                domain = usual.partition("/")[0]
-                indices = ((vendor.index_id(unit), unit) for unit in (Unit(device), *device.partitions))
-                found |= {(domain, index): self._by_id[unit.id] for index, unit in indices if index is not None}
+            for unit in self._inventory.units:
+                vendor = self._vendors.vendor_of(unit.device.fact)
+                if (index := vendor.index_id(unit)) is not None:
+                    usual = vendor.usual_name(Unit(unit.device), Naming(prefix=self._prefix or "")) or ""
+                    found[_domain(usual), index] = self._by_id[unit.id]
             self._by_index[self._prefix] = found
         return self._by_index[self._prefix]
