@@ -28,9 +28,8 @@ def split(schedulable_id: str) -> tuple[str, int | None]:
     What does not end in a share is none of ours: it is returned whole, and matches no device.
     """
     base, separator, share = schedulable_id.partition(SEPARATOR)
-    if separator and (found := _SHARE.fullmatch(share)):
-        return base, int(found[1])
-    return schedulable_id, None
+    found = _SHARE.fullmatch(share) if separator else None
+    return (schedulable_id, None) if found is None else (base, int(found[1]))
 
 
 def is_core(schedulable_id: str) -> bool:

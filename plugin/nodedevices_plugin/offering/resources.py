@@ -184,31 +184,20 @@ def units_matching(
 
 def _matches(match: OfferMatch, unit: Unit, near: Near, settings: PlanSettings, *, any_case: bool = False) -> bool:
     fact, part, vendors = unit.device.fact, unit.partition, settings.vendors.known
-    if vendors.vendor_of(fact).every_maker and not _is_explicit(match, fact, vendors):
-        return False
-    if match.profile is None and part is not None and settings.partitions.strategy != "single":
-        return False
-    if match.profile is not None and (
-        part is None
-        or not any(
-            fits(profile, match.profile, any_case=any_case)
-            for profile in (part.profile, resource_names.plain_profile(part.profile))
-        )
-    ):
-        return False
-    if match.vendor is not None and not same(match.vendor, fact.vendor, any_case=any_case):
-        return False
-    if match.min_memory is not None and unit.memory_bytes < to_bytes(match.min_memory):
-        return False
-    around = near.get(fact.id, ())
-    if match.near is not None and not any(same(type_, match.near, any_case=any_case) for type_ in around):
-        return False
-    return matches(
-        match,
-        product_name=fact.product_name,
-        type=fact.type,
-        ids=(unit.id, fact.id),
-        any_case=any_case,
+    if part is None:
+        of_profile = match.profile is None
+    elif match.profile is None:
+        of_profile = settings.partitions.strategy == "single"
+    else:
+        profiles = (part.profile, resource_names.plain_profile(part.profile))
+        of_profile = any(fits(profile, match.profile, any_case=any_case) for profile in profiles)
+    return (
+        of_profile
+        and (not vendors.vendor_of(fact).every_maker or _is_explicit(match, fact, vendors))
+        and (match.vendor is None or same(match.vendor, fact.vendor, any_case=any_case))
+        and (match.min_memory is None or unit.memory_bytes >= to_bytes(match.min_memory))
+        and (match.near is None or any(same(type_, match.near, any_case=any_case) for type_ in near.get(fact.id, ())))
+        and matches(match, product_name=fact.product_name, type=fact.type, ids=(unit.id, fact.id), any_case=any_case)
     )
 
 

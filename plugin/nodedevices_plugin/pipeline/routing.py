@@ -87,9 +87,8 @@ def routed(
 
 def _has_reported(part: Inventory) -> bool:
     """True when a probe has said what it has: a driver that cannot be asked yet may have devices."""
-    if part.line_monotonic is None or part.driver is None:
-        return False
-    return bool(part.devices) or part.driver.state in {DriverState.LOADED, DriverState.NOT_LOADED}
+    answers = part.driver is not None and part.driver.state in {DriverState.LOADED, DriverState.NOT_LOADED}
+    return part.line_monotonic is not None and (bool(part.devices) or answers)
 
 
 def _concerned(event: ProbeEvent, part: Inventory) -> Iterator[DeviceFact]:
