@@ -134,20 +134,22 @@ def print_rows(session: Session, listing: Listing, kind: Kind, rows: Sequence[Ro
 
 
 def _sort_field(kind: Kind, given: str) -> str | None:
-    if not given:
-        return None
-    field = kind.sort_field(given)
-    if field is None:
-        names = kind.sort_names()
+    """Return the field that `--sort-by` names, by a header or by the field's own name; None: none is named."""
+    wanted = given.strip().strip("{}").lstrip(".").lower()
+    for column in kind.columns:
+        if wanted in {column.header.lower(), column.field.lower()}:
+            return column.field
+    if given:
+        names = [column.header.lower() for column in kind.columns]
         hint = nearest(given, names)
         raise click.UsageError(f"--sort-by {given}: no such column{hint or '; there are ' + ', '.join(names)}")
-    return field
+    return None
 
 
 class _Printer:
     def __init__(self, session: Session, listing: Listing, source: Source) -> None:
         self._session, self._listing, self._source = session, listing, source
-        self._columns = source.kind.shown(wide=listing.output == "wide")
+        self._columns = [it for it in source.kind.columns if not it.wide or listing.output == "wide"]
         self._table = TableText(self._columns, colours=session.colours, headers=listing.headers)
         self._shown: dict[str, dict[str, tuple[object, ...]]] = {}  # node -> row -> what its columns showed
 

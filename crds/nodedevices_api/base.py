@@ -114,28 +114,16 @@ class Loose(Model):
     omit_defaults: ClassVar[bool] = True
 
 
-class Root(Loose):
-    """A whole object: each part is written by its own rule."""
-
-
 def to_dict(model: Model) -> dict[str, Any]:
     """The model as it goes to the API server: camelCase keys, plain JSON values, nothing for what is absent.
 
-    A `Strict` model keeps exactly what was set, an empty section included; a `Loose` one leaves out what is empty.
+    A `Strict` model keeps exactly what was set, an empty section included; a `Loose` one leaves out what is empty. Not
+    for one within the other: nobody writes a whole object by its model.
     """
-    if isinstance(model, Root):
-        values = {wire_name(name): getattr(model, name) for name in type(model).model_fields}
-        written = {key: to_dict(value) if isinstance(value, Model) else value for key, value in values.items()}
-        return {key: value for key, value in written.items() if value}
-    result = model.model_dump(
+    return model.model_dump(
         mode="json",
         by_alias=True,
         exclude_none=True,
         exclude_defaults=model.omit_defaults,
         exclude_unset=not model.omit_defaults,
     )
-    if model.omit_defaults:  # input within output, such as spec.config: as it was set
-        for name in type(model).model_fields:
-            if isinstance(value := getattr(model, name), Strict):
-                result[wire_name(name)] = to_dict(value)
-    return result

@@ -2,8 +2,6 @@
 command line may use it.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 Status = Literal["True", "False", "Unknown"]

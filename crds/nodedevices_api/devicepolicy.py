@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from nodedevices_api import API_VERSION
-from nodedevices_api.base import Loose, Root, Rule, Strict
+from nodedevices_api.base import Loose, Rule, Strict
 from nodedevices_api.fields import Atomic, Count, Generation, ListType, Whole, in_schema, optional
 from nodedevices_api.meta import Condition, LabelSelector, ObjectMeta
 from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, NodesOrPercent, Sections, nodes_or_percent
@@ -146,7 +146,7 @@ class DevicePolicyStatus(Loose):
     )
 
 
-class DevicePolicy(Root):
+class DevicePolicy(Loose):
     """How the devices of selected nodes are offered, when they are unhealthy, and what follows a fault."""
 
     api_version: Literal["nodedevices.io/v1alpha1"] = Field(default=API_VERSION)

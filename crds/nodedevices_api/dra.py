@@ -1,7 +1,5 @@
 """Names of Dynamic Resource Allocation that agent, operator and command line share."""
 
-from __future__ import annotations
-
 from typing import Final
 
 DRA_DRIVER: Final = "nodedevices.io"  # also the domain of its devices' attributes

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from nodedevices_api import API_VERSION, withheld
-from nodedevices_api.base import Loose, Root, Rule
+from nodedevices_api.base import Loose, Rule
 from nodedevices_api.bounds import (
     ATTRIBUTE_NAME_PATTERN,
     DEVICE_NAME_PATTERN,
@@ -579,7 +579,7 @@ class NodeDevicesStatus(Loose):
     )
 
 
-class NodeDevices(Root):
+class NodeDevices(Loose):
     """The devices of a node: their health, who holds them, and how they are offered."""
 
     api_version: Literal["nodedevices.io/v1alpha1"] = Field(default=API_VERSION)

@@ -43,12 +43,18 @@ from nodedevices_api.fields import (
     listed,
     optional,
 )
-from nodedevices_api.presets import CORE_RESOURCES, MEMORY_UNITS
 
 DAY_SECONDS = 86400
 MAX_REASONS = 64  # of one health rule
 MAX_AFTER = 32  # occurrences that a health rule can count: the agent keeps the times of so many
 MAX_EXPECTED = 4096  # devices that one entry of expect counts: more than any node reports
+
+# Names of other makers' resources of GPU memory: what a share is where its rule does not say it, and which resource of
+# computing power goes with it. The agent has what containers get beside it, by the same names (sharing.memory).
+ALIYUN = "aliyun.com/gpu-mem"
+TENCENT = "tencent.com/vcuda-memory"
+MEMORY_UNITS: Mapping[str, str] = {ALIYUN: "1Gi", TENCENT: "256Mi"}  # their plugins' own
+CORE_RESOURCES: Mapping[str, str] = {TENCENT: "tencent.com/vcuda-core"}
 
 STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
 
@@ -432,14 +438,13 @@ class FaultRule(Strict):
     }
 
 
-PERCENT_PATTERNS = {0: r"^(100|[1-9]?[0-9])%$", 1: r"^(100|[1-9][0-9]?)%$"}  # by the least that is allowed
 NodesOrPercent = Annotated[int | str, Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 16})]
 
 
 def nodes_or_percent(key: str, least: int) -> tuple[BeforeValidator, Rule]:
     """The check of a number of nodes or a percentage of them, for us and for the API server."""
     right = f"give a number of nodes from {least}, or {least}% to 100% of them"
-    pattern = PERCENT_PATTERNS[least]
+    pattern = r"^(100|[1-9][0-9]?)%$" if least else r"^(100|[1-9]?[0-9])%$"
 
     def checked(value: object) -> object:
         number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= INT32_MAX
@@ -647,10 +652,6 @@ _DOMAINS, _KEYS = ("|".join(names).replace(".", "[.]") for names in (RESERVED_LA
 RESERVED_LABEL_PATTERN = (
     f"^([^/]*[.])?({_DOMAINS})/|^({_KEYS})"  # the operator's admission policy for Nodes has it, too
 )
-RESERVED_LABEL = (
-    "a label of a policy is none that others act by (Kubernetes, clouds, Karpenter, NVIDIA's and AMD's operators, "
-    "NVSentinel, NodeDevices): choose a domain of your own"
-)
 
 
 def reserved_label(key: str) -> bool:
@@ -679,7 +680,8 @@ class Labels(Strict):
     cel_rules = (
         Rule(
             f"!has(self.extra) || !self.extra.exists(k, k.matches('{RESERVED_LABEL_PATTERN}'))",
-            RESERVED_LABEL,
+            "a label of a policy is none that others act by (Kubernetes, clouds, Karpenter, NVIDIA's and AMD's "
+            "operators, NVSentinel, NodeDevices): choose a domain of your own",
             lambda it: not _reserved_labels(it),
             describe=lambda it: f"extra has {', '.join(_reserved_labels(it))}",
             found="extra has %s",

@@ -1,7 +1,5 @@
 """Why ids of a resource go to no new container: the reasons of `status.resources[].withheld`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -73,18 +73,6 @@ class Kind:
     columns: tuple[Column, ...]
     state: str = "status"  # field that says Unreachable of a cluster without an answer
 
-    def shown(self, *, wide: bool) -> tuple[Column, ...]:
-        return tuple(column for column in self.columns if wide or not column.wide)
-
-    def sort_field(self, given: str) -> str | None:
-        """Return the field that `--sort-by` names, by a header or by the field's own name; None: there is none."""
-        wanted = given.strip().strip("{}").lstrip(".").lower()
-        fields = (it.field for it in self.columns if wanted in {it.header.lower(), it.field.lower()})
-        return next(fields, None)
-
-    def sort_names(self) -> list[str]:
-        return [column.header.lower() for column in self.columns]
-
 
 def natural(value: Any) -> tuple[Any, ...]:
     """Return a key that sorts numbers by size, texts with numbers in them as people count (gpu-2 before gpu-10), and

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_api import GROUP, VERSION
-from nodedevices_api.base import Root
+from nodedevices_api.base import Loose
 from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.fields import PATTERN_HINTS
@@ -54,7 +54,7 @@ class UnsupportedSchema(Exception):  # noqa: N818
     """A keyword of JSON Schema that has no counterpart in a structural schema."""
 
 
-def structural(model: type[Root]) -> Json:
+def structural(model: type[Loose]) -> Json:
     """Return the openAPIV3Schema of a kind."""
     document = model.model_json_schema(by_alias=True, mode="validation")
     # The API server knows these three itself and checks metadata by its own rules.
@@ -152,7 +152,7 @@ class Column:
 class CrdKind:
     """What a CRD has besides its schema."""
 
-    model: type[Root]
+    model: type[Loose]
     plural: str
     short: str
     columns: tuple[Column, ...]

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from nodedevices_api.base import Root
+from nodedevices_api.base import Loose
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.nodedevices import NodeDevices
@@ -33,7 +33,7 @@ from support.patience import CLUSTER_PATIENCE_SECONDS
 from support.schemacases import Case
 
 CRDS = Path(__file__).parents[2] / "crds"
-MODELS: dict[str, type[Root]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
+MODELS: dict[str, type[Loose]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
 PLURALS = {"DevicePolicy": "devicepolicies", "NodeDevices": "nodedevices"}
 KINDS = sorted(PLURALS)
 

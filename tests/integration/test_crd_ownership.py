@@ -209,7 +209,7 @@ def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, lim
         {**condition(name), "message": "8 devices are offered to the kubelet"}
         for name in ("Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce")
     ]
-    written = to_dict(parse(NodeDevices, {**IDENTITY, "status": status}))["status"]
+    written = to_dict(parse(NodeDevices, {**IDENTITY, "status": status}).status)
     owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": str(uuid.UUID(int=1))}
     apply(kubectl, AGENT, metadata={"name": "n1", "ownerReferences": [owner]})
     apply(kubectl, AGENT, status=written)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from nodedevices_api.base import Root
+from nodedevices_api.base import Loose
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.nodedevices import NodeDevices
@@ -23,7 +23,7 @@ from support.direct import OURS, Direct, reach
 from support.kubectl import Kubectl, wait_until
 
 CRDS = Path(__file__).parents[2] / "crds"
-MODELS: dict[str, type[Root]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
+MODELS: dict[str, type[Loose]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
 PLURALS = {"DevicePolicy": "devicepolicies", "NodeDevices": "nodedevices"}
 KINDS = sorted(PLURALS)
 BESIDE = "previous.nodedevices.io"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from nodedevices_common.raw import Raw, text
@@ -40,17 +40,7 @@ class Finding:
 
 def rows(node: str, findings: Sequence[Finding]) -> list[Row]:
     return [
-        Row(
-            f"{node}/{finding.link}",
-            {
-                "node": node,
-                "link": finding.link,
-                "status": finding.status,
-                "detail": finding.detail,
-                "next": finding.next,
-            },
-            key=f"{node}/{finding.link}",
-        )
+        Row(f"{node}/{finding.link}", {"node": node, **asdict(finding)}, key=f"{node}/{finding.link}")
         for finding in findings
     ]
 

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from nodedevices_api.errors import parse
 from nodedevices_api.fields import GLOB_PATTERN
-from nodedevices_api.presets import MEMORY_UNITS
-from nodedevices_api.sections import ALL_DEVICES, FIRST, Resources, SharedResource, Sharing
+from nodedevices_api.sections import ALL_DEVICES, FIRST, MEMORY_UNITS, Resources, SharedResource, Sharing
 from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import nearest
 

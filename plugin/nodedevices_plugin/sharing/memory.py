@@ -5,7 +5,7 @@ annotation, no lock, no guess which pod an Allocate is for. All shares of one co
 (granting.packing). What a container gets for them are the forms in which programs read a limit:
 
 - Our variables (`limit_variables`), which every such container has, and those that the resource's name brings, so that
-  pods of another system run unchanged (the unit of such a name is in nodedevices_api.presets). Tencent's has none:
+  pods of another system run unchanged (the unit of such a name is in nodedevices_api.sections). Tencent's has none:
   beside NVIDIA_VISIBLE_DEVICES, which every container with a GPU has, gpu-manager sets LD_LIBRARY_PATH alone, for
   libraries of its own that are not there. A courtesy: nothing enforces them.
 - Limits of a client of an MPS daemon, where MPS enforces the shares (`mps_variables`).
@@ -25,8 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from nodedevices_api.container import WORDS, ContainerTemplate
-from nodedevices_api.presets import ALIYUN
-from nodedevices_api.sections import SharedResource
+from nodedevices_api.sections import ALIYUN, SharedResource
 from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import (

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 from crdgen import crds, generate
-from nodedevices_api.base import Loose, Root
+from nodedevices_api.base import Loose
 from nodedevices_api.fields import PATTERN_HINTS, RESOURCE_NAME_PATTERN
 from nodedevices_api.meta import ObjectMeta
 from pydantic import Field
@@ -233,7 +233,7 @@ def test_a_schema_that_the_api_server_cannot_have_is_refused_by_name() -> None:
     class Odd(Loose):
         ratio: Annotated[float, Field(gt=0)]
 
-    class OddKind(Root):
+    class OddKind(Loose):
         metadata: ObjectMeta
         spec: Odd
         status: Odd

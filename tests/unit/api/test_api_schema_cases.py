@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from crdgen import crds
-from nodedevices_api.base import Root
+from nodedevices_api.base import Loose
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_api.nodedevices import NodeDevices
@@ -20,7 +20,7 @@ from support import schemacases
 from support.cases import cases
 from support.celcases import PAIRS
 
-MODELS: dict[str, type[Root]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
+MODELS: dict[str, type[Loose]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
 BY_NAME = {kind.model.__name__: kind for kind in crds.KINDS}
 KINDS = sorted(BY_NAME)
 

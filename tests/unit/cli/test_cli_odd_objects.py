@@ -75,7 +75,7 @@ PLAIN = {"metadata": {"name": "n1"}, "status": {"allocatable": {"a.b/c": "1"}, "
 
 def show(kind: Kind, rows: Iterator[Row]) -> None:
     found = list(rows)
-    list(TableText(kind.shown(wide=True), colours=False, headers=True).lines(found, NOW))
+    list(TableText(kind.columns, colours=False, headers=True).lines(found, NOW))
     document("json", kind.name, items=[dict(row.fields) for row in found])
 
 
