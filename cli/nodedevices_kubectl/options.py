@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -31,11 +30,8 @@ def with_session(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def call(*, kubeconfig: str, context: str, color: str, **given: Any) -> None:
         machine = click.get_current_context().obj
-        session = Session(machine, kubeconfig=kubeconfig, context=context, color=color)
-        try:
+        with closing(Session(machine, kubeconfig=kubeconfig, context=context, color=color)) as session:
             function(session, **given)
-        finally:
-            session.close()
 
     return call
 
@@ -58,9 +54,14 @@ def one_listing(function: Callable[..., None]) -> Callable[..., None]:
         sort_by: str,
         selector: str,
         watch: bool = False,
+        contexts: str = "",
+        all_contexts: bool = False,
         **given: Any,
     ) -> None:
-        function(session, Listing(output, not no_headers, sort_by, selector, watch), **given)
+        named = tuple(filter(None, map(str.strip, contexts.split(","))))
+        if named and all_contexts:
+            raise click.UsageError("give --contexts or --all-contexts, not both")
+        function(session, Listing(output, not no_headers, sort_by, selector, watch, named, all_contexts), **given)
 
     return call
 
@@ -72,17 +73,11 @@ def listing(function: Callable[..., None]) -> Callable[..., None]:
 
 def several(function: Callable[..., None]) -> Callable[..., None]:
     """--contexts and --all-contexts, which go into the Listing. Goes below `listing`."""
-
-    @click.option("--contexts", metavar="A,B", default="", help="Several clusters in one table, by their contexts.")
-    @click.option("--all-contexts", is_flag=True, help="The cluster of every context.")
-    @wraps(function)
-    def call(session: Session, listing: Listing, *, contexts: str, all_contexts: bool, **given: Any) -> None:
-        named = tuple(filter(None, map(str.strip, contexts.split(","))))
-        if named and all_contexts:
-            raise click.UsageError("give --contexts or --all-contexts, not both")
-        function(session, replace(listing, contexts=named, all_contexts=all_contexts), **given)
-
-    return call
+    every = click.option("--all-contexts", is_flag=True, help="The cluster of every context.")
+    named = click.option(
+        "--contexts", metavar="A,B", default="", help="Several clusters in one table, by their contexts."
+    )
+    return named(every(function))
 
 
 def system_namespace(of: str) -> Callable[[F], F]:

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -84,11 +85,9 @@ class Session:
     def _dated(self, header: str) -> None:
         from email.utils import parsedate_to_datetime  # noqa: PLC0415 - http.client has it
 
-        try:
+        with suppress(TypeError, ValueError):
             ahead = parsedate_to_datetime(header) - self._machine.now()
-        except (TypeError, ValueError):
-            return
-        self._ahead = ahead if abs(ahead) > SAME_TIME else timedelta()
+            self._ahead = ahead if abs(ahead) > SAME_TIME else timedelta()
 
     def out(self, line: str) -> None:
         self._clear_progress()

@@ -29,14 +29,10 @@ class Client:
     """One API server. Not for several threads at once. All methods but `close` may raise ApiError."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self._connection, self.server = connection, connection.server
         self.page = 0  # objects in an answer to a list; 0: all
-        self.page_read: Callable[[int], None] = _nothing  # gets how many objects are known so far
-        self.dated: Callable[[str], None] = _nothing  # gets the header Date of each answer
-
-    @property
-    def server(self) -> str:
-        return self._connection.server
+        self.page_read: Callable[[int], None] = lambda _: None  # gets how many objects are known so far
+        self.dated: Callable[[str], None] = lambda _: None  # gets the header Date of each answer
 
     def get(self, path: str) -> Raw:
         return self._call("GET", path)
@@ -154,10 +150,6 @@ class Client:
             retry_after=answer.retry_after,
             names_object=answer.names_object,
         )
-
-
-def _nothing(_: object) -> None:
-    return None
 
 
 def _selected(selector: str, fields: str) -> dict[str, str]:
