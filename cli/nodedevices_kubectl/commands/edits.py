@@ -125,23 +125,24 @@ def _accept(session: Session, item: Raw, *, dry_run: bool) -> None:
 
 
 def _actions(session: Session, *, dry_run: bool) -> None:
-    def stopped() -> edits.Stopped | None:
+    def stopped() -> list[Raw]:
         return edits.stopped(session.api.list_all(objects.POLICIES)[0])
 
     found = stopped()
-    if found is None:
+    if not found:
         session.say("Taints and evictions are not stopped: nothing to do.")
         return
-    for message in found.messages:
+    for message in edits.why_stopped(found):
         session.say(f"They were stopped: {message}")
-    namespace, _, name = found.record.partition("/")
+    place = edits.resume_record(found)
+    namespace, _, name = place.partition("/")
     if not name:
         raise InputError("no policy names the record to resume by (status.resumeRecord): follow the message above")
     path = objects.configmap(namespace, name)
     try:
         record = session.api.find(path)
         if record is None:
-            raise InputError(f"the record {found.record} does not exist; the operator makes it again: try again later")
+            raise InputError(f"the record {place} does not exist; the operator makes it again: try again later")
         _write(session, path, record, partial(edits.resume_actions, now=session.now()), dry_run=dry_run)
     except ApiError as error:
         if error.status == 403:
@@ -150,9 +151,11 @@ def _actions(session: Session, *, dry_run: bool) -> None:
             ) from error
         raise
     if dry_run:
-        session.say(f"(dry run) The operator would be asked to resume, by {found.record}.")
+        session.say(f"(dry run) The operator would be asked to resume, by {place}.")
         return
-    _wait(session, lambda: again.why if (again := stopped()) else "")
+    _wait(
+        session, lambda: "; ".join(edits.why_stopped(again) or ["no reason is given"]) if (again := stopped()) else ""
+    )
     session.say("Taints and evictions are resumed; the present faults do not stop them again.")
 
 
@@ -181,7 +184,9 @@ def _by_node(given: Iterable[str]) -> dict[str, list[str]]:
     """NODE/DEVICE ..., as nodes with their devices, each once."""
     found: dict[str, list[str]] = {}
     for argument in given:
-        node, device = find.split_device(argument)
+        node, device = find.split(argument)
+        if not device:
+            raise InputError(f"{argument}: give node and device as NODE/DEVICE, such as n1/gpu-0")
         devices = found.setdefault(node, [])
         if device not in devices:
             devices.append(device)

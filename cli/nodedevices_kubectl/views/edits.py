@@ -217,27 +217,21 @@ def _all_removed(item: Raw, node: str, outcome: str) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """Why actions about faults are stopped, by the policies' own words. `record`: namespace/name of the ConfigMap by
-    which a person lets them go on; empty: the operator does not say."""
-
-    record: str
-    messages: tuple[str, ...]
-
-    @property
-    def why(self) -> str:
-        return "; ".join(self.messages) or "no reason is given"
+def stopped(policies: Sequence[Raw]) -> list[Raw]:
+    """Return the policies whose actions about faults are stopped."""
+    return [policy for policy in policies if facts.condition(policy, "ActionsStopped").get("status") == "True"]
 
 
-def stopped(policies: Sequence[Raw]) -> Stopped | None:
-    """None: they are not."""
-    found = [policy for policy in policies if facts.condition(policy, "ActionsStopped").get("status") == "True"]
-    if not found:
-        return None
-    records = [text(facts.status_of(policy).get("resumeRecord")) for policy in found]
-    messages = [text(facts.condition(policy, "ActionsStopped").get("message")) for policy in found]
-    return Stopped(next(filter(None, records), ""), tuple(dict.fromkeys(filter(None, messages))))
+def why_stopped(policies: Sequence[Raw]) -> list[str]:
+    """Return why they are, by the policies' own words."""
+    messages = (text(facts.condition(policy, "ActionsStopped").get("message")) for policy in policies)
+    return list(dict.fromkeys(filter(None, messages)))
+
+
+def resume_record(policies: Sequence[Raw]) -> str:
+    """Return namespace/name of the ConfigMap by which a person lets them go on; empty: the operator does not say."""
+    records = (text(facts.status_of(policy).get("resumeRecord")) for policy in policies)
+    return next(filter(None, records), "")
 
 
 def resume_actions(record: Raw, now: datetime) -> Edit:

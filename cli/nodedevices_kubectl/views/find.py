@@ -21,13 +21,6 @@ def split(given: str) -> tuple[str, str]:
     return node, device
 
 
-def split_device(given: str) -> tuple[str, str]:
-    node, device = split(given)
-    if not device:
-        raise InputError(f"{given}: give node and device as NODE/DEVICE, such as n1/gpu-0")
-    return node, device
-
-
 def device(item: Raw, wanted: str) -> facts.Unit:
     """The one device or partition that is meant. InputError where it is none or several."""
     node = facts.name_of(item)

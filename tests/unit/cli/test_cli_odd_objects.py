@@ -98,6 +98,8 @@ def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonOb
         for section in describe.device(item, unit, NOW):
             list(TableText(section.columns, colours=False, headers=True).lines(section.rows, NOW))
     edits.stopped([policy])
+    edits.why_stopped([policy])
+    edits.resume_record([policy])
     edits.rollout_stopped(policy)
     edits.resume_rollout(policy)
     edits.resume_actions(plain, NOW)
