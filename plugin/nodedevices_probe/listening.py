@@ -1,15 +1,17 @@
 """A unix socket on which a probe's lines can be read: for an agent in another container, and for people.
 
-Every client gets every line from its connection on, the first one at once, and may say how often it wants them, and
-what in them (`wanted`). One that does not read for a second, or has gone, is dropped; a fifth one takes the place of
-the first. Only the probe's own user may connect. While no client is connected no line is written, so that what happened
-meanwhile is in the next client's first line.
+Every client gets every line from its connection on, the first one at once, and may say what it wants in them
+(`loop.follow`). One that does not read for a second, or has gone, is dropped; a fifth one takes the place of the first.
+Only the probe's own user may connect. While no client is connected no line is written, so that what happened meanwhile
+is in the next client's first line. A probe that is another's child ends with it instead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import socket
 import struct
 import threading
@@ -103,3 +105,12 @@ def bound(path: Path, backlog: int) -> socket.socket:
         server.close()
         raise CheckError(f"--listen unix:{path}: {error.strerror or error}") from error
     return server
+
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, even one that hangs inside a driver."""
+    prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -15,12 +15,10 @@ that writes lines.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -307,15 +305,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return rfc3339(value, microseconds=True)
     return value
-
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, even one that hangs inside a driver."""
-    prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def write_all(descriptor: int) -> Callable[[bytes], None]:

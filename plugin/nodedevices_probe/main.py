@@ -23,8 +23,8 @@ from nodedevices_common.address import Address, listening, parse_address
 from nodedevices_probe import auto
 from nodedevices_probe.files import CheckError
 from nodedevices_probe.kind import DEVICES_DIR, DRIVER_ROOT, ProbeKind
-from nodedevices_probe.listening import Listener, bound, socket_path
-from nodedevices_probe.loop import MAX_WANTED_BYTES, LineLoop, SourceFacts, end_with_parent, follow, say, write_all
+from nodedevices_probe.listening import Listener, bound, end_with_parent, socket_path
+from nodedevices_probe.loop import MAX_WANTED_BYTES, LineLoop, SourceFacts, follow, say, write_all
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS, PROGRAMS
 

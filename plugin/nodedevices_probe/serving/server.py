@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from nodedevices_probe.loop import end_with_parent, say
+from nodedevices_probe.listening import end_with_parent
+from nodedevices_probe.loop import say
 from nodedevices_probe.serving.requests import (
     MAX_REQUEST_BYTES,
     Allowed,
