@@ -22,7 +22,6 @@ from nodedevices_operator.desired.capacity import plan_capacity
 from nodedevices_operator.desired.configuration import (
     WIRE_SECTIONS,
     Configuration,
-    Previous,
     Trial,
     means_the_same,
     resolve,
@@ -200,8 +199,8 @@ def _node(record: NodeDevicesRecord, known: Mapping[str, Raw]) -> NodeRecord:
 
 
 def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: Policies) -> _Node:
-    previous = Previous(record.config, record.policies)
-    now, then = (resolve(node.labels, side, previous) for side in (policies.before, policies.after))
+    sides = (policies.before, policies.after)
+    now, then = (resolve(node.labels, side, record.config, record.policies) for side in sides)
     sections = tuple(
         section
         for section in WIRE_SECTIONS

@@ -10,7 +10,7 @@ import structlog
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.port import Concern, Info, Outcome, Tools, View
-from nodedevices_operator.desired.configuration import Configuration, Previous, resolve, understood
+from nodedevices_operator.desired.configuration import Configuration, resolve, understood
 from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.rollout import (
     RolloutWatch,
@@ -39,8 +39,8 @@ class ConfigurationConcern(Concern[RolloutWatch]):
         if view.node is None:
             return Outcome()  # its labels are not known
         record, watched = view.record, view.record.change.policies if view.record.change is not None else ()
-        policies, previous = list(view.cache.policies.values()), Previous(record.config, record.policies)
-        desired = resolve(view.node.labels, policies, previous)
+        policies = list(view.cache.policies.values())
+        desired = resolve(view.node.labels, policies, record.config, record.policies)
         pause = max((pause_of(view.cache.policies.get(name)) for name in watched), default=0)
         clock = self._tools.clock()
         if (seen := watch(record, self._nodes.pop(record.name, None), clock)) is not None:

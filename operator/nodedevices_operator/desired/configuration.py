@@ -113,13 +113,6 @@ HASH_DIGITS = 16
 MAX_POLICIES = 32  # spec.policies
 
 
-class Previous(Struct, frozen=True):
-    """Content of the node's spec now. `config` None: it was never resolved."""
-
-    config: Mapping[str, Any] | None = None
-    policies: tuple[PolicyRef, ...] = ()
-
-
 class PolicyOutcome(Struct, frozen=True):
     """How one policy fares on this node."""
 
@@ -155,9 +148,15 @@ class Configuration(Struct, frozen=True):
     held: frozenset[str] = frozenset()  # policies whose change waits for its turn here (desired.rollout)
 
 
-def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous) -> Configuration:
-    """The node's configuration. `policies` are all there are, in any order; `labels` are the Node's."""
-    contenders, refused = _candidates(labels, policies, previous)
+def resolve(
+    labels: Mapping[str, str],
+    policies: Sequence[PolicyRecord],
+    before: Mapping[str, Any] | None = None,
+    refs_before: tuple[PolicyRef, ...] = (),
+) -> Configuration:
+    """The node's configuration. `policies` are all there are, in any order; `labels` are the Node's; `before` and
+    `refs_before` are its spec's config and policies now, None: it was never resolved."""
+    contenders, refused = _candidates(labels, policies, before or {}, refs_before)
     config, outcomes, conflicts = _merge(contenders)
     trials = {
         policy.name: _trial(policy, contenders, config)
@@ -171,7 +170,7 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
     if misfit := read.misfit:
         problems.insert(0, f"the policies {', '.join(c.name for c in contenders)} cannot be combined: {misfit}")
         outcomes = {name: structs.replace(it, failed=True, generation=0) for name, it in outcomes.items()}
-        config, refs = dict(previous.config or {}), previous.policies
+        config, refs = dict(before or {}), refs_before
     if problems:
         status, reason = "False", names.POLICY_INVALID
         message = "; ".join([*problems, *conflicts, "the previous configuration stays in effect"])
@@ -203,10 +202,13 @@ def config_hash(config: Mapping[str, Any], config_name: str) -> str:
 
 
 def _candidates(
-    labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous
+    labels: Mapping[str, str],
+    policies: Sequence[PolicyRecord],
+    config: Mapping[str, Any],
+    refs: tuple[PolicyRef, ...],
 ) -> tuple[list[PolicyRecord], list[str]]:
     """Return the policies that take part, strongest first, and a line for each that is selected but refused."""
-    before = {ref.name: ref for ref in previous.policies}
+    before = {ref.name: ref for ref in refs}
     found: list[PolicyRecord] = []
     refused: list[str] = []
     for policy in policies:
@@ -214,7 +216,7 @@ def _candidates(
             continue
         if policy.paused:
             if (last := before.get(policy.name)) is not None:
-                found.append(_as_it_is(policy, last, previous.config or {}))
+                found.append(_as_it_is(policy, last, config))
             continue
         if policy.spec is not None:
             if policy.selects(labels):
@@ -226,7 +228,7 @@ def _candidates(
         line = f"policy {policy.name} is not accepted ({policy.refusal})"
         if last is not None:
             line += f", generation {last.generation} stays in effect"
-            kept = _kept(last, previous.config or {})
+            kept = _kept(last, config)
             found.append(replace(policy, generation=last.generation, priority=last.priority, sections=kept))
         refused.append(line)
     found.sort(key=attrgetter("rank"))

@@ -40,24 +40,23 @@ def plan_labels(
 ) -> LabelPlan:
     """Return the labels of ours that the Node shall have. `now`: seconds since 1970, for timestamps."""
     sources = vendors if section.feature_discovery else ()
-    described = [(vendor, labels) for vendor in sources if (labels := _labels(vendor, record))]
-    wanted = {key: value for _, labels in described for key, value in labels.items()} | dict(section.extra)
+    described = {  # by label, of each vendor those below its own prefixes
+        key: (value, vendor.timestamp)
+        for vendor in sources
+        for key, value in vendor.labels(record).items()
+        if key.startswith(vendor.prefixes)
+    }
+    wanted = {key: value for key, (value, _) in described.items()} | dict(section.extra)
     conflicts = [
         key for key in wanted if key not in node.labels_owned and node.labels.get(key, wanted[key]) != wanted[key]
     ]
     values = {key: value for key, value in wanted.items() if key not in conflicts}
-    values |= _timestamps(values, node, now, {vendor.timestamp for vendor, _ in described if vendor.timestamp})
+    values |= _timestamps(values, node, now, {timestamp for _, timestamp in described.values() if timestamp})
     if not conflicts:
         return LabelPlan(values, ("True", names.IN_SYNC, f"{len(values)} labels"))
     listed = some((f"{key}={node.labels[key]} (wanted: {wanted[key]})" for key in sorted(conflicts)), NAMED)
     message = f"another owner has {listed}; remove the label from the Node, or stop the program that sets it"
     return LabelPlan(values, ("False", names.CONFLICT, message))
-
-
-def _labels(vendor: VendorLabels, record: NodeDevicesRecord) -> dict[str, str]:
-    """Return the labels of one vendor, below its own prefixes."""
-    prefixes = tuple(vendor.prefixes)
-    return {key: value for key, value in vendor.labels(record).items() if key.startswith(prefixes)}
 
 
 def _timestamps(values: Mapping[str, str], node: NodeRecord, now: int, keys: Set[str]) -> dict[str, str]:

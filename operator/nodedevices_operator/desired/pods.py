@@ -240,14 +240,8 @@ def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder
         claims.append(status.get("extendedResourceClaimStatus") or {})
         return any(claim.get("resourceClaimName") == holder.claim for claim in claims)
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    return any(
-        container.get("name") == holder.container
-        and any(holder.resource in ((container.get("resources") or {}).get(kind) or {}) for kind in _KINDS)
-        for container in containers
-    )
-
-
-_KINDS = ("limits", "requests")
+    asked = (container.get("resources") or {} for container in containers if container.get("name") == holder.container)
+    return any(holder.resource in (resources.get(kind) or {}) for resources in asked for kind in ("limits", "requests"))
 
 
 # A CDI name that no device has: of a claim (`nodedevices.io/claim=<uid>-<request>`), or an index.
@@ -367,14 +361,12 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
     known."""
     found = []
     for pod in pods:
-        shown = own_condition(pod)
-        if shown is None or finished(pod) or shown.reason in {"Healthy", names.NOT_MONITORED}:
-            continue
-        metadata = pod["metadata"]
-        namespace, name, uid = (str(metadata.get(key, "")) for key in ("namespace", "name", "uid"))
-        reason = shown.reason if WORD.fullmatch(shown.reason) else ""
-        since = shown.since or str(metadata.get("creationTimestamp", ""))
-        found.append(Affected(namespace, name, uid, NO_DEVICE, reason, since))
+        metadata, shown = pod["metadata"], own_condition(pod)
+        if shown is not None and not finished(pod) and shown.reason not in {"Healthy", names.NOT_MONITORED}:
+            namespace, name, uid = (str(metadata.get(key, "")) for key in ("namespace", "name", "uid"))
+            reason = shown.reason if WORD.fullmatch(shown.reason) else ""
+            since = shown.since or str(metadata.get("creationTimestamp", ""))
+            found.append(Affected(namespace, name, uid, NO_DEVICE, reason, since))
     return found
 
 

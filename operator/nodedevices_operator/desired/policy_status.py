@@ -24,7 +24,7 @@ from nodedevices_common.text import clip, place_of, some
 from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.configuration import Configuration, PolicyOutcome, Trial
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
-from nodedevices_operator.desired.rollout import RolloutState
+from nodedevices_operator.desired.rollout import REFUSED, RolloutState
 from nodedevices_operator.desired.trial import SECTIONS, Preview, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
 from nodedevices_operator.records.shared import shared
@@ -39,7 +39,6 @@ _HELD_BACK = {
     names.ACTION_TAINT: (names.PENDING, names.REFUSED, names.STOPPED),
     names.ACTION_EVICTIONS: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
 }
-_REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
 Rehearse = Callable[[frozenset[str], Sequence[Action]], Mapping[Action, ActionAnswer]]  # with the nodes where it reacts
 TURN = "it waits for its turn in the roll-out"
 SILENT = "its agent has not applied it yet"
@@ -147,7 +146,7 @@ def node_outcome(
 ) -> NodeOutcome:
     """Return what the node's resolved configuration, the agent's answer and our own writes mean for its policies."""
     applied = record.condition(names.CONFIG_APPLIED)
-    invalid = applied is not None and applied.status == "False" and applied.reason in _REFUSED
+    invalid = applied is not None and applied.status == "False" and applied.reason in REFUSED
     echoed = record.applied_hash == configuration.config_hash == record.config_hash
     beside = invalid and echoed and record.configuration.files_alone  # a file of the node, and no policy's matter
     active = echoed and (applied is None or applied.status == "True" or beside)

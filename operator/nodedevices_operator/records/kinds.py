@@ -159,9 +159,9 @@ def node_record(raw: Raw) -> NodeRecord:
         labels_owned=_owned(managed, LABELS, "f:metadata", "f:labels"),
         ready_condition=conditions.get(NODE_READY),
         condition=conditions.get(NODE_DEVICES_HEALTHY),
-        conditions_owned=_conditions_owned(managed, NODE_CONDITION),
+        conditions_owned=_owned(managed, NODE_CONDITION, "f:status", "f:conditions", _TYPE),
         xid_condition=conditions.get(XID_CRITICAL_ERROR),
-        xid_condition_owned=bool(_conditions_owned(managed, XID_CONDITION)),
+        xid_condition_owned=bool(_owned(managed, XID_CONDITION, "f:status", "f:conditions", _TYPE)),
         taints=tuple(_taint(it) for it in taints if it.get("key") == TAINT),
         reports=reports(conditions, mapping(metadata.get("labels")), taints),
     )
@@ -208,24 +208,19 @@ def _applied(entry: Raw, manager: object) -> bool:
     return entry.get("operation") == "Apply" and entry.get("manager") == manager
 
 
-def _owned(managed: Sequence[Raw], manager: str, outer: str, inner: str) -> frozenset[str]:
-    return shared(key for fields in managed if _applied(fields, manager) for key in _keys(fields, outer, inner))
-
-
-def _conditions_owned(managed: Sequence[Raw], manager: str) -> frozenset[str]:
-    """Return the types of the conditions that this manager applied."""
-    keys = (
-        key for fields in managed if _applied(fields, manager) for key in _inner(fields, "f:status", "f:conditions")
-    )
-    return shared(key[len(_TYPE) : -2] for key in keys if key.startswith(_TYPE))
+def _owned(managed: Sequence[Raw], manager: str, outer: str, inner: str, begin: str = "f:") -> frozenset[str]:
+    """Return the keys of a map, or the types of conditions, that this manager applied."""
+    return shared(key for fields in managed if _applied(fields, manager) for key in _keys(fields, outer, inner, begin))
 
 
 def _inner(entry: Raw, outer: str, inner: str) -> Raw:
     return mapping(mapping(mapping(entry.get("fieldsV1")).get(outer)).get(inner))
 
 
-def _keys(entry: Raw, outer: str, inner: str) -> set[str]:
-    return {intern(key[2:]) for key in _inner(entry, outer, inner) if key.startswith("f:")}
+def _keys(entry: Raw, outer: str, inner: str, begin: str = "f:") -> set[str]:
+    """Return the keys that begin so, without that, and without the end of a condition's."""
+    found = (key for key in _inner(entry, outer, inner) if key.startswith(begin))
+    return {intern(key[len(begin) :].removesuffix('"}')) for key in found}
 
 
 _node_devices = reader(

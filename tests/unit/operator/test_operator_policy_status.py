@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.observing import NO_TAINT
-from nodedevices_operator.desired.configuration import PolicyOutcome, Previous, Trial, resolve
+from nodedevices_operator.desired.configuration import PolicyOutcome, Trial, resolve
 from nodedevices_operator.desired.policy_status import (
     Hindrance,
     NodeOutcome,
@@ -80,7 +80,7 @@ def test_the_younger_of_two_is_conflicted_and_names_the_older() -> None:
 
 
 def test_a_node_counts_as_applied_when_the_agent_echoes_the_hash() -> None:
-    configuration = resolve({}, [P], Previous())
+    configuration = resolve({}, [P])
     reported = {"ConfigApplied": ("True", "Applied")}
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     echoed = record(conditions=reported, spec=spec, appliedConfigHash=configuration.config_hash)
@@ -97,7 +97,7 @@ HOLDERS = "the change of nvidia.com/gpu waits until these pods have ended: team-
 
 def answered(reason: str, message: str, status: str = "False", **more: Any) -> NodeOutcome:
     """The outcome of a node whose agent says this in ConfigApplied, while the policy is not in effect there."""
-    configuration = resolve({}, [P], Previous())
+    configuration = resolve({}, [P])
     refused = {"refusals": [{"section": more.get("section", ""), "message": message}]}
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(spec=spec, configuration=refused)
@@ -107,7 +107,7 @@ def answered(reason: str, message: str, status: str = "False", **more: Any) -> N
 
 def test_a_file_of_the_node_that_is_wrong_beside_its_policies_fails_none_of_them() -> None:
     """Its last good content holds, and everything else is in effect."""
-    configuration = resolve({}, [P], Previous())
+    configuration = resolve({}, [P])
     message = "/d/rdma.json: not JSON; its last content stays in effect"
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(
@@ -182,7 +182,7 @@ def test_a_policy_fails_where_the_section_at_fault_is_its_own_or_none_is_named()
 def test_what_does_not_fit_together_in_policies_is_reported() -> None:
     owner = policy("owner", capacity=[{"name": "nvidia.com/gpu", "perNode": 3}])
     beaten = policy("beaten", -5, sharing=sharing(4))
-    configuration = resolve({}, [P, owner, beaten], Previous())
+    configuration = resolve({}, [P, owner, beaten])
     policies = {"p": P, "owner": owner, "beaten": beaten}
     nodes = {"a": node_outcome({}, policies, configuration, record())}
     for each in (P, owner):
@@ -202,7 +202,7 @@ def text(entry: Entry) -> str:
 
 def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutcome:
     """The outcome of a node whose agent names these entries."""
-    configuration = resolve({}, [P], Previous())
+    configuration = resolve({}, [P])
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     named = {"unmatched": [dict(zip(("section", "entry", "message"), entry, strict=True)) for entry in entries]}
     found = record(conditions={}, spec=spec, appliedConfigHash=configuration.config_hash, configuration=named)
@@ -212,7 +212,7 @@ def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutc
 
 
 def test_what_a_budget_refuses_is_reported_to_the_policys_author() -> None:
-    configuration = resolve({}, [P], Previous())
+    configuration = resolve({}, [P])
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     is_applied, refused = {"ConfigApplied": ("True", "Applied")}, [{"name": "evictions", "reason": "Refused"}]
     found = record(conditions=is_applied, actions=refused, spec=spec, appliedConfigHash=configuration.config_hash)
@@ -319,7 +319,7 @@ def test_each_section_that_says_what_is_served_is_idle_then(section: dict[str, A
 
 def observed(watching: PolicyRecord) -> str:
     """What the policy says of a node whose agent only observes, by whatever it was told so."""
-    configuration = resolve({}, [watching], Previous())
+    configuration = resolve({}, [watching])
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(spec=spec, appliedConfigHash=configuration.config_hash, configuration={"serving": "Observe"})
     message = applied({"a": node_outcome({}, {"p": watching}, configuration, found)}, watching)[2]
@@ -408,7 +408,7 @@ def test_a_few_older_policies_are_named_and_a_node_counts_for_those_that_select_
     chosen = policy("p", selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))
     policies = {"p": chosen, "all": P}
     for labels, expected in (({"pool": "a"}, {"p", "all"}), ({"pool": "b"}, {"all"})):
-        assert node_outcome(labels, policies, resolve(labels, [], Previous()), record()).selected == expected
+        assert node_outcome(labels, policies, resolve(labels, []), record()).selected == expected
 
 
 def test_what_is_said_of_another_configuration_is_no_reason_and_one_of_300_characters_is_not_cut() -> None:

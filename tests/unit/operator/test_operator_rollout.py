@@ -11,7 +11,7 @@ import pytest
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
-from nodedevices_operator.desired.configuration import Previous, resolve
+from nodedevices_operator.desired.configuration import resolve
 from nodedevices_operator.desired.rollout import (
     LOSS_SECONDS,
     SETTLE_SECONDS,
@@ -356,7 +356,7 @@ def test_where_what_stays_does_not_go_with_the_rest_all_of_it_stays() -> None:
     }
     record = node_devices_record(node_devices(device(0), spec=spec))
     new = policy_record(raw_policy("p", capacity=[{"name": "x.io/a", "perNode": 1}]))
-    wanted = resolve({}, [new], Previous(record.config, record.policies))
+    wanted = resolve({}, [new], record.config, record.policies)
     held = held_back(wanted, record, {"sharing"}, "why")
     assert held.config == {"sharing": old}
     assert [ref.name for ref in held.policies] == ["q"]

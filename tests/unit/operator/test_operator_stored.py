@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from nodedevices_operator.desired.configuration import Previous, resolve, understood
+from nodedevices_operator.desired.configuration import resolve, understood
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import PolicyRef
 from support.cases import cases
@@ -52,8 +52,8 @@ def test_what_is_not_known_costs_itself_or_its_section_and_no_other() -> None:
 # --- the merge -------------------------------------------------------------------------------------------------------
 def test_beside_a_section_of_a_newer_version_another_policy_takes_effect() -> None:
     newer: dict[str, Any] = {"health": {"holdDownSeconds": 600, "later": 7}}
-    before = Previous(newer, (PolicyRef("all", 1, 0, ("health",)),))
-    found = resolve({}, [policy("all", **newer), policy("other", labels={"extra": {TIER: "gold"}})], before)
+    before = (newer, (PolicyRef("all", 1, 0, ("health",)),))
+    found = resolve({}, [policy("all", **newer), policy("other", labels={"extra": {TIER: "gold"}})], *before)
     assert found.config == newer | {"labels": {"extra": {TIER: "gold"}}}
     assert found.reason == "PolicyInvalid"
     assert "config.health.later: unknown key" in found.message
