@@ -144,11 +144,9 @@ def maintenance_scheduled(reports: Iterable[ReportRecord], now: str) -> Conditio
     found = [(report, wait) for report, wait in found if wait is None or wait > -FORGOTTEN_SECONDS]
     if not found:
         return None
-    reason = names.SCHEDULED
-    if any(report.says is Says.ONGOING for report, _ in found):
-        reason = names.ONGOING
-    elif any(wait is not None and wait <= 0 for _, wait in found):
-        reason = names.DUE
+    due = any(wait is not None and wait <= 0 for _, wait in found)
+    ongoing = any(report.says is Says.ONGOING for report, _ in found)
+    reason = names.ONGOING if ongoing else names.DUE if due else names.SCHEDULED
     return "True", reason, _listed(report for report, _ in found)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 from nodedevices_operator.records.shared import DeviceModel, PartitionProfile
@@ -29,7 +29,7 @@ def labels(record: NodeDevicesRecord) -> dict[str, str]:
     devices = [device for device in listed if not device.health.missing] or listed
     kinds: dict[str, Counter[str]] = {}
     for device in devices:
-        for kind, value in (*_of_gpu(device), *_of_parts(device)):
+        for kind, value in _described(device):
             kinds.setdefault(kind, Counter())[_clean(value)] += not device.health.missing
     found: dict[str, str] = {}
     for kind, counts in kinds.items():
@@ -39,19 +39,16 @@ def labels(record: NodeDevicesRecord) -> dict[str, str]:
             if len(counts) == 1:
                 found[f"{prefix}{kind}"] = next(iter(counts))
     if devices:
-        found |= _of_node(devices)
+        for kind, key in (("compute", "partitionable"), ("memory", "memoryPartitionable")):
+            supported = any(device.model.attribute(key) is True for device in devices)
+            found[f"{PREFIX}{kind}-partitioning-supported"] = str(supported).lower()
     if devices and (driver := _clean(record.platform.driver("amdgpu").version)):
         found[f"{PREFIX}driver-version"] = driver
     return {name: value for name, value in found.items() if len(name.partition("/")[2]) <= MAX_NAME}
 
 
-def _of_gpu(device: DeviceRecord) -> Iterator[tuple[str, str]]:
-    said = {"device-id": device.model.attribute("deviceID"), "product-name": device.model.product}
-    yield from ((kind, str(value)) for kind, value in said.items() if value)
-
-
-def _of_parts(device: DeviceRecord) -> Iterator[tuple[str, str]]:
-    """Yield the labels of each of its partitions, or of the GPU where it is whole."""
+def _described(device: DeviceRecord) -> Iterator[tuple[str, str]]:
+    """Yield the labels of the GPU, and those of each of its partitions, or of the GPU where it is whole."""
     model, partitioned = device.model, device.model.attribute("partitionProfile")
     parts = [
         part.profile
@@ -59,24 +56,17 @@ def _of_parts(device: DeviceRecord) -> Iterator[tuple[str, str]]:
         if part.profile is not None and (device.health.missing or not part.health.missing)
     ]
     described: list[PartitionProfile | DeviceModel] = [*parts] if parts else [model]
-    for unit in described:
-        said = {
+    said: list[dict[str, object]] = [{"device-id": model.attribute("deviceID"), "product-name": model.product}]
+    said += [
+        {
             "vram": f"{round(unit.memory_mib / 1024)}G" if unit.memory_mib else None,
             "compute-memory-partition": partitioned,
             "simd-count": unit.count("simds"),
             "cu-count": unit.count("computeUnits"),
         }
-        yield from ((kind, str(value)) for kind, value in said.items() if value)
-
-
-def _of_node(devices: Iterable[DeviceRecord]) -> dict[str, str]:
-    """Return the label that says whether its GPUs can be cut."""
-    models = [device.model for device in devices]
-    supported = {
-        "compute-partitioning-supported": any(model.attribute("partitionable") is True for model in models),
-        "memory-partitioning-supported": any(model.attribute("memoryPartitionable") is True for model in models),
-    }
-    return {f"{PREFIX}{kind}": str(value).lower() for kind, value in supported.items()}
+        for unit in described
+    ]
+    yield from ((kind, str(value)) for labels in said for kind, value in labels.items() if value)
 
 
 def _clean(value: str) -> str:
