@@ -47,8 +47,7 @@ class StalenessConcern(Concern[Since]):
         name, shown = view.record.name, view.record.condition(names.STALE)
         problems: tuple[KubeError, ...] = ()
         found, since = self._judge(view)
-        overdue = names.HEARTBEAT_OVERDUE
-        if found.reason == overdue and (shown is None or shown.reason != overdue):
+        if found.reason == names.HEARTBEAT_OVERDUE and (shown is None or shown.reason != names.HEARTBEAT_OVERDUE):
             try:
                 view.wrote(Kind.NODE_DEVICES, await self._writer.kube.get(named(NODE_DEVICES, name)))
             except KubeError as error:

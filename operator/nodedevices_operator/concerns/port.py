@@ -192,9 +192,8 @@ class View:
 
     def left_alone(self, info: Info) -> Hindrance | None:
         """Why what the concern has written stays as it stands; None: its section is understood."""
-        if self.sections is None or self.understood is None or info.informs:
-            return None
-        if info.section not in self.understood.partly:
+        unreadable = frozenset() if self.sections is None or self.understood is None else self.understood.partly
+        if self.understood is None or info.informs or info.section not in unreadable:
             return None
         why = self.understood.misfit or "; ".join(self.understood.problems)
         return Hindrance(f"{info.section} cannot be read, and what it has set so far stays: {why}")

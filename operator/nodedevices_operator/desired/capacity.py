@@ -106,10 +106,11 @@ def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]
         return well
     served = {resource.name: resource for resource in resources if resource.served}
     listed = [device for device in devices if not device.excluded]
-    if not served:
-        kept = [device for device in unknown if device.health.reason not in _WITHDRAWN]
-    else:
-        kept = [device for device in unknown if _still_offered(device, listed, well, served)]
+    kept = [
+        device
+        for device in unknown
+        if (_still_offered(device, listed, well, served) if served else device.health.reason not in _WITHDRAWN)
+    ]
     return [device for device in devices if device in well or device in kept]
 
 
