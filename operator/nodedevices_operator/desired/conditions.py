@@ -209,12 +209,11 @@ def xid_condition(record: NodeDevicesRecord, node: NodeRecord, *, now: str) -> d
     found = _numbers(shown.reason) if shown is not None and of_this_boot else frozenset()
     if record.boot_id == boot:
         found |= {xid for device in record.devices for part in device.parts for xid in part.health.xids}
-    numbers = sorted(str(xid) for xid in found & WATCHED)  # as Go writes a map's keys
-    if not numbers:
+    if not (numbers := sorted(str(xid) for xid in found & WATCHED)):  # as Go writes a map's keys
         return None
     reason = json.dumps(dict.fromkeys(numbers, True), separators=(",", ":"))
-    previous = shown if of_this_boot else None
-    made = conditions.build(names.XID_CRITICAL_ERROR, "True", reason, boot, shown=previous, now=now)
+    before = shown if of_this_boot else None
+    made = conditions.build(names.XID_CRITICAL_ERROR, "True", reason, boot, shown=before, now=now)
     return made | {"lastHeartbeatTime": now}
 
 

@@ -83,13 +83,12 @@ def consequences(section: Faults, health: HealthRecord, device: DeviceRecord) ->
     """Return what the policy says of this fault of the device, or of a partition of it: the taint's effect, and when
     pods are evicted."""
     for rule in section.rules:
-        if rule.reasons is not None and not {health.reason, *health.reasons}.intersection(rule.reasons):
-            continue
-        if rule.recovery_actions is not None and (health.action or "None") not in rule.recovery_actions:
-            continue
-        if rule.match is not None and not device.selected_by(rule.match):
-            continue
-        return rule.taint_effect or section.taint_effect, rule.evict_mode or section.evict_mode
+        if (
+            (rule.reasons is None or not {health.reason, *health.reasons}.isdisjoint(rule.reasons))
+            and (rule.recovery_actions is None or (health.action or "None") in rule.recovery_actions)
+            and (rule.match is None or device.selected_by(rule.match))
+        ):
+            return rule.taint_effect or section.taint_effect, rule.evict_mode or section.evict_mode
     return section.taint_effect, section.evict_mode
 
 
@@ -197,11 +196,10 @@ def evictions(
         if (holding.holder, holding.device) in restarted:
             holding = pods.without_own_health(holding)  # noqa: PLW2901
         holder, mode = holding.holder, consequences(section, holding.health, devices[holding.device])[1]
-        if not _acted_on(holding.health) or mode == "Never":
-            continue
-        if not holder.claim and "/" not in holder.resource:
-            continue  # every pod has cpu: that it holds a device, only a device's resource says
-        if any(fnmatchcase(holder.namespace, pattern) for pattern in section.evict_exclude_namespaces):
+        # Every pod has cpu: that it holds a device, only a device's resource says.
+        of_device = holder.claim or "/" in holder.resource
+        excluded = any(fnmatchcase(holder.namespace, pattern) for pattern in section.evict_exclude_namespaces)
+        if mode == "Never" or excluded or not (of_device and _acted_on(holding.health)):
             continue
         due = Due(holding, timedelta(seconds=0 if mode == "Immediate" else section.evict_grace_seconds))
         at = (zoned_time(holding.health.since) or LONG_AGO) + due.grace

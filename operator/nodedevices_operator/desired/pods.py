@@ -195,9 +195,8 @@ def match_holder(pod: Mapping[str, Any] | None, holding: Holding, scope: Scope) 
         return HolderMatch.NO
     spec, status = (pod.get(key) or {} for key in ("spec", "status"))
     holder = holding.holder
-    if not on_node(pod, scope.node) or finished(pod) or not _requests(spec, status, holder):
-        return HolderMatch.NO
-    if not holder.claim and holder.resource not in scope.resources:
+    granted = bool(holder.claim) or holder.resource in scope.resources
+    if not (granted and on_node(pod, scope.node) and _requests(spec, status, holder)) or finished(pod):
         return HolderMatch.NO
     listed = _listed_ids(status, holder)
     if listed:

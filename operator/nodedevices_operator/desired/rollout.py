@@ -187,11 +187,10 @@ def _judge(
     if not node.ready:
         return "its Node is not Ready", 0.0
     applied = record.condition(names.CONFIG_APPLIED)
-    if applied is None or record.observed_generation < record.generation:
-        return "", 0.0
-    if applied.status == "False" and applied.reason in REFUSED:
+    current = record.observed_generation >= record.generation
+    if applied is not None and current and applied.status == "False" and applied.reason in REFUSED:
         return applied.message or applied.reason, 0.0
-    if not _applied(record):
+    if applied is None or not _applied(record):
         return "", 0.0
     held = applied.reason == names.WAITING_FOR_HOLDERS
     age = seconds_between(change.time, now)

@@ -110,12 +110,11 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
 def lacking(expect: Iterable[ExpectedDevices], devices: Sequence[DeviceRecord]) -> dict[int, str]:
     """Return the entries, by place, of which a node has fewer devices, a text each. `devices`: all of one node."""
     here = [device for device in devices if not device.health.missing]
-    wanted = [(entry.match, entry.count) for entry in expect]
-    counted = ((match, count, sum(device.selected_by(match) for device in here)) for match, count in wanted)
+    counted = ((entry, sum(device.selected_by(entry.match) for device in here)) for entry in expect)
     return {
-        index: f"{described(match)}: {found} of {count} found"
-        for index, (match, count, found) in enumerate(counted)
-        if found < count
+        at: f"{described(entry.match)}: {found} of {entry.count} found"
+        for at, (entry, found) in enumerate(counted)
+        if found < entry.count
     }
 
 

@@ -73,7 +73,6 @@ def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> No
     managed = mappings(metadata.get("managedFields"))
     owner = next((it for it in mappings(metadata.get("ownerReferences")) if it.get("kind") == "Node"), {})
     config = spec.get("config")
-    others = (it for it in managed if not _applied(it, OBJECT_LABELS))
     said = mapping(status.get("configuration"))
     # The first of them is the reason why the configuration is not applied, if it is not.
     refused = next(iter([] if said.get("filesAlone") else mappings(said.get("refusals"))), {})
@@ -82,7 +81,9 @@ def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> No
         raw,
         owner_uid=text(owner.get("uid")),
         labels_owned=_owned(managed, OBJECT_LABELS, "f:metadata", "f:labels"),
-        labels_of_others=shared(key for it in others for key in _keys(it, "f:metadata", "f:labels")),
+        labels_of_others=shared(
+            key for it in managed if not _applied(it, OBJECT_LABELS) for key in _keys(it, "f:metadata", "f:labels")
+        ),
         config=one_of_equals(config) if isinstance(config, dict) else None,
         out_of_service=tuple(_out_of_service(it, managed) for it in mappings(spec.get("unschedulable"))),
         configuration=_configuration(said, refused_section=intern(text(refused.get("section")))),
@@ -119,7 +120,6 @@ def _devices(
 
 def _device_record(found: Sequence[Raw], healths: dict[HealthRecord, HealthRecord]) -> DeviceRecord:
     raw, partitions = found[0], found[1:]
-    known = model(raw)
     parts = tuple([_part_record(it, healths, profile(it) if it is not raw else None) for it in found])
     return _device(
         raw,
@@ -128,7 +128,7 @@ def _device_record(found: Sequence[Raw], healths: dict[HealthRecord, HealthRecor
         parts=parts,
         excluded="excluded" in raw or (bool(partitions) and all("excluded" in it for it in partitions)),
         unlisted=sum(left for it in found if type(left := it.get("holdersTruncated")) is int),
-        model=known,
+        model=model(raw),
     )
 
 
