@@ -158,12 +158,9 @@ def faults(record: NodeDevicesRecord) -> frozenset[tuple[str, str, str, str]]:
     found = set()
     for device in record.devices:
         for part in device.parts:
-            if part.health.state != HEALTHY:
-                found.add((part.id, part.health.state, part.health.reason, ""))
-            for holder in part.holders:
-                health = holder.health or part.health
-                if health.state != HEALTHY:
-                    found.add((part.id, health.state, health.reason, f"{holder.namespace}/{holder.pod}"))
+            healths = [(holder.health or part.health, f"{holder.namespace}/{holder.pod}") for holder in part.holders]
+            healths.append((part.health, ""))
+            found |= {(part.id, it.state, it.reason, of) for it, of in healths if it.state != HEALTHY}
     return frozenset(found)
 
 

@@ -214,7 +214,6 @@ class FleetGate:
         nothing = record is None and decision.fleet == Fleet(place=self._where)
         if decision.fleet != shown and not kept and not nothing:
             await self._write(record, decision.fleet)
-        self._log(known, decision.fleet)
         self._last = decision.fleet
         answers = decision.answers
         for (node, kind), actions in proposals.items():
@@ -223,19 +222,24 @@ class FleetGate:
                 self._count(changed, answers)
                 self._answers |= {action: answers[action] for action in changed}
                 self._answered(node)
-        self._show(decision.fleet, refused=refused, written=not nothing, nodes=list(survey.faults))
+        self._show(known, decision.fleet, refused=refused, written=not nothing, nodes=list(survey.faults))
         return (
             AGAIN_SECONDS if decision.fleet.breaker == OPEN or not all(it.granted for it in answers.values()) else None
         )
 
-    def _show(self, fleet: Fleet, *, refused: str, written: bool, nodes: Sequence[str]) -> None:
+    def _show(self, before: Fleet, fleet: Fleet, *, refused: str, written: bool, nodes: Sequence[str]) -> None:
         """Say why nothing is granted and where the record is, where that has changed."""
         stop = None
+        self._metrics.breaker_open.set(fleet.breaker == OPEN)
         if fleet.breaker == OPEN:
+            if before.breaker != OPEN:
+                log.warning("actions stopped", reason=fleet.reason)
             cause = fleet.cause or names.MASS_FAULT
             stop = Stop(cause, why_stopped(fleet, refused), fleet.opened, self._where, refused)
             self._open.set()
         else:
+            if before.breaker == OPEN:
+                log.warning("actions resumed", by=fleet.resumed)
             self._open.clear()
         theirs = written and fleet.cause != names.RECORD_MISSING
         if (stop, theirs) != (self.stop, bool(self.place)):
@@ -259,13 +263,6 @@ class FleetGate:
                     fault=action.reason,
                     why=now.reason,
                 )
-
-    def _log(self, before: Fleet, now: Fleet) -> None:
-        if now.breaker == OPEN and before.breaker != OPEN:
-            log.warning("actions stopped", reason=now.reason)
-        elif now.breaker != OPEN and before.breaker == OPEN:
-            log.warning("actions resumed", by=now.resumed)
-        self._metrics.breaker_open.set(now.breaker == OPEN)
 
     async def _write(self, record: JsonObject | None, fleet: Fleet) -> None:
         data = to_data(fleet)

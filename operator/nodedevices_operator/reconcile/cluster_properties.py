@@ -26,7 +26,6 @@ MOST = 20  # objects
 DOMAIN = "nodedevices.io"
 OTHER = f"other.{DOMAIN}"
 LONGEST_LABEL = 63
-_COUNTS = ("total", "healthy", "held")
 
 
 def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str]:
@@ -51,7 +50,7 @@ def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str
         named = sorted(found, key=lambda name: (-found[name]["total"], name))
         found[OTHER] = sum((found.pop(name) for name in named[MOST - 1 :]), rest)
     return {
-        name: json.dumps({key: counts[key] for key in _COUNTS}, separators=(",", ":"))
+        name: json.dumps({key: counts[key] for key in ("total", "healthy", "held")}, separators=(",", ":"))
         for name, counts in sorted(found.items())
     }
 
