@@ -223,13 +223,12 @@ def _serve(options: argparse.Namespace, kinds: Mapping[str, ProbeKind]) -> int:
     given = {name.replace("_", "-"): value for name, value in vars(options).items()}
     paths = {option: str(given[option]) for option in served_options(kinds) if given[option]}
     path, address = options.listen, options.health_address
-    sockets = bound(path, BACKLOG)
-    try:
+    try:  # before the other socket is there: an agent that sees that one sees a server that is well
         health = None if address is None else listening(address)
     except OSError as error:
         raise CheckError(f"--health-address {address}: {error.strerror or error}") from error
     server = ProbeServer(
-        listening=sockets,
+        listening=bound(path, BACKLOG),
         health=health,
         allowed=Allowed(kinds=kinds, programs=PROGRAMS, paths=paths),
         perform=partial(perform, probe=lambda arguments: main(arguments, kinds), kinds=kinds, known_programs=PROGRAMS),
