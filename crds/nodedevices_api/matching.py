@@ -1,5 +1,5 @@
 """The test whether a `DeviceMatch` is about a device: one answer for the agent, which offers devices, and for the
-operator, which counts them. What only an `OfferMatch` has, only the agent knows (offering.naming).
+operator, which counts them. What only an `OfferMatch` has, only the agent knows (offering.resources).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class ClaimOffer:
     """Threads call `prepare`, `undo`, `edits` and `release`; the event loop `withdraw` and `use`."""
 
     def __init__(self, granting: AbstractContextManager[object], *, driver: str = DRA_DRIVER) -> None:
-        """`granting`: the lock under which ids are granted (kubelet.recent)."""
+        """`granting`: the lock under which ids are granted (kubelet.offer)."""
         self.driver = driver
         self.refuses = ""  # why no claim gets anything new now: another plugin serves the devices
         self._granting = granting

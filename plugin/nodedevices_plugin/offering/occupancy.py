@@ -4,7 +4,7 @@ changed configuration may take effect.
 A shape follows from configuration and hardware alone. Pods keep what they were given: a whole device that a policy now
 offers in shares, a share of a plan that a lost state file had, a device that was cut into partitions under an idle pod,
 an id of another plugin. A device that a container holds under such an id goes to no new pod until that holder is gone
-(gates.held_otherwise): the kubelet knows ids, not devices, and would allocate the same device a second time.
+(gates.reasons.held_otherwise): the kubelet knows ids, not devices, and would allocate the same device a second time.
 
 Most changes need not wait: a device that pods hold in its old shape is withheld in the new one until they have ended,
 and all others change at once. These changes wait as a whole:
@@ -14,7 +14,7 @@ and all others change at once. These changes wait as a whole:
 - any change of the devices of a resource that is given whole (Vendor.shares): its pods have all of them, by
   any of its ids;
 - giving the node to another plugin (serving.mode Observe), which would not know the ids that our pods hold.
-While a change waits, ids that it takes away go to no new pod (gates.waiting_change).
+While a change waits, ids that it takes away go to no new pod (gates.reasons.waiting_change).
 
 Devices that come and go by themselves never wait: compare two plans of the same inventory.
 """

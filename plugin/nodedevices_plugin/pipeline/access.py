@@ -144,7 +144,7 @@ def stale(active: Effective, devices: Devices) -> str:
 
 def without_libraries(active: Effective | None, devices: Devices) -> tuple[NoSpecification, ...]:
     """Return by vendor why devices of the configuration in effect would come without the driver's libraries, and which
-    these are (gates.no_specification)."""
+    these are (gates.reasons.no_specification)."""
     return tuple(
         NoSpecification(
             why=why,

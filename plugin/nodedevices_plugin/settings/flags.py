@@ -1,7 +1,6 @@
 """The command line and the environment. An error in them ends the program with status 2 and a message.
 
-Their format is defined by nodedevices_common.options; the table is `options`, of which the fields of `local.Local` are
-a part.
+Their format is defined by nodedevices_common.options; the table of all flags is settings.options.
 """
 
 from __future__ import annotations
