@@ -78,8 +78,8 @@ def instance(bus_id: str) -> int:
 
 def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> FpgaFunctions | None:
     """Return the functions of one slot. None: there is no FPGA, or a virtual machine has it."""
-    user = next((id_ for id_ in bus_ids if _has(roots, id_, "user_pf")), "")
-    management = next((id_ for id_ in bus_ids if _has(roots, id_, "mgmt_pf")), "")
+    user = next((id_ for id_ in bus_ids if roots.exists(f"{PCI_DEVICES}/{id_}/user_pf")), "")
+    management = next((id_ for id_ in bus_ids if roots.exists(f"{PCI_DEVICES}/{id_}/mgmt_pf")), "")
     if not user and not management:
         return None
     # Without XRT's driver the user function is the other one beside the management function.
@@ -98,10 +98,6 @@ def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> FpgaFunction
         golden=not on_bus_now
         and (_word(roots, management, "device") in GOLDEN_IDS or _word(roots, management, "mfg") == "1"),
     )
-
-
-def _has(roots: Roots, bus_id: str, file: str) -> bool:
-    return roots.exists(f"{PCI_DEVICES}/{bus_id}/{file}")
 
 
 def _word(roots: Roots, bus_id: str, file: str) -> str:

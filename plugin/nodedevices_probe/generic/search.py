@@ -97,7 +97,11 @@ class Search:
         found = [(path, match_text(path, part.path)) for path in self._expanded(part.path)]
         if part.mount:
             return [Found(id=path, key=key, path=path) for path, key in found]
-        return [Found(id=path, key=key, nodes=(path,)) for path, key in found if self._is_node(path)]
+        return [
+            Found(id=path, key=key, nodes=(path,))
+            for path, key in found
+            if self.roots.has_node(path) and not _is_folder(self.roots.place(path))
+        ]
 
     def literal(self, part: PathPart) -> Found:
         """What a path without wildcards means, whether it is there or not."""
@@ -127,9 +131,6 @@ class Search:
                 elif self.roots.has_node(path) and not self.roots.target(self.roots.place(path)):
                     found.append(path)
         return tuple(found)
-
-    def _is_node(self, path: str) -> bool:
-        return self.roots.has_node(path) and not _is_folder(self.roots.place(path))
 
     def _outside(self, path: str) -> Path:
         """A path of the host that is no /dev, /sys or /proc: below the driver root, if that is the host's."""

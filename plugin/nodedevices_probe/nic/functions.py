@@ -245,8 +245,11 @@ def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> d
         if bus_id in others or roots.word(f"{PCI_DEVICES}/{bus_id}/class").startswith(NETWORK_CLASS)
     ]
     vdpa, indexes = _vdpa(roots), _indexes(roots, found)
-    auxiliary = {name: owner(roots, f"{AUXILIARY}/{name}") for name in roots.names(AUXILIARY)}
-    parts = [(name, its_owner, auxiliary_type(name)) for name, its_owner in auxiliary.items() if its_owner is not None]
+    parts = [
+        (name, its_owner, auxiliary_type(name))
+        for name in roots.names(AUXILIARY)
+        if (its_owner := owner(roots, f"{AUXILIARY}/{name}")) is not None
+    ]
     with_rdma = {*others, *(its_owner.pci for _, its_owner, kind in parts if kind in RDMA_TYPES)}
     every = {
         SysfsOwner(bus_id): _function(
