@@ -307,15 +307,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def write_all(descriptor: int) -> Callable[[bytes], None]:
-    """Return a writer of whole lines to a file descriptor."""
-
-    def write(line: bytes) -> None:
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-
-    return write
+def write_all(descriptor: int, line: bytes) -> None:
+    """Write a whole line to a file descriptor."""
+    rest = memoryview(line)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 # --- requests of the agent --------------------------------------------------------------------------------------------

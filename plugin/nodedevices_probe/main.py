@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] 
     try:
         if options.serves:
             return _serve(options, kinds)
-        write = write_all(_line_descriptor(parser, options.fd))
+        write = partial(write_all, _line_descriptor(parser, options.fd))
         return auto.run(options, write, kinds) if options.source is None else _observe(options, write)
     except CheckError as error:
         parser.exit(EXIT_USAGE, f"nodedevices-probe: {error}\n")

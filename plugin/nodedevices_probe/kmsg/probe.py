@@ -33,6 +33,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -231,18 +232,14 @@ def kernel_tail(size: int) -> bytes:
     return ctypes.string_at(buffer, length)
 
 
-def file_tail(path: Path) -> Tail:
-    """Return a reader of a file in the place of the kernel's log."""
-
-    def tail(size: int) -> bytes:
-        with path.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            start = file.seek(max(0, end - size))
-            chunk = file.read(size)
-        first = chunk.find(b"\n") + 1 if start else 0
-        return chunk[first : chunk.rfind(b"\n") + 1]  # the last line may be half written
-
-    return tail
+def file_tail(path: Path, size: int) -> bytes:
+    """Read a file in the place of the kernel's log."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        start = file.seek(max(0, end - size))
+        chunk = file.read(size)
+    first = chunk.find(b"\n") + 1 if start else 0
+    return chunk[first : chunk.rfind(b"\n") + 1]  # the last line may be half written
 
 
 @dataclass(slots=True)
@@ -365,5 +362,5 @@ def source(options: Namespace) -> KernelLogSource:
     return KernelLogSource(
         system=System(options.root),
         poll_seconds=options.interval_seconds,
-        tail=kernel_tail if path is None else file_tail(path),
+        tail=kernel_tail if path is None else partial(file_tail, path),
     )

@@ -262,5 +262,5 @@ def perform(
                 answer = {"text": done.text, "driverRoot": done.driver_root}
             except programs.ProgramError as error:
                 answer = {"error": str(error)}
-    write_all(descriptor)(json.dumps({"answer": answer}).encode() + b"\n")
+    write_all(descriptor, json.dumps({"answer": answer}).encode() + b"\n")
     return 0

@@ -183,5 +183,5 @@ def test_more_than_one_look_reads_at_a_time_is_found_in_a_greater_one() -> None:
 def test_of_a_file_only_whole_lines_are_read(tmp_path: Path, half: bytes) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"<6>[    1.000000] " + b"x" * 100 + b"\n<6>[    2.000000] second\n" + half)
-    assert file_tail(path)(80) == b"<6>[    2.000000] second\n"
-    assert file_tail(path)(1 << 16).count(b"\n") == 2
+    assert file_tail(path, 80) == b"<6>[    2.000000] second\n"
+    assert file_tail(path, 1 << 16).count(b"\n") == 2
