@@ -1,10 +1,7 @@
-"""`nodedevices-probe auto`: which probes it starts on which machine, their lines, and how it ends."""
+"""`nodedevices-probe auto`: which probes it starts on which machine, and their lines."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +9,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.kind import Hardware
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS
-from support.patience import PATIENCE_SECONDS
-from support.probes import COMMAND, ended
+from support.probes import ended
 from support.trees import Tree, mi300x
 
 AT = "pci0000:16/0000:16:01.0"
@@ -87,38 +83,3 @@ def test_without_hardware_it_says_so_and_that_is_no_error(tmp_path: Path) -> Non
     done = ended("auto", "--once", f"--root={tmp_path}")
     assert (done.code, done.out) == (0, "")
     assert "no hardware of nvml, amd, intel" in done.err
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    mi300x(tmp_path, gpus=1)
-    command = [*COMMAND, "auto", f"--root={tmp_path}", "--interval-seconds=0.5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def children(of: subprocess.Popen[bytes]) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{of.pid}/task/{of.pid}/children").read_text().split()]
-
-
-def test_a_signal_ends_its_children_and_it(running: subprocess.Popen[bytes]) -> None:
-    assert running.stdout is not None
-    assert parse_line(running.stdout.readline()).probe == "amd"
-    (child,) = children(running)
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(PATIENCE_SECONDS) == 128 + signal.SIGTERM
-    assert not Path(f"/proc/{child}").exists()
-
-
-def test_a_child_that_ends_is_started_again_and_a_reader_that_goes_ends_it(running: subprocess.Popen[bytes]) -> None:
-    assert running.stdout is not None
-    first = parse_line(running.stdout.readline())
-    (child,) = children(running)
-    subprocess.run(["kill", "-KILL", str(child)], check=True)
-    lines = (parse_line(each) for each in running.stdout)
-    assert next(each for each in lines if each.instance != first.instance).probe == "amd"
-    running.stdout.close()
-    assert running.wait(PATIENCE_SECONDS) == 0
