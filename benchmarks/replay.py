@@ -19,8 +19,7 @@ from functools import partial
 from statistics import median
 
 from support.replay.kinds import GPUS
-from support.replay.oracle import Complaint
-from support.replay.oracle import Row as Counts
+from support.replay.oracle import Complaint, Row as Counts
 from support.replay.run import Replay, Tally
 
 from benchmarks.process import cpu_seconds, memory_mib

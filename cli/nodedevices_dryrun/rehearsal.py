@@ -29,8 +29,7 @@ from nodedevices_operator.desired.configuration import (
 )
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, from_data, rehearsed
 from nodedevices_operator.desired.policy_status import Note
-from nodedevices_operator.desired.pools import SECTION as FAULTS
-from nodedevices_operator.desired.pools import Reacting, coming, survey, trial_pool
+from nodedevices_operator.desired.pools import SECTION as FAULTS, Reacting, coming, survey, trial_pool
 from nodedevices_operator.desired.trial import IdChanges, Preview, id_changes, lacking, no_dra, preview, without_names
 from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord

@@ -23,12 +23,12 @@ from pydantic import (
     BeforeValidator,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler as JsonHandler,
     PlainSerializer,
+    Strict as StrictType,
     StringConstraints,
     WithJsonSchema,
 )
-from pydantic import GetJsonSchemaHandler as JsonHandler
-from pydantic import Strict as StrictType
 from pydantic.config import JsonDict, JsonValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 

@@ -45,8 +45,7 @@ from nodedevices_common.errors import InputError, OperationError
 
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cleanup import clean_up
-from nodedevices_operator.extender import main as extender
-from nodedevices_operator.extender import settings as extender_settings
+from nodedevices_operator.extender import main as extender, settings as extender_settings
 from nodedevices_operator.extender.settings import ExtenderSettings
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.election import Election

@@ -15,8 +15,7 @@ from dra_sanity.checks import Bench, Outcome, run
 from dra_sanity.claims import Result
 from dra_sanity.driver import HEALTH, REGISTRATION, SERVICES, Claim, Driver
 from google.protobuf.message import DecodeError
-from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
-from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
+from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra, pluginregistration_v1_pb2 as registration
 from nodedevices_plugin.kubelet.sockets import UnixServer
 from support.dra import DraNode, FakeDraStore
 from support.kubelet import StandInKubelet

@@ -11,8 +11,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from nodedevices_plugin.kubelet.offer import RECENT_ALLOCATIONS, RecentAllocations
 from nodedevices_plugin.kubelet.plugins import DevicePlugins

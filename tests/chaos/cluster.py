@@ -25,8 +25,7 @@ from cluster.rig import versions
 from nodedevices_common.quantity import whole_units
 from support import cluster_provider, installing, overlay
 from support.cluster import BASE_POLICY, HEALTHY, HOLD_DOWN_SECONDS, NAMESPACE, SYSTEM
-from support.driver_root import NODES as GPU_NODES
-from support.driver_root import agent_patch, make_nodes
+from support.driver_root import NODES as GPU_NODES, agent_patch, make_nodes
 from support.kubectl import Kubectl, KubectlError, condition
 from support.node_client import NodeClient
 from support.operatorprocess import ExtenderProcess

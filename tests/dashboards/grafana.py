@@ -13,9 +13,7 @@ from dashboards.description import Board, Colour, Kind, Panel, Query, Variable, 
 from dashboards.promql import scoped
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models import common as types
-from grafana_foundation_sdk.models import dashboard as models
-from grafana_foundation_sdk.models import prometheus as query_types
+from grafana_foundation_sdk.models import common as types, dashboard as models, prometheus as query_types
 
 RUNBOOKS = "https://nodedevices.example.com/runbooks"  # as in the alerts: docs/alerts.md says how to put another there
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
-from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
+from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra, pluginregistration_v1_pb2 as registration
 
 REGISTRATION = "pluginregistration.Registration"
 SERVICES = {  # by the version that a driver supports, as kubelets prefer them

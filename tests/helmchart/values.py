@@ -22,9 +22,7 @@ from nodedevices_common import guard
 from nodedevices_common.options import PREFIX, SERVICE_LINK, Option, variable
 from nodedevices_operator.settings import OPTIONS as OPERATOR
 from nodedevices_plugin.settings import options
-from nodedevices_plugin.settings.options import options as agents_options
-from nodedevices_plugin.settings.options import paths
-from nodedevices_plugin.settings.options import variables as agents_variables
+from nodedevices_plugin.settings.options import options as agents_options, paths, variables as agents_variables
 from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, STRATEGIES
 from nodedevices_plugin.vendors.xilinx import CUSTOMIZE
 from nodedevices_probe.kind import DEVICES_DIR

@@ -13,8 +13,7 @@ from nodedevices_operator.concerns.gate import NAME as RECORD
 from support import fleet
 from support.fleet import NAMESPACE, FleetNode, events, get_pod, pod, policy
 from support.kubectl import Kubectl, action, condition, wait_until
-from support.operatorprocess import NAMESPACE as SYSTEM
-from support.operatorprocess import OperatorProcess
+from support.operatorprocess import NAMESPACE as SYSTEM, OperatorProcess
 
 KEY = "nodedevices.io/device-fault"
 OTHER = {"key": "example.com/other", "effect": "NoSchedule"}

@@ -14,9 +14,11 @@ import grpc.aio
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.agent import Agent
 from nodedevices_plugin.claims.slices import Stored, devices_of, stored
-from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as health
-from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
-from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
+from nodedevices_plugin.kubelet.api import (
+    dra_health_v1_pb2 as health,
+    dra_v1_pb2 as dra,
+    pluginregistration_v1_pb2 as registration,
+)
 from nodedevices_plugin.kubelet.dra.driver import DRA_SERVICE, REGISTRATION_SERVICE
 from nodedevices_plugin.model import DRA_DRIVER
 from nodedevices_plugin.settings.options import Local

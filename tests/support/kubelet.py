@@ -33,8 +33,7 @@ from threading import Thread
 from typing import Any, Self, TypeVar
 
 import grpc.aio
-from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
+from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api, podresources_v1_pb2 as podresources
 from support.patience import PATIENCE_SECONDS
 
 T = TypeVar("T")

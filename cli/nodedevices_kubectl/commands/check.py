@@ -13,8 +13,7 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session, allowed
-from nodedevices_kubectl.views import check as view
-from nodedevices_kubectl.views import claims, facts
+from nodedevices_kubectl.views import check as view, claims, facts
 from nodedevices_kubectl.views.findings import BROKEN, CLUSTER, KIND, OK, PENDING, WARNING, having, rows
 
 FOUND_BROKEN, FOUND_PENDING = 3, 4  # exit codes

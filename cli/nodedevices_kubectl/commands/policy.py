@@ -14,15 +14,13 @@ from nodedevices_common.errors import InputError, OperationError
 from nodedevices_common.loading import quickly
 from nodedevices_common.raw import Raw, mapping
 from nodedevices_common.table import Row
-from nodedevices_common.text import nearest
-from nodedevices_common.text import show as shown
+from nodedevices_common.text import nearest, show as shown
 from nodedevices_kube.errors import ApiError
 
 from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, Source, print_rows, show
 from nodedevices_kubectl.session import Session, allowed
-from nodedevices_kubectl.views import facts
-from nodedevices_kubectl.views import policies as view
+from nodedevices_kubectl.views import facts, policies as view
 
 if TYPE_CHECKING:
     from nodedevices_dryrun.policies import PolicyChange

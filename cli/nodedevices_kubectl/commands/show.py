@@ -19,9 +19,7 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, Source, document, print_rows, show
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.views import describe as describing
-from nodedevices_kubectl.views import facts, find
-from nodedevices_kubectl.views import lists as view
+from nodedevices_kubectl.views import describe as describing, facts, find, lists as view
 
 FORBIDDEN = 403
 

@@ -18,8 +18,7 @@ from nodedevices_kube.errors import ApiError
 from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.commands import check
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.views import bundle
-from nodedevices_kubectl.views import check as view
+from nodedevices_kubectl.views import bundle, check as view
 
 OWNER_ONLY = 0o600
 

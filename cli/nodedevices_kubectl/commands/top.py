@@ -18,8 +18,7 @@ from nodedevices_common.table import Row
 from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.views import facts
-from nodedevices_kubectl.views import top as view
+from nodedevices_kubectl.views import facts, top as view
 
 AT_ONCE = 8
 SECONDS = 3.0  # for one agent

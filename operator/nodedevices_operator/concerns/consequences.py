@@ -53,8 +53,7 @@ from nodedevices_operator.desired.fleet import EVICT, HOUR, TAINT, Action
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError, find
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.names import TAINT as KEY
-from nodedevices_operator.records.names import pod_path
+from nodedevices_operator.records.names import TAINT as KEY, pod_path
 from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord, NodeRecord, TaintRecord
 
 log = structlog.get_logger()

@@ -23,8 +23,7 @@ from datetime import timedelta
 from itertools import product
 
 from msgspec import Struct
-from nodedevices_api import RESTORED_BY
-from nodedevices_api import conditions as names
+from nodedevices_api import RESTORED_BY, conditions as names
 from nodedevices_common.text import clip, some
 from nodedevices_common.times import seconds_between, zoned_time
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from msgspec import Struct
-from nodedevices_api import API_VERSION
-from nodedevices_api import conditions as names
+from nodedevices_api import API_VERSION, conditions as names
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT
 from nodedevices_common.text import clip
 

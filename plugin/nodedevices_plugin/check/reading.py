@@ -45,8 +45,7 @@ from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file as config_file
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.probes import AUTO, lists_devices, missing, name_of
-from nodedevices_plugin.settings.probes import read as probe_specs
+from nodedevices_plugin.settings.probes import AUTO, lists_devices, missing, name_of, read as probe_specs
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.vendors.base import DeviceFiles
 

@@ -23,11 +23,9 @@ from datetime import datetime
 from enum import IntEnum
 
 from msgspec import Struct
-from nodedevices_api import API_VERSION
-from nodedevices_api import nodedevices as api
+from nodedevices_api import API_VERSION, nodedevices as api
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import DEVICES_HEALTHY, EXPECTED_DEVICES, READY
-from nodedevices_api.conditions import Status as ConditionStatus
+from nodedevices_api.conditions import DEVICES_HEALTHY, EXPECTED_DEVICES, READY, Status as ConditionStatus
 from nodedevices_api.meta import Condition
 from nodedevices_common.table import Column, Row, TableText
 from nodedevices_common.text import printable, some

@@ -19,8 +19,7 @@ from typing import Any, Generic, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
-from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as deviceplugin
-from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
+from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as deviceplugin, podresources_v1_pb2 as podresources
 
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")

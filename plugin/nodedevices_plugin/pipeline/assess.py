@@ -12,8 +12,7 @@ from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.claims.records import with_names_of_claims
 from nodedevices_plugin.gates.base import GateFacts
-from nodedevices_plugin.health import history as stage_history
-from nodedevices_plugin.health import levels
+from nodedevices_plugin.health import history as stage_history, levels
 from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
@@ -25,10 +24,12 @@ from nodedevices_plugin.model import (
     Verdict,
     served_by_others,
 )
-from nodedevices_plugin.pipeline import access
-from nodedevices_plugin.pipeline import inventory as stage_inventory
-from nodedevices_plugin.pipeline import places as stage_places
-from nodedevices_plugin.pipeline import probe_set as probe_sets
+from nodedevices_plugin.pipeline import (
+    access,
+    inventory as stage_inventory,
+    places as stage_places,
+    probe_set as probe_sets,
+)
 from nodedevices_plugin.pipeline.configuration import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.confirm import Confirm, asked_since, follow_drained, read_confirm
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held

@@ -35,8 +35,7 @@ from nodedevices_plugin.model import (
     tenure_key,
 )
 from nodedevices_plugin.offering.occupancy import RECENT_SECONDS, with_all
-from nodedevices_plugin.pipeline import access, expected, idle, lost
-from nodedevices_plugin.pipeline import probe_set as probe_sets
+from nodedevices_plugin.pipeline import access, expected, idle, lost, probe_set as probe_sets
 from nodedevices_plugin.pipeline.assess import Assessment
 from nodedevices_plugin.pipeline.configuration import ActiveConfig
 from nodedevices_plugin.pipeline.configuring import Configured, awaits, configure

@@ -29,9 +29,7 @@ from nodedevices_plugin.model import (
     Uses,
     Verdict,
 )
-from nodedevices_plugin.pipeline import idle
-from nodedevices_plugin.pipeline import inventory as stage_inventory
-from nodedevices_plugin.pipeline import probe_set as probe_sets
+from nodedevices_plugin.pipeline import idle, inventory as stage_inventory, probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.configuration import (
     ActiveConfig,
@@ -48,8 +46,7 @@ from nodedevices_plugin.settings.effective import Effective, resolve, understood
 from nodedevices_plugin.settings.file import FileOutcome, NamedFiles, choose
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import DEFAULT, missing, read
-from nodedevices_plugin.sharing.daemons import MpsFacts
-from nodedevices_plugin.sharing.daemons import restored as restored_clients
+from nodedevices_plugin.sharing.daemons import MpsFacts, restored as restored_clients
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.base import DeviceFiles
 from nodedevices_plugin.vendors.cdi import CdiEnvironment

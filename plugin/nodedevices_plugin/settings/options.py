@@ -19,8 +19,7 @@ from functools import cache
 
 from nodedevices_common import address, guard, logs
 from nodedevices_common.options import Option, Value, Values, option, options_of, setting, with_flag_variables
-from nodedevices_probe.nic import FLAG as RDMA_REQUIRED_OPTION
-from nodedevices_probe.nic import RDMA_NODES, RDMA_REQUIRED
+from nodedevices_probe.nic import FLAG as RDMA_REQUIRED_OPTION, RDMA_NODES, RDMA_REQUIRED
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.model import DRA_DRIVER, PlanError

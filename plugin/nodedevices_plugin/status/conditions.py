@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 
-from nodedevices_api import conditions as names
-from nodedevices_api import nodedevices as api
+from nodedevices_api import conditions as names, nodedevices as api
 from nodedevices_api.meta import Condition, condition, find
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.text import NAMED, listing, some

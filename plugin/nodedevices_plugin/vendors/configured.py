@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 
 from msgspec import Struct, field
-from nodedevices_probe import generic as attributes
-from nodedevices_probe import remote
+from nodedevices_probe import generic as attributes, remote
 from nodedevices_probe.files import rendered, rendered_path
 from nodedevices_probe.generic.config import ConfigEntry, DeviceGroup, GenericConfig, PathPart, find, parse
 from nodedevices_probe.generic.glob import is_pattern, match_text
 from nodedevices_probe.protocol import DeviceFact, Readings
-from nodedevices_probe.remote.config import RemoteConfig, RemotePool
-from nodedevices_probe.remote.config import parse as parse_pools
+from nodedevices_probe.remote.config import RemoteConfig, RemotePool, parse as parse_pools
 
 from nodedevices_plugin.model import (
     AllocationError,

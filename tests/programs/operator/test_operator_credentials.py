@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from nodedevices_operator.kube import client as client_module
-from nodedevices_operator.kube import credentials
+from nodedevices_operator.kube import client as client_module, credentials
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.watch import Watch

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_common.backoff import Backoff
-from nodedevices_plugin.inputs.probe_sessions import PROCESS_BACKOFF as BACKOFF
-from nodedevices_plugin.inputs.probe_sessions import ProbeProcess, ProbeSocket
+from nodedevices_plugin.inputs.probe_sessions import PROCESS_BACKOFF as BACKOFF, ProbeProcess, ProbeSocket
 from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, LineSplitter
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot

@@ -21,8 +21,7 @@ from nodedevices_plugin.host.machine import (
     MachineError,
     ServedMachine,
 )
-from nodedevices_plugin.inputs.probe_sessions import SERVER_BACKOFF as BACKOFF
-from nodedevices_plugin.inputs.probe_sessions import ProbeSocket
+from nodedevices_plugin.inputs.probe_sessions import SERVER_BACKOFF as BACKOFF, ProbeSocket
 from nodedevices_plugin.inputs.probes import of_server
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.options import by_name

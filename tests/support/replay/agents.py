@@ -20,8 +20,7 @@ from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.meta import Condition
 from nodedevices_api.nodedevices import Probe as ReportedProbe
 from nodedevices_api.sections import Sections
-from nodedevices_common.conditions import ConditionRecord
-from nodedevices_common.conditions import read as read_condition
+from nodedevices_common.conditions import ConditionRecord, read as read_condition
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.conditions import Since, Staleness, judge, node_conditions

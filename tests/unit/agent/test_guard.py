@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_plugin.kubelet.guard import GIVE_WAY_SECONDS, Waiting, judge
 from nodedevices_plugin.kubelet.sockets import FileIdentity
 from support.there import there

@@ -16,8 +16,7 @@ from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import CONFIRMED, gpu
 from support.probed_node import BOTH, Node, nic, said
-from support.stepped_node import Node as OneProbe
-from support.stepped_node import report_of
+from support.stepped_node import Node as OneProbe, report_of
 
 H100 = "NVIDIA H100 80GB HBM3"
 ALL_REMOVED = f"*=removed@{CONFIRMED}"

@@ -21,8 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 from nodedevices_plugin.granting.answers import Answers, grant
@@ -64,8 +63,7 @@ from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
 from support.fuzzing import TIMES, scaled
-from support.hubs import FLAG as HUB_FLAG
-from support.hubs import HubFile, Hubs
+from support.hubs import FLAG as HUB_FLAG, HubFile, Hubs
 from support.local import at_once
 from support.steps import step
 

@@ -9,8 +9,7 @@ from nodedevices_api import nodedevices as api
 from nodedevices_api.meta import find
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
 from nodedevices_plugin.pipeline.configuration import SeenObject
-from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.settings.flags import Local, parse as parse_flags
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.report import report
 from support.facts import START, gpu, gpu_id, old, xid

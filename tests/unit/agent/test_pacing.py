@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from nodedevices_plugin.status.pacing import Situation, Write, WriteBucket, next_write
 from support.cases import cases

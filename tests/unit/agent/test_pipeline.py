@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from nodedevices_plugin.model import (
     Cordon,
@@ -24,8 +23,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS
-from nodedevices_plugin.settings.file import ConfigError, FileConfig, FileOutcome
-from nodedevices_plugin.settings.file import parse as parse_file
+from nodedevices_plugin.settings.file import ConfigError, FileConfig, FileOutcome, parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon

@@ -16,9 +16,7 @@ from nodedevices_plugin.settings.file import ConfigError, FileOutcome, NamedFile
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.remote import TYPE as POOL
-from nodedevices_probe.remote import UNREACHABLE
-from nodedevices_probe.remote import VENDOR as REMOTE
+from nodedevices_probe.remote import TYPE as POOL, UNREACHABLE, VENDOR as REMOTE
 from support.cases import cases
 from support.facts import CONFIRMED, START, gpu, gpu_id, xid
 from support.probed_node import BOTH, BROKEN, GPU, NICS, OTHER_NICS, RDMA, Node, nic, said

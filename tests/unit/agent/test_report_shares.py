@@ -6,8 +6,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from nodedevices_api.base import to_dict
 from nodedevices_plugin.model import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_api import nodedevices as api
 from nodedevices_api.base import to_dict
 from nodedevices_api.withheld import CORDONED, HELPER_NOT_READY, MEANINGS, SERVED_BY_ANOTHER, UNHEALTHY

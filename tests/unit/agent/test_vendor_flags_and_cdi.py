@@ -11,8 +11,7 @@ from nodedevices_plugin.granting.answers import edits, grant
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
-from nodedevices_plugin.settings.file import ConfigError
-from nodedevices_plugin.settings.file import parse as parse_file
+from nodedevices_plugin.settings.file import ConfigError, parse as parse_file
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors

@@ -6,8 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_api.base import Strict, to_dict
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import parse

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_api.bounds import dra_version
 from nodedevices_common import quantity
 from support.cases import cases

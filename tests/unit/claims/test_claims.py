@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE, UNHEALTHY
 from nodedevices_plugin.claims.devices import Available, Prepare, ended, prepare
@@ -24,8 +23,7 @@ from nodedevices_plugin.claims.records import (
     file_name,
     read_claim,
 )
-from nodedevices_plugin.model import DRA_DRIVER as DRIVER
-from nodedevices_plugin.model import Api, Blocked, OfferedResource, SchedulableId
+from nodedevices_plugin.model import DRA_DRIVER as DRIVER, Api, Blocked, OfferedResource, SchedulableId
 from support.cases import cases
 
 NODE, UID = "n1", "5c7d1b1e-9d6b-4b39-8a3e-2c8ad2f1f0aa"

@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from nodedevices_api.sections import Partitions, Serving, SharedResource, Sharing
 from nodedevices_api.withheld import CORDONED, HELD_IN_ANOTHER_SHAPE

@@ -7,8 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_api.withheld import CORDONED, MEANINGS, TOLERABLE, UNHEALTHY
 from nodedevices_plugin.claims.slices import (
     MAX_DEVICES,
@@ -22,8 +21,7 @@ from nodedevices_plugin.claims.slices import (
     slice_name,
     writes,
 )
-from nodedevices_plugin.model import DRA_DRIVER as DRIVER
-from nodedevices_plugin.model import Blocked, OfferedResource, SchedulableId
+from nodedevices_plugin.model import DRA_DRIVER as DRIVER, Blocked, OfferedResource, SchedulableId
 from nodedevices_plugin.offering.shape import not_by_dra
 from nodedevices_probe.protocol import Attribute, DeviceFact
 from support import resourceslice

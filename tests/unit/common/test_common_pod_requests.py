@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_common.pod_requests import ALL, INIT, MAIN, SIDECAR, Container, Demand, pod_containers, wants
 from support.cases import cases
 from support.odd_json import JSON

@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.shares import requests_of
 from nodedevices_operator.extender.table import MAX_OUTCOMES, PodFit

@@ -13,8 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_api.base import to_dict
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.settings import file

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 from nodedevices_plugin.claims.records import RecordError
 from nodedevices_plugin.host.claim_files import ClaimFiles

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import METRICS_TEXT, PROBES_PER_SECOND, HttpServer, Response

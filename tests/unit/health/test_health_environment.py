@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_api.base import to_dict
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Health

@@ -9,8 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from nodedevices_api.nodedevices import MAX_HISTORY
 from nodedevices_api.sections import MAX_AFTER, HealthRule

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_plugin.health.history import KEPT, MAX_KEPT, SHOWN_AGAIN, Notices, follow_notices
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Inventory, Notice

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_api.sections import DegradedRule
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.events import withholds

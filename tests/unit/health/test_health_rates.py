@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health import levels
 from nodedevices_plugin.health.rules import SILENCE_SECONDS, HealthRules

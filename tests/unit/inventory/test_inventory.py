@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.pipeline import inventory

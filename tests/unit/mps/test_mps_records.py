@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_plugin.mps.records import MAX_BYTES, File, RecordError, read, text
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 from support.cases import cases

@@ -10,8 +10,7 @@ from nodedevices_api.sections import Injection, OfferMatch, ResourceRule, Resour
 from nodedevices_plugin.cores.ids import is_counted
 from nodedevices_plugin.granting.answers import edits, grant, node_containers
 from nodedevices_plugin.granting.preferred import build, prefer
-from nodedevices_plugin.model import AllocationError, Grant, OfferedResource, Plan, PlanError
-from nodedevices_plugin.model import ids as id_form
+from nodedevices_plugin.model import AllocationError, Grant, OfferedResource, Plan, PlanError, ids as id_form
 from nodedevices_plugin.offering.shape import PlanSettings, shape_of
 from nodedevices_probe.protocol import DeviceFact, Link
 from support.cases import cases

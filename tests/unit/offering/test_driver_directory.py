@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
 from nodedevices_common.errors import InputError

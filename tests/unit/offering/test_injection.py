@@ -4,8 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Mount, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings

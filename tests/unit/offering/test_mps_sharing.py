@@ -11,8 +11,7 @@ from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.access import awaited
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.sharing.daemons import MpsFacts, silent, starting
-from nodedevices_plugin.sharing.daemons import wanted as daemons
+from nodedevices_plugin.sharing.daemons import MpsFacts, silent, starting, wanted as daemons
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.nvidia.vendor import InjectionContext
 from nodedevices_probe.protocol import DeviceFact

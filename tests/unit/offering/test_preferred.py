@@ -3,8 +3,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.granting import preferred

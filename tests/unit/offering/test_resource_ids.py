@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_plugin.model import InventoryDevice, Unit, ids, resource_names
 from nodedevices_plugin.vendors.base import Naming
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia

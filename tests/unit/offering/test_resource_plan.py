@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as tried
-from hypothesis import strategies as st
+from hypothesis import given, settings as tried, strategies as st
 from nodedevices_api.sections import (
     OfferMatch,
     Partitions,

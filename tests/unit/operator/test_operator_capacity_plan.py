@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import CapacityEntry
 from nodedevices_operator.desired.capacity import CapacityPlan, offered, plan_capacity, requests

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_operator.desired.configuration import MAX_POLICIES, config_hash, resolve
 from nodedevices_operator.records.objects import PolicyRecord, PolicyRef
 from support.contract import INVALID_SHARING

@@ -7,8 +7,7 @@ import copy
 import re
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_api.fields import HEALTH_MESSAGE_LIMIT
 from nodedevices_api.nodedevices import MAX_HOLDERS

@@ -10,8 +10,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY, REASONS, XID_CRITICAL_ERROR
 from nodedevices_common.confirming import CONFIRM
 from nodedevices_common.times import rfc3339

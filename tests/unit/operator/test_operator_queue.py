@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_operator.cache.lanes import IN_A_ROW
 from nodedevices_operator.cache.queue import BACKOFF, MAX_LATE_SECONDS, NEWS_SECONDS, KeyQueue
 from nodedevices_operator.cache.workers import RetryLater, Workers

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from nodedevices_operator.desired.conditions import (
     LOST_AFTER_SECONDS,
     OVERDUE_AFTER_SECONDS,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.desired.conditions import WATCHED, xid_condition
 from nodedevices_operator.kube.port import KubeError

@@ -8,15 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from nodedevices_api.base import to_dict
 from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_plugin.claims.slices import Json, writes
 from nodedevices_plugin.inputs.reader import MAX_VALUES, ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.server import snapshot as encoded
-from nodedevices_plugin.model import DRA_DRIVER as DRIVER
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory
+from nodedevices_plugin.model import DRA_DRIVER as DRIVER, Holder, HoldersState, Holdings, Inventory
 from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse

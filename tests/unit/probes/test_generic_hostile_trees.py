@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_probe.files import WatchedFile
 from nodedevices_probe.generic.config import parse

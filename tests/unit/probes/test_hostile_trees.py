@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.intel.probe import IntelSource

@@ -7,8 +7,7 @@ components/accelerator/nvidia/infiniband), and the formats in the kernel's own s
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nodedevices_probe import kmsg as kinds
 from nodedevices_probe.kmsg.probe import MAX_LINES, read
 from nodedevices_probe.protocol import MAX_DETAILS, MAX_TEXT

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_probe.loop import REPEATED_SECONDS, EventKey, EventLog
 from nodedevices_probe.protocol import MAX_EVENTS
 from support.clock import Clock

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from crdgen import generate, probe_line
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.model import Inventory, InventoryDevice, device_names
 from nodedevices_probe.loop import encode

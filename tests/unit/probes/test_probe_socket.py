@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_common.backoff import Backoff
-from nodedevices_plugin.inputs.probe_sessions import SOCKET_BACKOFF as BACKOFF
-from nodedevices_plugin.inputs.probe_sessions import ProbeSocket
+from nodedevices_plugin.inputs.probe_sessions import SOCKET_BACKOFF as BACKOFF, ProbeSocket
 from nodedevices_probe import loop
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.file import ConfigError

@@ -23,9 +23,11 @@ from nodedevices_common.periodic import within
 
 from nodedevices_plugin.claims.slices import DeviceHealth
 from nodedevices_plugin.kubelet import sockets
-from nodedevices_plugin.kubelet.api import dra_health_v1_pb2 as health_api
-from nodedevices_plugin.kubelet.api import dra_v1_pb2 as dra
-from nodedevices_plugin.kubelet.api import pluginregistration_v1_pb2 as registration
+from nodedevices_plugin.kubelet.api import (
+    dra_health_v1_pb2 as health_api,
+    dra_v1_pb2 as dra,
+    pluginregistration_v1_pb2 as registration,
+)
 from nodedevices_plugin.kubelet.dra.prepare import Claims
 from nodedevices_plugin.kubelet.rpc import Calls, Newest, handlers
 from nodedevices_plugin.model import CallObserver, HealthState, KubeletCall, Method, Result

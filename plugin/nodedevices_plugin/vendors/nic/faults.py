@@ -32,8 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec.structs import replace
-from nodedevices_probe import kmsg
-from nodedevices_probe import nic as attributes
+from nodedevices_probe import kmsg, nic as attributes
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState

@@ -22,8 +22,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from msgspec import Struct, field
-from nodedevices_probe.nvidia import DISPLAY_PRODUCTS, NVIDIA_CTK, mig_enabled
-from nodedevices_probe.nvidia import VENDOR as NVIDIA
+from nodedevices_probe.nvidia import DISPLAY_PRODUCTS, NVIDIA_CTK, VENDOR as NVIDIA, mig_enabled
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, Unit
