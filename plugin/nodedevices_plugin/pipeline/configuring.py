@@ -86,7 +86,6 @@ class _Change(Struct, frozen=True, kw_only=True):
 def configure(assessed: Assessment) -> Configured:
     """Return the configuration and the plan from now on."""
     before, requested, spec = assessed.world.active, assessed.known.requested, assessed.spec
-    seen = assessed.inputs.seen
     wanted = _wanted(before, requested, assessed)
     if before.applied_once and isinstance(wanted, _Change):  # what has no ids waits for nothing
         before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
@@ -102,19 +101,10 @@ def configure(assessed: Assessment) -> Configured:
             problem = change
         case None if problem is None:
             after = replace(before, applied_hash=new_hash)
-    if problem is not None and problem.coming is not None:
-        named = {daemon.resource for daemon in problem.coming}
-        coming = announced(problem.coming, assessed.inputs.mps.taken) if before.applied_once else problem.coming
-        daemons = (*coming, *(daemon for daemon in daemons or () if daemon.resource not in named))
-    running_on: tuple[MpsDaemon, ...] = ()
-    if daemons is not None:
-        last = assessed.inputs.mps.before if assessed.world.daemons is None else assessed.world.daemons
-        running_on = still_used(last, daemons, partial(_is_used, assessed))
-    if running_on and shape is not None and daemons is not None:
-        named = {daemon.resource for daemon in running_on}
-        daemons = (*running_on, *(daemon for daemon in daemons if daemon.resource not in named))
-    others: tuple[HeldId, ...] = ()
+    coming = problem.coming if problem is not None else None
+    daemons, running_on = _with_used(_with_coming(daemons, coming, assessed), shape, assessed)
     libraries: tuple[NoSpecification, ...] = ()
+    others: tuple[HeldId, ...] = ()
     plan = None
     if shape is not None:
         libraries = access.without_libraries(after.effective, assessed.devices) if after.applied_once else ()
@@ -129,21 +119,8 @@ def configure(assessed: Assessment) -> Configured:
             no_specification=(*libraries, *access.without_name(after.effective, assessed.devices)),
         )
         plan = gates.apply(shape, facts, ours=_ours_of_kubelet(after.effective, assessed))
-    status = ConfigStatus(
-        generation=seen.generation if seen is not None else None,
-        applied_hash=after.applied_hash,
-        sources=requested.sources,
-    )
-    if problem is not None:
-        status = of_problem(status, problem, applied_once=after.applied_once)
-    elif shape is not None and plan is not None and (ours := _ours(others, shape, assessed)):
-        status = of_holders(status, ours, assessed.known.inventory, plan)
-    elif not assessed.local.standalone and (seen is None or seen.config is None):
-        kept = "its last configuration is" if spec is not None else "the node's own settings are"
-        message = f"the operator has not resolved this node: {kept} in effect"
-        status = replace(status, reason=names.NO_CONFIG, message=message)
-    elif requested.note:
-        status = replace(status, message=requested.note)
+    ours = _ours(others, shape, assessed) if shape is not None else []
+    status = _status(after, problem, ours, plan, assessed)
     if problem is None:
         if running_on:
             message = "; ".join(filter(None, (status.message, kept_text(running_on))))
@@ -164,6 +141,57 @@ def configure(assessed: Assessment) -> Configured:
         refused=refused or ("cdi" if libraries else "file" if requested.others else ""),
         daemons=daemons,
     )
+
+
+def _with_coming(
+    daemons: tuple[MpsDaemon, ...] | None, coming: tuple[MpsDaemon, ...] | None, assessed: Assessment
+) -> tuple[MpsDaemon, ...] | None:
+    """Return the daemons of what is in effect, with those that a waiting change needs (`coming`)."""
+    if coming is None:
+        return daemons
+    named = {daemon.resource for daemon in coming}
+    if assessed.world.active.applied_once:
+        coming = announced(coming, assessed.inputs.mps.taken)
+    return (*coming, *(daemon for daemon in daemons or () if daemon.resource not in named))
+
+
+def _with_used(
+    daemons: tuple[MpsDaemon, ...] | None, shape: Plan | None, assessed: Assessment
+) -> tuple[tuple[MpsDaemon, ...] | None, tuple[MpsDaemon, ...]]:
+    """Return the daemons with those that stay although they are no longer wanted, while clients use them; and these."""
+    if daemons is None:
+        return None, ()
+    last = assessed.inputs.mps.before if assessed.world.daemons is None else assessed.world.daemons
+    in_use = still_used(last, daemons, partial(_is_used, assessed))
+    if not in_use or shape is None:
+        return daemons, in_use
+    named = {daemon.resource for daemon in in_use}
+    return (*in_use, *(daemon for daemon in daemons if daemon.resource not in named)), in_use
+
+
+def _status(
+    active: ActiveConfig,
+    problem: ConfigProblem | None,
+    ours: Sequence[HeldId],
+    plan: Plan | None,
+    assessed: Assessment,
+) -> ConfigStatus:
+    """Return the status of the configuration itself. `ours`: what is held in another shape of the plan's devices."""
+    seen, requested = assessed.inputs.seen, assessed.known.requested
+    status = ConfigStatus(
+        generation=seen.generation if seen is not None else None,
+        applied_hash=active.applied_hash,
+        sources=requested.sources,
+    )
+    if problem is not None:
+        return of_problem(status, problem, applied_once=active.applied_once)
+    if plan is not None and ours:
+        return of_holders(status, ours, assessed.known.inventory, plan)
+    if not assessed.local.standalone and (seen is None or seen.config is None):
+        kept = "its last configuration is" if assessed.spec is not None else "the node's own settings are"
+        message = f"the operator has not resolved this node: {kept} in effect"
+        return replace(status, reason=names.NO_CONFIG, message=message)
+    return replace(status, message=requested.note) if requested.note else status
 
 
 def awaits(assessed: Assessment) -> str:
@@ -349,7 +377,7 @@ def _may(
     running: _Running,
     assessed: Assessment,
 ) -> ChangeDecision:
-    """True when it may take effect at once, except for the devices that pods hold."""
+    """Decide whether it may take effect at once, except for the devices that pods hold."""
     index = assessed.known.index.under((before.effective if before.applied_once else requested).index_prefix)
     clients: Set[tuple[str, str]] = client_ids(running.shape or Plan())  # whose pods are a daemon's clients
     if not before.applied_once:
