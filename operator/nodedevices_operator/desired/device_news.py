@@ -183,7 +183,7 @@ def noticed(record: NodeDevicesRecord) -> Iterator[Noticed]:
             for notice, part in product(about.notices, concerned):
                 for holder in part.holders:
                     if is_pod(holder.namespace, holder.pod) and _before(holder.since, notice.time):
-                        yield Noticed(notice, Holding.of(device, part, holder))
+                        yield Noticed(notice, Holding.for_part(device, part, holder))
 
 
 def _before(since: str, time: str) -> bool:

@@ -53,7 +53,7 @@ def idle_pods(record: NodeDevicesRecord) -> Pods:
         for idle in device.idle:
             holder = idle.holder
             if idle.word in _WORDS and is_pod(holder.namespace, holder.pod):
-                held = IdleHolding(Holding.of(device, device, holder), idle.word, idle.since)
+                held = IdleHolding(Holding.for_part(device, device, holder), idle.word, idle.since)
                 found.setdefault((holder.namespace, holder.pod), []).append(held)
     return {pod: tuple(sorted(held, key=lambda it: (it.since, it.holding.device))) for pod, held in found.items()}
 

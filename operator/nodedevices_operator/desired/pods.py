@@ -61,7 +61,7 @@ class Holding(Struct, frozen=True):
     device_health: HealthRecord | None = None  # where `health` is the holder's own
 
     @classmethod
-    def of(cls, device: DeviceRecord, part: PartRecord | DeviceRecord, holder: HolderRecord) -> Self:
+    def for_part(cls, device: DeviceRecord, part: PartRecord | DeviceRecord, holder: HolderRecord) -> Self:
         """Return the holder of the device or of a part of it, as that is."""
         return cls(holder, part.id, device.name, _known_as(part, holder), part.health)
 

@@ -159,8 +159,8 @@ class Leftovers:
         self._done: set[str] = set()  # nodes without a NodeDevices that this process has looked through
         self._gone: dict[str, float] = {}  # node -> since when it has none
 
-    def there(self, name: str) -> None:
-        """Note that the node has its NodeDevices."""
+    def forget(self, name: str) -> None:
+        """Forget what is remembered of a node: it has its NodeDevices, or is gone."""
         self._done.discard(name)
         self._gone.pop(name, None)
 
@@ -169,7 +169,7 @@ class Leftovers:
         raise KubeError."""
         node = self._cache.nodes.get(name)
         if node is None:
-            self.there(name)
+            self.forget(name)
             return None
         if name in self._done and not node.marked:
             return None

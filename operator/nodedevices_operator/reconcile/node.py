@@ -78,7 +78,7 @@ class NodeReconciler:
         if record is None:
             self.forget(name)
             return await self._leftovers.reconcile(name)
-        self._leftovers.there(name)
+        self._leftovers.forget(name)
         node = self._cache.nodes.get(name)
         if node is not None and self._uids.setdefault(name, node.uid) != node.uid:
             self.forget(name)  # deleted and created again between two reconciliations

@@ -190,12 +190,12 @@ def logged_events(
             xid=meaning.code,
             time=event.time if before is None else max(before.time, event.time),
             count=event.count + (before.count if before else 0),
-            message=told(meaning, event) if before is None else before.message,
+            message=event_message(meaning, event) if before is None else before.message,
         )
     return tuple(found.values())
 
 
-def told(meaning: Meaning, event: ProbeEvent) -> str:
+def event_message(meaning: Meaning, event: ProbeEvent) -> str:
     """Return what an event means, with its details, for people."""
     details = (value if name == "text" else f"{name} {value}" for name, value in event.details.items())
     return ", ".join((meaning.message, *details))

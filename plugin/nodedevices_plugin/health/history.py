@@ -28,7 +28,14 @@ from nodedevices_api.sections import MAX_AFTER
 from nodedevices_common.text import clip
 from nodedevices_probe.protocol import MAX_MESSAGE, ProbeEvent
 
-from nodedevices_plugin.health.events import CORRELATING, effect, occurred, partitions_named, told, with_meanings
+from nodedevices_plugin.health.events import (
+    CORRELATING,
+    effect,
+    event_message,
+    occurred,
+    partitions_named,
+    with_meanings,
+)
 from nodedevices_plugin.health.rules import HealthRules, advice
 from nodedevices_plugin.model import (
     Fault,
@@ -255,7 +262,7 @@ def _noticed(meaning: Meaning, rules: HealthRules) -> bool:
 
 
 def _new(meaning: Meaning, partition: str, when: datetime, event: ProbeEvent, now: datetime) -> Notice:
-    message = clip("; ".join(filter(None, (told(meaning, event), advice(meaning.action)))), MAX_MESSAGE)
+    message = clip("; ".join(filter(None, (event_message(meaning, event), advice(meaning.action)))), MAX_MESSAGE)
     return Notice(
         code=meaning.reason,
         partition=partition,

@@ -147,7 +147,7 @@ class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
     ) -> None:
         super().__init__(
             worker=worker,
-            read=self._there,
+            read=self._read_files,
             outcome=self._content,
             changed=lambda files: on_change(self._by_own_name(files)),
             report=lambda problem: on_change({FOLDER: DeviceFileOutcome(error=problem)}),
@@ -156,7 +156,7 @@ class DeviceFolder(_FollowedFiles[DeviceFileOutcome]):
         self._node = node
         self._files = {name: file for name, (_, file) in vendors.files_by_name().items()}
 
-    def _there(self) -> Mapping[str, bytes | str]:
+    def _read_files(self) -> Mapping[str, bytes | str]:
         there = {child.name for child in self._path.iterdir() if not child.name.startswith(".")}
         own = {f"{self._node}.{name}" for name in self._files}
         found: dict[str, bytes | str] = {}

@@ -159,7 +159,7 @@ class Probes:
         return _Running(text, source, task)
 
     def _source(self, spec: ProbeSpec) -> ProbeSource:
-        on_snapshot = partial(self._came, spec.name)
+        on_snapshot = partial(self._received, spec.name)
         if spec.socket:
             return ProbeSocket(spec.socket, name=spec.name, on_snapshot=on_snapshot)
         built_in = of_server(spec.command)
@@ -171,7 +171,7 @@ class Probes:
         spare, self._spare = self._spare, None
         return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, spare=spare)
 
-    def _came(self, probe: str, snapshot: Snapshot) -> None:
+    def _received(self, probe: str, snapshot: Snapshot) -> None:
         waiting = [(at, line) for at, line in enumerate(self._lines) if line.probe == probe]
         if waiting and waiting[-1][1].snapshot.instance == snapshot.instance:
             at, line = waiting[-1]
