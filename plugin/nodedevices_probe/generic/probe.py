@@ -138,13 +138,7 @@ class _Devices(Search):
         place = self._place(plugged, ok)
         mounted = {number: member.path for number, member in members if member.path}
         paths = {number: path for number, path in mounted.items() if number in wild}
-        error = None
-        if len(ok) > MAX_NODES:
-            error = f"{len(ok)} device nodes; a device can have at most {MAX_NODES}"
-        elif odd := [node for node in nodes if node not in ok]:
-            error = text(f"{odd[0]}: a device node of this name cannot be given to a container", MAX_MESSAGE)
-        elif too_long := [path for path in paths.values() if len(path) > MAX_TEXT]:
-            error = f"{too_long[0]}: only paths of at most {MAX_TEXT} characters can be mounted by a wildcard"
+        error = _device_error(nodes, ok, paths.values())
         ok = ok[:MAX_NODES]
         extra: dict[str, str | int | bool | None] = {
             names.ENTRY: entry.name,
@@ -215,6 +209,18 @@ def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ..
         made.problems.append(Problem(code="TooManyDevices", message=message))
     numbered = tuple(replace(device, index=index) for index, device in enumerate(found[:MAX_DEVICES]))
     return numbered, tuple(made.problems)
+
+
+def _device_error(nodes: Sequence[str], allowed: Sequence[str], paths: Iterable[str]) -> str | None:
+    """Return why a container cannot be given the device; None: it can. `allowed`: the nodes that it can be given;
+    `paths`: what wildcards have found to mount."""
+    if len(allowed) > MAX_NODES:
+        return f"{len(allowed)} device nodes; a device can have at most {MAX_NODES}"
+    if odd := [node for node in nodes if node not in allowed]:
+        return text(f"{odd[0]}: a device node of this name cannot be given to a container", MAX_MESSAGE)
+    if too_long := [path for path in paths if len(path) > MAX_TEXT]:
+        return f"{too_long[0]}: only paths of at most {MAX_TEXT} characters can be mounted by a wildcard"
+    return None
 
 
 def _is_alone(group: DeviceGroup, part: int) -> bool:
