@@ -4,9 +4,8 @@ Always holds: an id belongs to one resource (kubelets before 1.34 find a pod by 
 as its device is in the inventory, fit for use or not; the order is stable, so equal facts give equal plans and no
 message. Whether a new container may get an id is not decided here: see the package gates.
 
-Lists what can be offered: whole devices and partitions, before they get a name (offering.resources).
-
-Their vendor decides which these are (vendors.base). Devices that `resources.exclude` names are left out.
+What can be offered are units: whole devices or partitions, as their vendor decides (vendors.base), without those that
+`resources.exclude` names. offering.resources gives them names and says how many shares each has.
 """
 
 from __future__ import annotations

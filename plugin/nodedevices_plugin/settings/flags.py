@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     given = in_environment | flags
     values = {option.name: given.get(option.name, option.default) for option in options(vendors)}
     places = {name: setting.place for name, setting in (by_variables | by_flags).items()}
-    problems = _between(values, given, vendors, places)
+    problems = _conflicts(values, given, vendors, places)
     problems += refused_by_vendors(given | alone, vendors)
     directory = str(values["kubelet-dir"]).rstrip("/")
     elsewhere = {
@@ -80,7 +80,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     )
 
 
-def _between(
+def _conflicts(
     values: Mapping[str, Value],
     given: Mapping[str, Value],
     vendors: Vendors,
@@ -129,18 +129,7 @@ def _between(
         ),
     )
     problems = [text for is_wrong, text in checks if is_wrong]
-    probe_place, added = places.get("probe", probes.FLAG), _list(values["added-probes"])
-    wrong = probes.read(_list(values["probe"]), probe_place)[1]
-    for probe in dict.fromkeys(added):
-        wrong += probes.read([probe], probes.ADD)[1]
-    if not wrong:
-        listed = _list(values["probe"]) if "probe" in given else None
-        texts, wrong = probes.together(listed, added)
-        specs = probes.read(texts)[0]
-    by_file = "probe" not in given and (values["config-file"] or values["config-dir"])
-    if wrong or not by_file:  # else the file says which run, and what they need is checked with it
-        lacking = probes.missing(specs, probes.passed_on(values), probe_place) if not wrong else []
-        problems += wrong or [*lacking, *probes.unused(specs, values)]
+    problems += _probe_problems(values, given, places.get("probe", probes.FLAG))
     simulated_file = simulated.is_file(str(values[simulated.OPTION]))
     problems += [
         f"{places.get(option.name, f'--{option.name}')}: {show(path)} is a relative path; "
@@ -155,6 +144,21 @@ def _between(
         if not re.fullmatch(HOST_PATH_PATTERN, path)
     ]
     return problems
+
+
+def _probe_problems(values: Mapping[str, Value], given: Mapping[str, Value], place: str) -> list[str]:
+    """Return the errors of the probes that are to run. `place`: where `--probe` is given."""
+    wrong = probes.read(_list(values["probe"]), place)[1]
+    added = _list(values["added-probes"])
+    for probe in dict.fromkeys(added):
+        wrong += probes.read([probe], probes.ADD)[1]
+    if wrong:
+        return wrong
+    texts, wrong = probes.together(_list(values["probe"]) if "probe" in given else None, added)
+    if not wrong and "probe" not in given and (values["config-file"] or values["config-dir"]):
+        return []  # the file says which run, and what they need is checked with it
+    specs = probes.read(texts)[0]
+    return wrong or [*probes.missing(specs, probes.passed_on(values), place), *probes.unused(specs, values)]
 
 
 def _configures(names: Iterable[str], vendors: Vendors) -> bool:
