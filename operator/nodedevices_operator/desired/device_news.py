@@ -1,19 +1,19 @@
-"""Events on the NodeDevices: a device that becomes Unhealthy and one that is Healthy again, a device that people take
-out of service or bring back, and a device that the kubelet has given to two pods (AllocatedOnce).
+"""Events about a node's devices, on the objects where people look for them.
 
-What happened long before the operator's start was written then, and is not written again; the others have a name by
-which a second one is a 409 (desired/events.py). An object that was deleted comes back with its entries of
-`spec.unschedulable`: that is no news. Who wrote an entry is what it says (`by`), else its field manager. An entry that
-names no device of the node takes nothing out of service; the agent's ConfigApplied names it.
+On the NodeDevices: a device that becomes Unhealthy, one that is Healthy again, one that people take out of service or
+bring back, and one that the kubelet has given to two pods (AllocatedOnce). What happened long before the operator's
+start was written then, and is not written again; the others have a name by which a second one is a 409
+(desired/events.py). An object that was deleted comes back with its entries of `spec.unschedulable`: that is no news.
+Who wrote an entry is what it says (`by`), else its field manager. An entry that names no device of the node takes
+nothing out of service; the agent's ConfigApplied names it.
 
-Containers that held what a notice is about when it came: their pods get an Event.
+On the pods that held a device when a notice came (NodeDevices `devices[].notices`), which changed no state: a program's
+own error, or one that was contained in it. The pod that failed with it wants to know whether it was its code or the
+device.
 
-A notice (NodeDevices `devices[].notices`) changed no state: a program's own error, or one that was contained in it. The
-pod that failed with it wants to know whether it was its code or the device.
-
-A pod that the node's kubelet rejected is told why the node had no devices for it, as its NodeDevices shows it. Where
-the kubelet finds no free id it never asks the agent, so the pod's status has the kubelet's words alone. What is said
-here is made of the fields of NodeDevices, never of that message.
+On a pod that the node's kubelet rejected: why the node had no devices for it, as its NodeDevices shows it. Where the
+kubelet finds no free id it never asks the agent, so the pod's status has the kubelet's words alone. What is said here
+is made of the fields of NodeDevices, never of that message.
 """
 
 from __future__ import annotations

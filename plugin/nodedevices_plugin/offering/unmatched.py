@@ -1,9 +1,9 @@
 """What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has.
 
 It is no fault, since one configuration serves many nodes, and what is in effect is not changed by it; but a name with a
-typo shares nothing, and its author must see it, with the existing names and the nearest one. Every note
-has the section and the path of the entry (by the configuration file's keys where the section is the
-file's): from these the operator knows which policy a note is about.
+typo shares nothing, and its author must see it, with the existing names and the nearest one. Every note has the section
+and the path of the entry (by the configuration file's keys where the section is the file's): from these the operator
+knows which policy a note is about.
 """
 
 from __future__ import annotations
