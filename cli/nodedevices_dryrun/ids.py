@@ -2,7 +2,7 @@
 
 The agent's shape of the configuration in effect must be what the node shows; then its shape of the other configuration
 says what would be. Where it is not (the node's own flags or files have a part in it, a change is still under way), the
-names that may change are said, without a number, as a DryRun policy does (nodedevices_operator.desired.trial).
+names that may change are said, without a number, as a DryRun policy does (nodedevices_operator.desired.dry_run).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from msgspec import Struct
 from nodedevices_common.observing import OBSERVE
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_operator.desired.configuration import understood
+from nodedevices_operator.desired.dry_run import id_changes
 from nodedevices_operator.desired.policy_status import Note
-from nodedevices_operator.desired.trial import id_changes
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import Api, Inventory, OfferedResource, Plan, PlanError, Unmatched, device_names

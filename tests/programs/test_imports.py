@@ -12,7 +12,7 @@ INPUT_OUTPUT = {"aiohttp", "grpc", "kopf", "kubernetes", "prometheus_client", "s
 
 
 def test_a_dry_run_needs_no_package_that_the_command_line_is_not_installed_with() -> None:
-    script = "import sys; from nodedevices_dryrun import rehearsal; "
+    script = "import sys; from nodedevices_dryrun import run; "
     script += "print(*{name.partition('.')[0] for name, it in sys.modules.items() "
     script += "if name[0] != '_' and 'site-packages' in (getattr(it, '__file__', None) or '')})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

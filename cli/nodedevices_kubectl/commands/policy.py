@@ -24,7 +24,7 @@ from nodedevices_kubectl.views import facts, policies as view
 
 if TYPE_CHECKING:
     from nodedevices_dryrun.policies import PolicyChange
-    from nodedevices_dryrun.rehearsal import Cluster
+    from nodedevices_dryrun.run import Cluster
 
 HARMFUL, MATCHES_NOTHING = 3, 4  # exit codes
 _KINDS = ("NodeDevices", "DevicePolicy", "Node")
@@ -101,9 +101,9 @@ def dry_run(
         raise click.UsageError("-l: only valid with a cluster; the files of --from are read completely")
     policies = _objects_of(given, ("DevicePolicy",))
     with quickly():  # a fleet's objects stay, too: a third of the time would go into looking through them
-        rehearsal = _rehearsal()
-        cluster = _saved(saved, rehearsal) if saved else _read(session, rehearsal)
-        found = rehearsal.rehearse(cluster, policies, deleted, session.now())
+        run = _load_dry_run()
+        cluster = _saved(saved, run) if saved else _read(session, run)
+        found = run.dry_run(cluster, policies, deleted, session.now())
     if listing.selector:
         from msgspec.structs import replace  # noqa: PLC0415
 
@@ -122,36 +122,36 @@ def dry_run(
         click.get_current_context().exit(MATCHES_NOTHING)
 
 
-def _rehearsal() -> Any:
+def _load_dry_run() -> Any:
     """Loaded here: it takes longer than a command may take to start."""
     try:
-        from nodedevices_dryrun import rehearsal  # noqa: PLC0415
+        from nodedevices_dryrun import run  # noqa: PLC0415
     except ImportError as error:
         raise OperationError(
             f"policy dry-run needs {error.name}, which is not installed; in a clone, pipx install '.[cli]' installs it"
         ) from error
-    return rehearsal
+    return run
 
 
-def _saved(paths: Sequence[str], rehearsal: Any) -> Cluster:
+def _saved(paths: Sequence[str], run: Any) -> Cluster:
     found: dict[str, list[Raw]] = {kind: [] for kind in _KINDS}
     for raw in _objects_of(paths, _KINDS):
         found[raw["kind"]].append(raw)
     if not found["NodeDevices"]:
         raise InputError(f"--from {', '.join(paths)}: no NodeDevices in these files; to save them: {_TO_SAVE}")
-    return rehearsal.Cluster(found["NodeDevices"], found["DevicePolicy"], found["Node"] or None)  # type: ignore[no-any-return]
+    return run.Cluster(found["NodeDevices"], found["DevicePolicy"], found["Node"] or None)  # type: ignore[no-any-return]
 
 
-def _read(session: Session, rehearsal: Any) -> Cluster:
+def _read(session: Session, run: Any) -> Cluster:
     """Of the whole cluster, as the operator has it: budgets and the breaker count all nodes of a policy."""
     items, _ = session.api.list_all(objects.NODE_DEVICES)
     policies, _ = session.api.list_all(objects.POLICIES)
     nodes = session.listed(objects.NODES)
     if nodes is None:
         session.say("You may not read Nodes: the labels in their NodeDevices are used instead.")
-    namespace, _, name = rehearsal.record_of(policies).partition("/")
+    namespace, _, name = run.record_of(policies).partition("/")
     record = allowed(lambda: session.api.find(objects.configmap(namespace, name))) if name else None
-    return rehearsal.Cluster(items, policies, nodes, record)  # type: ignore[no-any-return]
+    return run.Cluster(items, policies, nodes, record)  # type: ignore[no-any-return]
 
 
 def _checked(

@@ -45,11 +45,11 @@ from nodedevices_operator.desired.fleet import (
     decide,
     from_data,
     refusal,
-    rehearsed,
     resumed,
     stopped,
     to_data,
     why_stopped,
+    would_answer,
 )
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, find
 from nodedevices_operator.metrics import OperatorMetrics
@@ -137,12 +137,12 @@ class FleetGate:
         """Return the ids of what was acted upon there and is not known to be well; None: the record was not read."""
         return None if self._last is None else self._last.unavailable.get(node, ())
 
-    def rehearse(self, pool: Pool, actions: Sequence[Action]) -> Mapping[Action, ActionAnswer]:
+    def would_answer(self, pool: Pool, actions: Sequence[Action]) -> Mapping[Action, ActionAnswer]:
         """Return what would be answered now if the policy of that pool were enforced. Nothing is granted or written."""
         survey = self._survey()
         seen = self._arrivals or arrivals(None, survey.faults, self._clock())
         fleet = self._last or Fleet(place=self._where)
-        return rehearsed(fleet, pool, actions, now=self._wall(), survey=survey, seen=seen)
+        return would_answer(fleet, pool, actions, now=self._wall(), survey=survey, seen=seen)
 
     def seen(self, node: str, faults: Mapping[str, str]) -> None:
         """The node is about to be reconciled, and this is what is at fault there."""

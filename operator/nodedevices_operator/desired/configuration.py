@@ -123,7 +123,7 @@ class PolicyOutcome(Struct, frozen=True):
     generation: int = 0  # of the policy that is in effect here
 
 
-class Trial(Struct, frozen=True):
+class DryRun(Struct, frozen=True):
     """A DryRun policy as it would be for this node, if it were enforced."""
 
     supplies: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class Configuration(Struct, frozen=True):
     reason: str
     message: str
     outcomes: Mapping[str, PolicyOutcome] = field(default_factory=dict)
-    trials: Mapping[str, Trial] = field(default_factory=dict)  # of DryRun policies
+    dry_runs: Mapping[str, DryRun] = field(default_factory=dict)  # of DryRun policies
     held: frozenset[str] = frozenset()  # policies whose change waits for its turn here (desired.rollout)
 
 
@@ -158,8 +158,8 @@ def resolve(
     `refs_before` are its spec's config and policies now, None: it was never resolved."""
     contenders, refused = _candidates(labels, policies, before or {}, refs_before)
     config, outcomes, conflicts = _merge(contenders)
-    trials = {
-        policy.name: _trial(policy, contenders, config)
+    dry_runs = {
+        policy.name: _dry_run(policy, contenders, config)
         for policy in policies
         if policy.dry_run and policy.spec is not None and policy.selects(labels)
     }
@@ -191,7 +191,7 @@ def resolve(
         reason=reason,
         message=message,
         outcomes=outcomes,
-        trials=trials,
+        dry_runs=dry_runs,
     )
 
 
@@ -252,12 +252,12 @@ def _as_it_is(policy: PolicyRecord, last: PolicyRef, config: Mapping[str, Any]) 
     return replace(policy, generation=generation, priority=last.priority, sections=kept)
 
 
-def _trial(policy: PolicyRecord, contenders: Sequence[PolicyRecord], config: Mapping[str, Any]) -> Trial:
+def _dry_run(policy: PolicyRecord, contenders: Sequence[PolicyRecord], config: Mapping[str, Any]) -> DryRun:
     """The policy as one contender more. `config` is what the others come to without it."""
     among = sorted([*contenders, policy], key=attrgetter("rank"))
     would, outcomes, _ = _merge(among)
     mine = outcomes[policy.name]
-    return Trial(
+    return DryRun(
         supplies=mine.supplies,
         conflicts=mine.conflicts,
         changes=tuple(

@@ -180,7 +180,7 @@ def decide(fleet: Fleet, proposals: Sequence[Action], now: datetime, survey: Sur
     return Decision(fleet, answers)
 
 
-def rehearsed(
+def would_answer(
     fleet: Fleet,
     pool: Pool,
     actions: Sequence[Action],

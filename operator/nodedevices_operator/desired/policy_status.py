@@ -22,10 +22,10 @@ from nodedevices_common.observing import without_effect
 from nodedevices_common.text import clip, place_of, some
 
 from nodedevices_operator.desired.conditions import ConditionVerdict
-from nodedevices_operator.desired.configuration import Configuration, PolicyOutcome, Trial
+from nodedevices_operator.desired.configuration import Configuration, DryRun, PolicyOutcome
+from nodedevices_operator.desired.dry_run import SECTIONS, DryRunEffect, dry_run_effect
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.rollout import REFUSED, RolloutState
-from nodedevices_operator.desired.trial import SECTIONS, Preview, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
 from nodedevices_operator.records.shared import shared
 
@@ -39,7 +39,8 @@ _HELD_BACK = {
     names.ACTION_TAINT: (names.PENDING, names.REFUSED, names.STOPPED),
     names.ACTION_EVICTIONS: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
 }
-Rehearse = Callable[[frozenset[str], Sequence[Action]], Mapping[Action, ActionAnswer]]  # with the nodes where it reacts
+# Of the nodes where a policy reacts to faults, and of its actions there: what the fleet gate would answer.
+WouldAnswer = Callable[[frozenset[str], Sequence[Action]], Mapping[Action, ActionAnswer]]
 TURN = "it waits for its turn in the roll-out"
 SILENT = "its agent has not applied it yet"
 
@@ -73,7 +74,7 @@ class NodeOutcome(Struct, frozen=True):
     waiting: str = ""  # why it is not yet
     held: frozenset[str] = frozenset()  # policies whose change waits for its turn there
     unmatched: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
-    trials: Mapping[str, tuple[Trial, Preview]] = field(default_factory=dict)  # of DryRun policies
+    dry_runs: Mapping[str, tuple[DryRun, DryRunEffect]] = field(default_factory=dict)  # of DryRun policies
     hindered: Mapping[str, Hindrance] = field(
         default_factory=dict
     )  # sections that the operator could not put in effect
@@ -113,7 +114,7 @@ class Contribution(Struct, frozen=True):
     """Numbers that one node adds to the counts of one policy that it is one of the nodes of."""
 
     mine: PolicyOutcome | None = None
-    trial: tuple[Trial, Preview] | None = None
+    dry_run: tuple[DryRun, DryRunEffect] | None = None
     failure: str = ""  # why the policy has failed there
     waiting: str = ""  # why it is not in effect there yet
     notes: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
@@ -166,7 +167,9 @@ def node_outcome(
         refused_section=record.configuration.refused_section,
         unmatched=_notes(configuration, record) if active else (),
         hindered=dict(hindered or {}),
-        trials={name: (it, preview(it, record, taints, kubelet)) for name, it in configuration.trials.items()},
+        dry_runs={
+            name: (it, dry_run_effect(it, record, taints, kubelet)) for name, it in configuration.dry_runs.items()
+        },
     )
 
 
@@ -204,23 +207,23 @@ def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Not
 
 def contribution(policy: str, outcome: NodeOutcome) -> Contribution | None:
     """Return what the node adds to the policy's counts; None: nothing, it is none of the policy's nodes."""
-    mine, trial = (outcome.outcomes or {}).get(policy), outcome.trials.get(policy)
+    mine, dry_run = (outcome.outcomes or {}).get(policy), outcome.dry_runs.get(policy)
     if mine is None:
-        return Contribution(trial=trial) if policy in outcome.selected else None
+        return Contribution(dry_run=dry_run) if policy in outcome.selected else None
     failure, waiting = outcome.failed(mine), ""
     if mine.supplies and not failure:
         waiting = TURN if policy in outcome.held else outcome.delayed(mine)
     notes = () if failure or waiting else outcome.unmatched
-    return Contribution(mine, trial, failure, waiting, tuple(note for note in notes if note.section in mine.supplies))
+    return Contribution(mine, dry_run, failure, waiting, tuple(note for note in notes if note.section in mine.supplies))
 
 
-def preview_lines(
-    previews: Mapping[str, Preview], reacting: frozenset[str], rehearse: Rehearse
+def effect_lines(
+    effects: Mapping[str, DryRunEffect], reacting: frozenset[str], would_answer: WouldAnswer
 ) -> tuple[tuple[str, str], ...]:
     """Return what would change, by node: the fleet answers for the actions of all of them together."""
-    actions = [action for each in previews.values() for action in each.actions]
-    answers = rehearse(reacting, actions) if actions else {}
-    texts = {node: each.text(answers) for node, each in previews.items()}
+    actions = [action for each in effects.values() for action in each.actions]
+    answers = would_answer(reacting, actions) if actions else {}
+    texts = {node: each.text(answers) for node, each in effects.items()}
     return tuple(sorted((node, text) for node, text in texts.items() if text))
 
 

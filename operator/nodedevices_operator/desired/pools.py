@@ -147,7 +147,7 @@ def acts(policy: PolicyRecord) -> bool:
     return not policy.dry_run and policy.spec is not None and _acts(policy.sections.get(SECTION))
 
 
-def trial_pool(policy: PolicyRecord, nodes: frozenset[str]) -> Pool:
+def dry_run_pool(policy: PolicyRecord, nodes: frozenset[str]) -> Pool:
     """The pool that a DryRun policy would have with these nodes."""
     section = policy.sections.get(SECTION)
     return Pool(policy.name, limits(section, len(nodes)), nodes, acts=_acts(section))

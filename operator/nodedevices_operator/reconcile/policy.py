@@ -19,17 +19,17 @@ from nodedevices_operator.concerns.gate import FleetGate, Stop
 from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.policy_status import (
     NodeOutcome,
-    Rehearse,
     Tally,
+    WouldAnswer,
     contribution,
     counted,
+    effect_lines,
     policy_status,
-    preview_lines,
     rollout_message,
     shows,
     waiting_first,
 )
-from nodedevices_operator.desired.pools import SECTION, acts, trial_pool
+from nodedevices_operator.desired.pools import SECTION, acts, dry_run_pool
 from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.records.kinds import Kind, read
@@ -54,19 +54,19 @@ class Tallies:
         concerned = before.concerned | after.concerned
         return frozenset(name for name in concerned if contribution(name, before) != contribution(name, after))
 
-    def tally(self, policy: PolicyRecord, rehearse: Rehearse = lambda _nodes, _actions: {}) -> Tally:
-        """Count the policy's nodes. `rehearse` answers for what a DryRun policy would do about faults."""
+    def tally(self, policy: PolicyRecord, would_answer: WouldAnswer = lambda _nodes, _actions: {}) -> Tally:
+        """Count the policy's nodes. `would_answer` answers for what a DryRun policy would do about faults."""
         all_of_them = ((node, contribution(policy.name, outcome)) for node, outcome in self._outcomes.items())
         found = {node: it for node, it in all_of_them if it is not None}
-        trials = {node: it.trial for node, it in found.items() if it.trial is not None}
+        dry_runs = {node: it.dry_run for node, it in found.items() if it.dry_run is not None}
         failing = {node: it.failure for node, it in found.items() if it.failure}
         mine = {node: it.mine for node, it in found.items() if it.mine is not None}
         supplied = [node for node, its in mine.items() if its.supplies and node not in failing]
         newest = [node for node in supplied if mine[node].generation == policy.generation]
         waiting = {node: found[node].waiting for node in newest if found[node].waiting}
         applied = len(newest) - len(waiting)
-        rivals = [its.conflicts for its in mine.values()] + [trial.conflicts for trial, _ in trials.values()]
-        reacting = frozenset(node for node, (trial, _) in trials.items() if trial.faults is not None)
+        rivals = [its.conflicts for its in mine.values()] + [dry_run.conflicts for dry_run, _ in dry_runs.values()]
+        reacting = frozenset(node for node, (dry_run, _) in dry_runs.items() if dry_run.faults is not None)
         return Tally(
             selected=len(found),
             applied=applied,
@@ -78,14 +78,14 @@ class Tallies:
             failing=tuple(sorted(failing.items())),
             waiting=waiting_first(waiting),
             unmatched=counted(Counter(note for node in newest for note in found[node].notes), applied=applied),
-            would_supply=sum(bool(trial.supplies) for trial, _ in trials.values()),
-            would=preview_lines({node: preview for node, (_, preview) in trials.items()}, reacting, rehearse),
+            would_supply=sum(bool(dry_run.supplies) for dry_run, _ in dry_runs.values()),
+            would=effect_lines({node: effect for node, (_, effect) in dry_runs.items()}, reacting, would_answer),
         )
 
 
 # --- the status ------------------------------------------------------------------------------------------------------
 SUM_UP_SECONDS = 1.0
-REHEARSE_SECONDS = 60.0  # until a DryRun policy says again what budget and breaker would allow
+DRY_RUN_SECONDS = 60.0  # until a DryRun policy says again what budget and breaker would allow
 
 
 class PolicyReconciler:
@@ -116,7 +116,7 @@ class PolicyReconciler:
         self._rollouts.call([name])  # what a person said of it, and its limits
         rollout = self._rollouts.state(name)
         counts = self._tallies.tally(
-            policy, lambda nodes, actions: self._gate.rehearse(trial_pool(policy, nodes), actions)
+            policy, lambda nodes, actions: self._gate.would_answer(dry_run_pool(policy, nodes), actions)
         )
         acting = acts(policy)
         stop = self._gate.stop if acting else None
@@ -135,7 +135,7 @@ class PolicyReconciler:
             self._say(policy, stop)
             self._say_of_rollout(policy, rollout)
             self._dirty(self._cache.observe(Kind.POLICY, read(Kind.POLICY, raw)))
-        return REHEARSE_SECONDS if policy.dry_run and SECTION in policy.sections and counts.would else None
+        return DRY_RUN_SECONDS if policy.dry_run and SECTION in policy.sections and counts.would else None
 
     def _say(self, policy: PolicyRecord, stop: Stop | None) -> None:
         """Write an Event where the status says something else of the breaker than `policy` did."""

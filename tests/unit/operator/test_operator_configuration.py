@@ -47,20 +47,20 @@ def test_a_dry_run_takes_no_part_and_says_what_it_would_change() -> None:
     there = [policy("a", sharing=sharing(4), faults=faults), policy("b", 9, health={"holdDownSeconds": 1})]
     found = resolve({}, [*there, trial])
     assert found.config == resolve({}, there).config
-    assert found.trials["trial"].supplies == ("sharing", "faults", "labels")
-    assert found.trials["trial"].changes == ("sharing",)
-    assert found.trials["trial"].faults == faults
+    assert found.dry_runs["trial"].supplies == ("sharing", "faults", "labels")
+    assert found.dry_runs["trial"].changes == ("sharing",)
+    assert found.dry_runs["trial"].faults == faults
     elsewhere = policy("trial", mode="DryRun", selector={"matchLabels": {"a": "b"}}, sharing=sharing(2))
-    assert resolve({}, [elsewhere]).trials == {}
+    assert resolve({}, [elsewhere]).dry_runs == {}
 
 
 def test_a_dry_run_says_that_it_would_lose_and_that_it_would_not_fit() -> None:
     weaker = policy("trial", mode="DryRun", created="2026-11-21T11:00:00Z", sharing=sharing(2))
-    found = resolve({}, [policy("a", sharing=sharing(4)), weaker]).trials["trial"]
+    found = resolve({}, [policy("a", sharing=sharing(4)), weaker]).dry_runs["trial"]
     assert (found.supplies, found.conflicts) == ((), ("a",))
     named = policy("a", resources={"devices": [{"match": {}, "name": "example.com/x"}]})
     same = policy("trial", mode="DryRun", capacity=[{"name": "example.com/x", "perNode": 1}])
-    assert "example.com/x" in resolve({}, [named, same]).trials["trial"].misfit
+    assert "example.com/x" in resolve({}, [named, same]).dry_runs["trial"].misfit
 
 
 def test_an_edit_or_a_combination_that_is_refused_keeps_what_was_good() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
-from nodedevices_operator.desired.configuration import Trial, understood
+from nodedevices_operator.desired.configuration import DryRun, understood
 from nodedevices_operator.desired.consequences import (
     KEEP,
     MIRROR,
@@ -20,9 +20,9 @@ from nodedevices_operator.desired.consequences import (
     taint_patch,
     tainting,
 )
+from nodedevices_operator.desired.dry_run import DryRunEffect, dry_run_effect
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, decide
 from nodedevices_operator.desired.pools import limits, survey
-from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.kinds import node_devices_record
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
@@ -486,21 +486,21 @@ def test_a_section_without_limits_has_the_usual_ones_and_one_that_cannot_be_read
 
 def test_a_dry_run_names_the_taint_and_so_many_pods_and_the_grace() -> None:
     faults = NO_SCHEDULE | IMMEDIATE
-    found = preview(Trial(("faults",), changes=("faults",), faults=faults), record(lost(0), lost(1)), ())
+    found = dry_run_effect(DryRun(("faults",), changes=("faults",), faults=faults), record(lost(0), lost(1)), ())
     assert found.text({}) == (
         "would change faults, would taint the Node NoSchedule for Xid79, would evict ml/pod-0, ml/pod-1"
     )
-    assert preview(Trial(("faults",), faults=faults), record(device(0)), ()) == Preview()
-    found = preview(Trial(("faults",), faults=IMMEDIATE), record(*map(lost, range(7))), ())
+    assert dry_run_effect(DryRun(("faults",), faults=faults), record(device(0)), ()) == DryRunEffect()
+    found = dry_run_effect(DryRun(("faults",), faults=IMMEDIATE), record(*map(lost, range(7))), ())
     assert found.text({}).endswith("ml/pod-4 and 2 more")
     late: dict[str, Any] = {"evictMode": "AfterGrace", "evictGraceSeconds": 600, "budget": {"perHour": 1}}
-    found = preview(Trial(("faults",), faults=late), record(lost(0)), ())
+    found = dry_run_effect(DryRun(("faults",), faults=late), record(lost(0)), ())
     assert found.text({}) == "would evict ml/pod-0 when 600 s after it was marked"
 
 
 def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:
     faults = NO_SCHEDULE | IMMEDIATE
-    found = preview(Trial(("faults",), faults=faults), record(lost(0), lost(1), lost(2)), ())
+    found = dry_run_effect(DryRun(("faults",), faults=faults), record(lost(0), lost(1), lost(2)), ())
     taint, *evictions = found.actions
     answers = {taint: ActionAnswer(granted=True), evictions[0]: ActionAnswer(granted=True)}
     no = ActionAnswer(granted=False, reason="the budget is used up")
@@ -515,20 +515,20 @@ def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:
 
 def test_a_dry_run_says_which_expected_devices_a_node_does_not_have() -> None:
     expect = [{"type": "gpu", "count": 8}, {"productName": "NVIDIA H200*", "count": 1}]
-    trial = Trial(("expect",), changes=("expect",), then={"expect": expect})
+    trial = DryRun(("expect",), changes=("expect",), then={"expect": expect})
     away = device(7, "Unhealthy", "Missing")
     eight = [device(index, attributes={"productName": "NVIDIA H200"}) for index in range(8)]
-    found = preview(trial, record(*map(device, range(7)), away), ()).text({})
+    found = dry_run_effect(trial, record(*map(device, range(7)), away), ()).text({})
     assert found == "would change expect (type gpu: 7 of 8 found; productName NVIDIA H200*: 0 of 1 found)"
-    assert preview(trial, record(*eight), ()).text({}) == "would change expect"
+    assert dry_run_effect(trial, record(*eight), ()).text({}) == "would change expect"
 
 
 def test_a_dry_run_says_what_would_not_be_done_while_another_plugin_serves() -> None:
     there = record(lost(0), configuration={"serving": "Observe"})
-    found = preview(Trial(("faults",), faults=IMMEDIATE), there, ())
+    found = dry_run_effect(DryRun(("faults",), faults=IMMEDIATE), there, ())
     assert (found.text({}), found.actions) == (f"would not evict ml/pod-0: {ON_OFFER}", ())
-    tainted = preview(Trial(("faults",), faults=NO_SCHEDULE | IMMEDIATE), there, ())
+    tainted = dry_run_effect(DryRun(("faults",), faults=NO_SCHEDULE | IMMEDIATE), there, ())
     assert tainted.text({}) == "would taint the Node NoSchedule for Xid79, would evict ml/pod-0"
     there = record(device(0), configuration={"serving": "Observe"})
-    found = preview(Trial(("sharing",), changes=("sharing",), then={"sharing": sharing(2)}), there, ())
+    found = dry_run_effect(DryRun(("sharing",), changes=("sharing",), then={"sharing": sharing(2)}), there, ())
     assert found.text({}) == "would change sharing (sharing.* has no effect while serving.mode is Observe)"

@@ -36,11 +36,11 @@ from nodedevices_operator.desired.fleet import (
     judged,
     out_of_service,
     refusal,
-    rehearsed,
     resumed,
     stopped,
     to_data,
     why_stopped,
+    would_answer,
 )
 from support.cases import cases
 from support.opfacts import Decided, policy
@@ -441,7 +441,7 @@ def test_a_record_that_cannot_be_all_that_was_done_stops_actions(claims: Claims,
 
 
 # --- what would be ----------------------------------------------------------------------------------------------------
-def test_a_rehearsal_answers_as_if_the_policy_were_enforced_in_the_place_of_others() -> None:
+def test_a_dry_run_answers_as_if_the_policy_were_enforced_in_the_place_of_others() -> None:
     other = Pool("other", PolicyLimits(per_hour=0), frozenset(NODES), out=frozenset(NODES[:9]))
     its = faults("n00", "n01")
     mine = pool(PolicyLimits(max_unavailable=3, percent=90), nodes=NODES[:4])
@@ -451,7 +451,7 @@ def test_a_rehearsal_answers_as_if_the_policy_were_enforced_in_the_place_of_othe
     ) -> Mapping[Action, ActionAnswer]:
         survey = Survey([other], known, **more)
         seen = arrivals(None, known, 0.0)
-        return rehearsed(fleet, some, [action("n00")], now=NOW, survey=survey, seen=seen)
+        return would_answer(fleet, some, [action("n00")], now=NOW, survey=survey, seen=seen)
 
     assert tried(Fleet(), mine, its)[action("n00")] == ActionAnswer(granted=True)
     full = tried(Fleet(), mine, its, out=frozenset({"n01", "n02", "n03", "n09"}))[action("n00")]

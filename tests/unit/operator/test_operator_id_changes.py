@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodedevices_operator.desired.configuration import Trial
-from nodedevices_operator.desired.trial import id_changes, preview
+from nodedevices_operator.desired.configuration import DryRun
+from nodedevices_operator.desired.dry_run import dry_run_effect, id_changes
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.cases import cases
 from support.opfacts import GPU, device, holder, record, resource, sharing
@@ -142,8 +142,8 @@ def test_a_switch_of_the_api_is_said_with_the_pods_that_keep_their_devices(
 )
 def test_where_the_server_drops_the_name_a_dry_run_says_who_loses_it(kubelet: str, text: str) -> None:
     def changes(now: dict[str, Any], then: dict[str, Any], *resources: dict[str, Any]) -> str:
-        trial = Trial(changes=("serving",), now=now, then=then)
-        return preview(trial, node(resources=list(resources)), (), kubelet).changes
+        trial = DryRun(changes=("serving",), now=now, then=then)
+        return dry_run_effect(trial, node(resources=list(resources)), (), kubelet).changes
 
     details = "; ".join(filter(None, (f"{GPU} by DRA", text)))
     assert changes({}, TO_DRA, resource(8, 8)) == f"would change serving ({details})"
@@ -152,8 +152,8 @@ def test_where_the_server_drops_the_name_a_dry_run_says_who_loses_it(kubelet: st
 
 def test_shares_of_memory_are_for_claims_alone_on_every_version() -> None:
     then = {**TO_DRA, "sharing": of_memory()}
-    trial = Trial(changes=("serving", "sharing"), then=then)
-    assert preview(trial, node(), (), "v1.37.2").changes == (
+    trial = DryRun(changes=("serving", "sharing"), then=then)
+    assert dry_run_effect(trial, node(), (), "v1.37.2").changes == (
         "would change serving, sharing (nodedevices.io/gpu-memory, nvidia.com/gpu by DRA; pods that request "
         "nodedevices.io/gpu-memory without a claim get none of this node (amounts of memory need one))"
     )

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from nodedevices_operator.cache.store import Cache
-from nodedevices_operator.desired.configuration import PolicyOutcome, Trial
+from nodedevices_operator.desired.configuration import DryRun, PolicyOutcome
+from nodedevices_operator.desired.dry_run import DryRunEffect
 from nodedevices_operator.desired.fleet import Arrivals, Survey, arrivals
 from nodedevices_operator.desired.policy_status import SILENT, TURN, Hindrance, NodeOutcome, Note, Tally, policy_status
 from nodedevices_operator.desired.pools import Reacting, survey
-from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.reconcile.policy import Tallies
 from nodedevices_operator.reconcile.surveyor import Surveyor
 from nodedevices_operator.records.kinds import Kind, node_devices_record, node_record, policy_record
@@ -187,8 +187,8 @@ OUTCOMES = st.builds(
     generation=st.integers(1, 2),
 )
 TRIALS = st.tuples(
-    st.builds(Trial, supplies=st.sampled_from(((), ("faults",))), faults=st.none() | st.just({})),
-    st.builds(Preview, changes=st.sampled_from(("", "sharing would change"))),
+    st.builds(DryRun, supplies=st.sampled_from(((), ("faults",))), faults=st.none() | st.just({})),
+    st.builds(DryRunEffect, changes=st.sampled_from(("", "sharing would change"))),
 )
 NODE_OUTCOMES = st.builds(
     NodeOutcome,
@@ -200,7 +200,7 @@ NODE_OUTCOMES = st.builds(
     waiting=st.sampled_from(("", "a pod holds GPU-0")),
     held=st.frozensets(st.sampled_from(POLICIES), max_size=1),
     unmatched=st.lists(st.sampled_from(NOTES), max_size=2, unique=True).map(tuple),
-    trials=st.dictionaries(st.sampled_from(POLICIES), TRIALS, max_size=1),
+    dry_runs=st.dictionaries(st.sampled_from(POLICIES), TRIALS, max_size=1),
     hindered=st.dictionaries(st.just("sharing"), st.builds(Hindrance, st.just("refused"), st.booleans()), max_size=1),
 )
 
@@ -222,7 +222,7 @@ class Plain:
             if self.policy not in outcome.selected and mine is None:
                 continue
             counts["selected"] += 1
-            if (tried := outcome.trials.get(self.policy)) is not None:
+            if (tried := outcome.dry_runs.get(self.policy)) is not None:
                 counts["would_supply"] += bool(tried[0].supplies)
                 older |= set(tried[0].conflicts)
                 would += [(node, tried[1].changes)] if tried[1].changes else []

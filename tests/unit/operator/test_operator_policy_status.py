@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.observing import NO_TAINT
-from nodedevices_operator.desired.configuration import PolicyOutcome, Trial, resolve
+from nodedevices_operator.desired.configuration import DryRun, PolicyOutcome, resolve
+from nodedevices_operator.desired.dry_run import DryRunEffect
 from nodedevices_operator.desired.policy_status import (
     Hindrance,
     NodeOutcome,
@@ -19,7 +20,6 @@ from nodedevices_operator.desired.policy_status import (
     shows,
 )
 from nodedevices_operator.desired.rollout import RolloutState
-from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.reconcile.policy import Tallies
 from nodedevices_operator.records.kinds import policy_record
 from nodedevices_operator.records.objects import PolicyRecord
@@ -421,19 +421,19 @@ def test_what_is_said_of_another_configuration_is_no_reason_and_one_of_300_chara
 
 def test_what_a_dry_run_would_change_is_said_as_far_as_there_is_room_or_that_it_is_nothing() -> None:
     trial = policy("p", mode="DryRun", sharing=sharing(2))
-    nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview("x" * 2000))})}
+    nodes = {"a": NodeOutcome(CHOSEN, {}, dry_runs={"p": (DryRun(("sharing",)), DryRunEffect("x" * 2000))})}
     message = applied(nodes, trial)[2]
     where = "it would be active on 1 of 1 nodes (kubectl nodedevices policy dry-run counts ids)"
     assert message.startswith(f"{where}; a: xxx")
     assert (len(message), message[-2:]) == (1024, "x…")
-    nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview())})}
+    nodes = {"a": NodeOutcome(CHOSEN, {}, dry_runs={"p": (DryRun(("sharing",)), DryRunEffect())})}
     message = applied(nodes, policy("p", mode="DryRun", sharing=sharing(2)))[2]
     assert message == "it would be active on 1 of 1 nodes; no node would change"
 
 
 @cases("first", True, False)
 def test_a_dry_run_that_comes_or_goes_changes_the_counts_where_stronger_policies_supply_everything(first: bool) -> None:
-    with_it = replace(BEATEN, trials={"p": (Trial(("sharing",)), Preview("would change"))})
+    with_it = replace(BEATEN, dry_runs={"p": (DryRun(("sharing",)), DryRunEffect("would change"))})
     tallies = Tallies()
     for outcome in (with_it, BEATEN) if first else (BEATEN, with_it):
         tallies.put("a", outcome)
@@ -476,9 +476,9 @@ def test_a_dry_run_counts_its_nodes_and_says_what_would_change() -> None:
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     text = "would change sharing"
     nodes = {
-        "a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview(text))}),
-        "b": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(conflicts=("older",)), Preview())}),
-        "c": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview(text))}),
+        "a": NodeOutcome(CHOSEN, {}, dry_runs={"p": (DryRun(("sharing",)), DryRunEffect(text))}),
+        "b": NodeOutcome(CHOSEN, {}, dry_runs={"p": (DryRun(conflicts=("older",)), DryRunEffect())}),
+        "c": NodeOutcome(CHOSEN, {}, dry_runs={"p": (DryRun(("sharing",)), DryRunEffect(text))}),
     }
     status = said(nodes, trial)
     conditions = {it["type"]: it for it in status["conditions"]}

@@ -22,15 +22,23 @@ from nodedevices_operator.desired.capacity import plan_capacity
 from nodedevices_operator.desired.configuration import (
     WIRE_SECTIONS,
     Configuration,
-    Trial,
+    DryRun,
     means_the_same,
     resolve,
     understood,
 )
-from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, from_data, rehearsed
+from nodedevices_operator.desired.dry_run import (
+    DryRunEffect,
+    IdChanges,
+    dry_run_effect,
+    id_changes,
+    lacking,
+    no_dra,
+    without_names,
+)
+from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, from_data, would_answer
 from nodedevices_operator.desired.policy_status import Note
-from nodedevices_operator.desired.pools import SECTION as FAULTS, Reacting, coming, survey, trial_pool
-from nodedevices_operator.desired.trial import IdChanges, Preview, id_changes, lacking, no_dra, preview, without_names
+from nodedevices_operator.desired.pools import SECTION as FAULTS, Reacting, coming, dry_run_pool, survey
 from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
@@ -131,7 +139,7 @@ class NodeEffect(Struct, frozen=True):
         }
 
 
-class Rehearsal(Struct, frozen=True):
+class DryRunResult(Struct, frozen=True):
     """`nodes`: only those that a change concerns; `selected`, by policy: how many it selects now, and then."""
 
     changes: tuple[PolicyChange, ...]
@@ -164,10 +172,10 @@ class _Node(Struct):
     now: Configuration
     then: Configuration
     effect: NodeEffect
-    preview: Preview = field(default_factory=Preview)
+    would: DryRunEffect = field(default_factory=DryRunEffect)
 
 
-def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now: datetime) -> Rehearsal:
+def dry_run(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now: datetime) -> DryRunResult:
     policies = changed(cluster.policies, given, deleted, now)
     known = {text(mapping(raw.get("metadata")).get("name")): raw for raw in cluster.nodes or ()}
     changed_names = {change.name for change in policies.changes}
@@ -188,7 +196,7 @@ def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now
         for side in (policies.before, policies.after)
     )
     selected = {change.name: (before.get(change.name, 0), after.get(change.name, 0)) for change in policies.changes}
-    return Rehearsal(policies.changes, effects, selected)
+    return DryRunResult(policies.changes, effects, selected)
 
 
 def _node(record: NodeDevicesRecord, known: Mapping[str, Raw]) -> NodeRecord:
@@ -232,8 +240,8 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
     if _CAPACITY in sections:
         made.effect = _with_capacity(made)
     if FAULTS in sections and FAULTS in then.config:
-        trial = Trial(faults=then.config[FAULTS], now=now.config, then=then.config)
-        made.preview = preview(trial, record, node.taints)
+        policy = DryRun(faults=then.config[FAULTS], now=now.config, then=then.config)
+        made.would = dry_run_effect(policy, record, node.taints)
     return made
 
 
@@ -288,7 +296,7 @@ def _answered(
     for node in found:
         if FAULTS in node.effect.sections and (by := _suppliers(node.then, [FAULTS])):
             acting.setdefault(by[0], []).append(node)
-    if not any(node.preview.text({}) for mine in acting.values() for node in mine):
+    if not any(node.would.text({}) for mine in acting.values() for node in mine):
         return
     seen, place = survey(records, nodes, policies.before), record_of(cluster.policies)
     fleet = _fleet(cluster, policies.before, place, now)
@@ -297,9 +305,9 @@ def _answered(
     doubt = f"; unknown here, and counted as none: {', and '.join(unread)}" if unread else ""
     known, reacting = {policy.name: policy for policy in policies.after}, Reacting(policies.after)
     for name, mine in acting.items():
-        pool = trial_pool(known[name], frozenset(it.name for it in nodes.values() if coming(it, reacting) == name))
-        actions: list[Action] = [action for node in mine for action in node.preview.actions]
-        answers: Mapping[Action, ActionAnswer] = rehearsed(
+        pool = dry_run_pool(known[name], frozenset(it.name for it in nodes.values() if coming(it, reacting) == name))
+        actions: list[Action] = [action for node in mine for action in node.would.actions]
+        answers: Mapping[Action, ActionAnswer] = would_answer(
             fleet or Fleet(),
             pool,
             actions,
@@ -308,8 +316,8 @@ def _answered(
             seen=arrivals(None, seen.faults, 0.0),
         )
         for node in mine:
-            if said := node.preview.text(answers):
-                node.effect = replace(node.effect, actions=said + doubt, acts=bool(node.preview.actions))
+            if said := node.would.text(answers):
+                node.effect = replace(node.effect, actions=said + doubt, acts=bool(node.would.actions))
 
 
 def record_of(policies: Iterable[Raw]) -> str:

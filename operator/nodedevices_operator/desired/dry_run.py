@@ -1,7 +1,7 @@
 """Changes that a DryRun policy would make on one node, for people: sections, names of ids, what is done about faults.
 
 What Enforce would do now is also what budget and breaker allow: the actions are named here, the fleet answers for all
-nodes together (desired/fleet.py, `rehearsed`), and the text says what would be done and what would not, and why. Which
+nodes together (`desired.fleet.would_answer`), and the text says what would be done and what would not, and why. Which
 ids there are is the agent's to say: `kubectl nodedevices policy dry-run` counts them by the agent's own code.
 
 Pods are those that NodeDevices names as holders: whether one belongs to a DaemonSet, has the annotation that keeps it,
@@ -22,7 +22,7 @@ from nodedevices_api.sections import ExpectedDevices, SharedResource, Sharing
 from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.text import some
 
-from nodedevices_operator.desired.configuration import Trial, understood
+from nodedevices_operator.desired.configuration import DryRun, understood
 from nodedevices_operator.desired.consequences import ON_OFFER, evictions, on_offer, read_faults, tainting
 from nodedevices_operator.desired.fleet import EVICT, Action, ActionAnswer
 from nodedevices_operator.records.names import is_pod
@@ -46,8 +46,8 @@ class Eviction(Struct, frozen=True):
     kept: str = ""  # why the pod would not be evicted now, whatever the fleet answers
 
 
-class Preview(Struct, frozen=True):
-    """Preview of one node. Nothing of it: nothing would change."""
+class DryRunEffect(Struct, frozen=True):
+    """The effect that the policy would have on one node. Empty: nothing would change."""
 
     changes: str = ""  # of the configuration
     taint: Action | None = None
@@ -79,22 +79,24 @@ class Preview(Struct, frozen=True):
         return ", ".join([*filter(None, [self.changes]), *done, *refused])
 
 
-def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecord], kubelet: str = "") -> Preview:
-    """`taints` are those of our key that the Node has, and `kubelet` is its version."""
-    if trial.misfit:
-        return Preview(f"could not be combined with the other policies: {trial.misfit}")
-    changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
-    ids = id_changes(record, trial.now, trial.then) if changes else IdChanges()
+def dry_run_effect(
+    dry_run: DryRun, record: NodeDevicesRecord, taints: Sequence[TaintRecord], kubelet: str = ""
+) -> DryRunEffect:
+    """Return the effect on this node. `taints`: those of our key that the Node has; `kubelet`: its version."""
+    if dry_run.misfit:
+        return DryRunEffect(f"could not be combined with the other policies: {dry_run.misfit}")
+    changes = f"would change {', '.join(dry_run.changes)}" if dry_run.changes else ""
+    ids = id_changes(record, dry_run.now, dry_run.then) if changes else IdChanges()
     by_name = without_names(ids.switched, kubelet, by_memory=ids.by_memory) if ids.api == "DRA" else ""
     details = [ids.text(), no_dra(ids, kubelet) or by_name]
-    if "expect" in trial.changes:
-        details += lacking(understood(trial.then).sections.expect, record.devices).values()
-    if would_observe(trial.now, trial.then, observing=record.observes):
-        details += [text for section, text in without_effect(trial.then) if section in trial.changes]
+    if "expect" in dry_run.changes:
+        details += lacking(understood(dry_run.then).sections.expect, record.devices).values()
+    if would_observe(dry_run.now, dry_run.then, observing=record.observes):
+        details += [text for section, text in without_effect(dry_run.then) if section in dry_run.changes]
     if said := "; ".join(filter(None, details)):
         changes += f" ({said})"
-    if trial.faults is None or (section := read_faults(trial.faults)) is None:
-        return Preview(changes)
+    if dry_run.faults is None or (section := read_faults(dry_run.faults)) is None:
+        return DryRunEffect(changes)
     wanted = tainting(record, section, taints)
     taint = None if wanted is None else wanted.action(record.name, taints)
     due = []
@@ -104,7 +106,7 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
         action = Action(health.since, record.name, EVICT, f"{pod}/", health.reason)
         kept = ON_OFFER if on_offer(record, eviction.holding, taints if wanted is None else (wanted.taint,)) else ""
         due.append(Eviction(action, pod, int(eviction.grace.total_seconds()), kept))
-    return Preview(changes, taint, tuple(due))
+    return DryRunEffect(changes, taint, tuple(due))
 
 
 def lacking(expect: Iterable[ExpectedDevices], devices: Sequence[DeviceRecord]) -> dict[int, str]:
