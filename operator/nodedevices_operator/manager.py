@@ -23,7 +23,7 @@ from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty, faults
 from nodedevices_operator.cache.workers import RetryLater, Workers
-from nodedevices_operator.concerns.gate import KEY as FLEET_KEY, NAMESPACE, FleetGate
+from nodedevices_operator.concerns.fleet_gate import KEY as FLEET_KEY, NAMESPACE, FleetGate
 from nodedevices_operator.concerns.port import SETTLED_SECONDS, Tools
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.desired.conditions import node_problems

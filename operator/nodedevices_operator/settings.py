@@ -27,7 +27,7 @@ from nodedevices_common.options import (
 )
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
-from nodedevices_operator.concerns.gate import NAMESPACE
+from nodedevices_operator.concerns.fleet_gate import NAMESPACE
 from nodedevices_operator.concerns.port import SETTLED_SECONDS
 
 HTTP_ADDRESS = ":9736"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nodedevices_operator.concerns.gate import NAME as RECORD
+from nodedevices_operator.concerns.fleet_gate import NAME as RECORD
 from support.apiserver import ApiServer
 from support.direct import reach
 from support.kubectl import Kubectl, wait_until

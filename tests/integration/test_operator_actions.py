@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from nodedevices_common.confirming import CONFIRM
-from nodedevices_operator.concerns.gate import NAME as RECORD
+from nodedevices_operator.concerns.fleet_gate import NAME as RECORD
 from support import fleet
 from support.fleet import NAMESPACE, FleetNode, events, get_pod, pod, policy
 from support.kubectl import Kubectl, action, condition, wait_until

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from nodedevices_operator.concerns.gate import NAME as RECORD, NAMESPACE
+from nodedevices_operator.concerns.fleet_gate import NAME as RECORD, NAMESPACE
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.records.names import NODE_DEVICES, NODES, TAINT, named, namespaced, pod_path
 from support import fleet

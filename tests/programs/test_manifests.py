@@ -23,7 +23,7 @@ import pytest
 import yaml
 from nodedevices_api import conditions as names
 from nodedevices_operator import settings as operator_settings
-from nodedevices_operator.concerns.gate import NAME as RECORD
+from nodedevices_operator.concerns.fleet_gate import NAME as RECORD
 from nodedevices_operator.desired.labels import LEFT_OUT
 from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.records.names import LEASE_NAME

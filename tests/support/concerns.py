@@ -14,7 +14,7 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.concerns.device_events import RejectionEventsConcern
-from nodedevices_operator.concerns.gate import FleetGate
+from nodedevices_operator.concerns.fleet_gate import FleetGate
 from nodedevices_operator.concerns.port import Concern, Shown, Tools, View
 from nodedevices_operator.desired.configuration import Understood
 from nodedevices_operator.desired.fleet import Action, ActionAnswer

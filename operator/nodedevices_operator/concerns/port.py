@@ -25,7 +25,7 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.budget import CallBudget, NodeEvents
-from nodedevices_operator.concerns.gate import FleetGate
+from nodedevices_operator.concerns.fleet_gate import FleetGate
 from nodedevices_operator.desired.conditions import ConditionVerdict, Staleness, next_actions, summed_up
 from nodedevices_operator.desired.configuration import Configuration, Understood, understood
 from nodedevices_operator.desired.fleet import ActionAnswer

@@ -15,7 +15,7 @@ from nodedevices_api import conditions as names
 
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.concerns.gate import FleetGate, Stop
+from nodedevices_operator.concerns.fleet_gate import FleetGate, Stop
 from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.policy_status import (
     NodeOutcome,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from nodedevices_common.confirming import CONFIRM
-from nodedevices_operator.concerns.gate import NAME, NAMESPACE
+from nodedevices_operator.concerns.fleet_gate import NAME, NAMESPACE
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
-from nodedevices_operator.concerns.gate import KEY, NAME
+from nodedevices_operator.concerns.fleet_gate import KEY, NAME
 from nodedevices_operator.concerns.port import Concern, Tools, View
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.desired.fleet import from_data

@@ -11,7 +11,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.consequences import BLOCKED, EvictionsConcern, TaintConcern
-from nodedevices_operator.concerns.gate import FleetGate
+from nodedevices_operator.concerns.fleet_gate import FleetGate
 from nodedevices_operator.concerns.port import Concern, Tools
 from nodedevices_operator.desired.conditions import Staleness
 from nodedevices_operator.desired.consequences import KEEP, ON_OFFER

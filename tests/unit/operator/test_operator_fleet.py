@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from nodedevices_common.confirming import ACTIONS_RESUMED, CONFIRM
-from nodedevices_operator.concerns.gate import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate
+from nodedevices_operator.concerns.fleet_gate import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate
 from nodedevices_operator.desired.fleet import (
     CLOSED,
     MAX_ACTIONS,

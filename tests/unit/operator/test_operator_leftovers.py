@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
-from nodedevices_operator.concerns.gate import NAME, NAMESPACE
+from nodedevices_operator.concerns.fleet_gate import NAME, NAMESPACE
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.reconcile.leftovers import RETURN_SECONDS
