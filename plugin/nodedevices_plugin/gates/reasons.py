@@ -24,6 +24,7 @@ steps may be one too many, and a container with several processes is several cli
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from functools import cache
 
 from msgspec.structs import replace
 from nodedevices_api.withheld import (
@@ -54,7 +55,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.model.health import HealthState
-from nodedevices_plugin.offering.occupancy import HeldId, Parts, bound_to, collide, held_as
+from nodedevices_plugin.offering.occupancy import HeldId, bound_to, collide, held_as
 from nodedevices_plugin.sharing.daemons import described, has_daemon, not_ready, reserved
 from nodedevices_plugin.sharing.mps import max_clients
 
@@ -65,19 +66,15 @@ GONE = "no longer listed by its driver"
 
 def health(shape: Plan, facts: GateFacts) -> Check | None:
     devices = {device.fact.id: device for device in facts.inventory.devices}
-    found = {  # by device or partition
-        unit.id: unfit(unit.device, unit.partition.id if unit.partition is not None else None, facts.verdicts)
-        for unit in facts.inventory.units
-    }
 
-    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        part = schedulable.part_id
-        if part not in found:
-            found[part] = unfit(devices.get(schedulable.device_id), schedulable.partition_id, facts.verdicts)
-        return found[part]
+    @cache
+    def blocked(device_id: str, partition_id: str | None) -> Blocked | None:
+        return unfit(devices.get(device_id), partition_id, facts.verdicts)
 
-    known = all(schedulable.part_id in found for resource in shape.resources for schedulable in resource.ids)
-    return None if known and not any(found.values()) else check
+    parts = {(of.device_id, of.partition_id) for resource in shape.resources for of in resource.ids}
+    if not any(blocked(*part) for part in parts):
+        return None
+    return lambda resource, schedulable: blocked(schedulable.device_id, schedulable.partition_id)
 
 
 def unfit(device: InventoryDevice | None, partition_id: str | None, verdicts: Mapping[str, Verdict]) -> Blocked | None:
@@ -139,25 +136,23 @@ def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
     if not facts.held_otherwise:
         return None
     listed = {unit.partition.id: unit.partition for unit in facts.inventory.units if unit.partition is not None}
-    parts = Parts(listed=listed, departed=facts.inventory.departed_partitions)
+    departed = facts.inventory.departed_partitions
     by_device: dict[str, list[HeldId]] = {}
     for held_id in facts.held_otherwise:
         by_device.setdefault(held_id.device_id, []).append(held_id)
-    found: dict[str, Blocked | None] = {}
 
+    @cache
     def blocked(device_id: str, partition_id: str | None) -> Blocked | None:
-        here = [held_id for held_id in by_device.get(device_id, ()) if collide(partition_id, held_id, parts)]
+        here = [
+            held_id
+            for held_id in by_device.get(device_id, ())
+            if collide(partition_id, held_id, listed=listed, departed=departed)
+        ]
         pods = dict.fromkeys(held_id.holder for held_id in here if held_id.holder)
         why = ANNOUNCED if all(held_id.announced for held_id in here) else OTHERWISE
         return Blocked(reason=HELD_IN_ANOTHER_SHAPE, message=why, waits_for=tuple(pods)) if here else None
 
-    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        part = schedulable.part_id
-        if part not in found:
-            found[part] = blocked(schedulable.device_id, schedulable.partition_id)
-        return found[part]
-
-    return check
+    return lambda resource, schedulable: blocked(schedulable.device_id, schedulable.partition_id)
 
 
 CHANGE = "a configuration change that waits for pods takes it away"

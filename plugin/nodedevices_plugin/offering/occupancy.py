@@ -75,13 +75,6 @@ class HeldId(Part, frozen=True, kw_only=True):
         return ("claim", self.claim) if self.claim else ("pod", self.holder)
 
 
-class Parts(Struct, frozen=True, kw_only=True):
-    """The partitions of a node's devices, by id, and those of them that the driver no longer lists."""
-
-    listed: Mapping[str, Partition]
-    departed: Set[str]
-
-
 def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
     """Return the held ids that the shape does not have."""
     if not held:
@@ -128,14 +121,15 @@ def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) ->
     )
 
 
-def collide(partition_id: str | None, held: HeldId, parts: Parts) -> bool:
+def collide(partition_id: str | None, held: HeldId, *, listed: Mapping[str, Partition], departed: Set[str]) -> bool:
     """True when this part of a device (None: all of it) and a held part of it are, or may be, the same. Two partitions
-    that exist side by side are not; one that is gone may be where another is now, which placements show."""
+    that exist side by side are not; one that is gone may be where another is now, which placements show. `listed`: the
+    partitions of the node's devices, by id; `departed`: those of them that the driver no longer lists."""
     if held.partition_id is None or partition_id is None or held.partition_id == partition_id:
         return True
-    if held.partition_id not in parts.departed:
-        return held.partition_id not in parts.listed
-    return _overlap(parts.listed[held.partition_id], parts.listed.get(partition_id))
+    if held.partition_id not in departed:
+        return held.partition_id not in listed
+    return _overlap(listed[held.partition_id], listed.get(partition_id))
 
 
 def _overlap(one: Partition, other: Partition | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from msgspec.structs import replace
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
@@ -19,7 +20,7 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     SchedulableId,
 )
-from nodedevices_plugin.offering.occupancy import HeldId, Parts, collide, held_otherwise, with_all
+from nodedevices_plugin.offering.occupancy import HeldId, collide, held_otherwise, with_all
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline.foreign import DeviceIndex, held
 from nodedevices_probe import nvidia
@@ -109,11 +110,11 @@ def test_of_a_gpu_partitioned_again_only_what_lies_where_a_held_one_was_is_kept_
     anew = dataclasses.replace(anew, fact=dataclasses.replace(anew.fact, partitions=(HALVES[0], *small)))
     plan, _ = protected(MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], anew)))
     assert free(plan) == of(gpu_id(0), mig_id(1, 4)), "nobody knows where the last one lies"
-    parts = Parts(listed={each.id: each for each in HALVES}, departed=set())
+    here = partial(collide, listed={each.id: each for each in HALVES}, departed=set())
     one = HeldId(resource=GPU, id=mig_id(1, 0), device_id=gpu_id(1), partition_id=mig_id(1, 0))
-    assert [collide(each, one, parts) for each in (None, mig_id(1, 0), mig_id(1, 1))] == [True, True, False]
-    assert collide(mig_id(1, 0), replace(one, partition_id=None), parts), "the whole device"
-    assert collide(mig_id(1, 0), replace(one, partition_id="MIG-unknown"), parts)
+    assert [here(each, one) for each in (None, mig_id(1, 0), mig_id(1, 1))] == [True, True, False]
+    assert here(mig_id(1, 0), replace(one, partition_id=None)), "the whole device"
+    assert here(mig_id(1, 0), replace(one, partition_id="MIG-unknown"))
 
 
 @cases(
@@ -133,10 +134,10 @@ def test_a_partition_that_is_gone_takes_the_place_of_those_that_it_overlaps_or_m
     start: int | None, size: int | None, where: tuple[int | None, int | None], same: bool
 ) -> None:
     gone = partition(1, 0, start=start, size=size)
-    parts = Parts(listed={gone.id: gone, "new": partition(1, 1, start=where[0], size=where[1])}, departed={gone.id})
+    listed = {gone.id: gone, "new": partition(1, 1, start=where[0], size=where[1])}
     before = HeldId(resource=GPU, id=gone.id, device_id=gpu_id(1), partition_id=gone.id)
-    assert collide("new", before, parts) is same
-    assert collide("unlisted", before, parts)
+    assert collide("new", before, listed=listed, departed={gone.id}) is same
+    assert collide("unlisted", before, listed=listed, departed={gone.id})
 
 
 def test_a_holder_of_a_resource_that_is_given_whole_has_all_its_devices() -> None:
