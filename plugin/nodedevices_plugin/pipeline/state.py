@@ -170,9 +170,8 @@ class StateFile:
         """The saved state, of this version or another, as far as it can be used (`unread`); an empty one when there is
         no file. StateError when nothing of it can be used."""
         try:
-            if self.path.stat().st_size > MAX_BYTES:
-                raise self._unusable(f"it is larger than {MAX_BYTES} bytes")
-            raw = self.path.read_bytes()
+            with self.path.open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)
         except FileNotFoundError:
             return State()
         except OSError as error:
@@ -180,7 +179,8 @@ class StateFile:
         try:
             state, self.unread = from_bytes(raw)
         except StateError as error:
-            raise self._unusable(str(error)) from error
+            aside = self._aside(self.path.replace)
+            raise StateError(f"{self.path}: not a state file ({error}); {aside}") from error
         if self.unread:
             self.unread += f"; {self.keep_aside()}"
         return state
@@ -192,9 +192,6 @@ class StateFile:
             files.replace(self.path, content, mode=0o600, durable=True)
         except OSError as error:
             raise StateError(f"write {self.path}: {error.strerror or error}") from error
-
-    def _unusable(self, why: str) -> StateError:
-        return StateError(f"{self.path}: not a state file ({why}); {self._aside(self.path.replace)}")
 
     def keep_aside(self) -> str:
         """Keep a copy of a file that could not be read whole; for people, where it is."""
@@ -210,7 +207,11 @@ class StateFile:
 
 
 def from_bytes(raw: bytes) -> tuple[State, str]:
-    """Return the state in a file's content, and what of it cannot be used. StateError when nothing of it can."""
+    """Return the usable parts of a file's content, each by itself, of devices and what is kept of them each one, and
+    what cannot be used: a part that another version writes in another way must not affect the others. Unknown parts are
+    left out: they are a newer version's. StateError when nothing can be used."""
+    if len(raw) > MAX_BYTES:
+        raise StateError(f"it is larger than {MAX_BYTES} bytes")
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -218,13 +219,6 @@ def from_bytes(raw: bytes) -> tuple[State, str]:
     version = document.get("version") if isinstance(document, dict) else None
     if not isinstance(version, int) or version < 1:
         raise StateError(f"version: {version!r:.64} is not a number from 1")
-    return _parts(document)
-
-
-def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
-    """Return the usable parts, each by itself, of devices and what is kept of them each one, and the unusable ones: a
-    part that another version writes in another way must not affect the others. Unknown parts are left out: they are a
-    newer version's."""
     state, problems = State(), list[str]()
     for name in (member.name for member in fields(State) if member.name != "version" and member.name in document):
         part, problem = _part(name, document[name])
