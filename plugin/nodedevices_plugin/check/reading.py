@@ -176,7 +176,7 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
         counts = expected.lacking(most, known.inventory, known.owned.keys())
     state = dataclasses.replace(
         world.state,
-        history=assessment.history,
+        history=assessment.rules.occurrences,
         drained=assessment.drained,
         most_seen=most,
         retired={},  # a matter of the kubelet's

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from nodedevices_api.base import wire_name
 from nodedevices_api.conditions import MISSING
 from nodedevices_api.sections import DegradedRule, Signal
-from nodedevices_probe.protocol import DeviceFact, DriverState, Readings
+from nodedevices_probe.protocol import DriverState, Readings
 
 from nodedevices_plugin.health.rules import NO_ACTION, SILENCE_SECONDS, HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice
@@ -57,7 +57,6 @@ UNSEEN = (
 REASONS = (MISSING, FALLEN_OFF_BUS, PROBE_ERROR, RECOVERY_ACTION, PCIE_LINK_NARROW, PCIE_LINK_SLOW)
 
 _FIELDS = {wire_name(field.name): field.name for field in fields(Readings)}
-SIGNALS: tuple[Signal, ...] = get_args(Signal)
 
 
 def signal_reason(signal: str) -> str:
@@ -65,7 +64,7 @@ def signal_reason(signal: str) -> str:
     return signal[:1].upper() + signal[1:]
 
 
-SIGNAL_REASONS = tuple(signal_reason(signal) for signal in SIGNALS)
+SIGNAL_REASONS = tuple(signal_reason(signal) for signal in get_args(Signal))
 
 # Their messages have numbers that may change while the condition lasts.
 NUMBERED = frozenset((*SIGNAL_REASONS, PCIE_LINK_NARROW, PCIE_LINK_SLOW))
@@ -278,11 +277,11 @@ def follow_counters(
     found = {}
     for device in inventory.devices:
         readings = device.fact.readings
-        if not readings.counters or not device.present or readings.lost or readings.error is not None:
+        if not readings.counters or not _answers(device):
             continue
         for limit in source_of(vendors, device.fact).counter_limits:
             if (value := readings.counters.get(limit.counter)) is not None:
-                key = _counter_key(device.fact, limit)
+                key = device.fact.id, limit.reason, limit.counter
                 found[key] = _count(before.get(key), value, limit, came)
     return found
 
@@ -291,7 +290,7 @@ def counter_conditions(
     device: InventoryDevice, vendor: FaultSource, counts: Counts, *, monotonic: float
 ) -> tuple[FaultCondition, ...]:
     """Return a condition for each reason of the vendor's limits, evident or not."""
-    limits = [(limit, counts.get(_counter_key(device.fact, limit))) for limit in vendor.counter_limits]
+    limits = [(limit, counts.get((device.fact.id, limit.reason, limit.counter))) for limit in vendor.counter_limits]
     counted = {limit.reason for limit, count in limits if count is not None}
     return _one_a_reason(
         FaultCondition(
@@ -306,10 +305,6 @@ def counter_conditions(
         for limit, count in limits
         if count is not None or limit.reason not in counted  # one that is absent says nothing beside others
     )
-
-
-def _counter_key(fact: DeviceFact, limit: CounterLimit) -> CounterKey:
-    return fact.id, limit.reason, limit.counter
 
 
 def _count(before: Count | None, value: int, limit: CounterLimit, came: float) -> Count:

@@ -30,6 +30,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -199,10 +200,7 @@ def next_deadline(
 def clock_set(verdicts: Mapping[str, Verdict], by: timedelta) -> dict[str, Verdict]:
     """Return the verdicts after the wall clock was set: each wait lasts as long as it would have. The times that are
     shown (`Verdict.since`) stay as they were reported."""
-
-    def moved(fault: Fault) -> Fault:
-        return _with_times(fault, lambda when: when + by)
-
+    moved = partial(_with_times, changed=lambda when: when + by)
     return {key: with_each_fault(verdict, moved) for key, verdict in verdicts.items()}
 
 

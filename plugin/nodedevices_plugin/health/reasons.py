@@ -32,7 +32,8 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
     switches no reason on, and for each rule that never applies, because an earlier one does, or because it counts
     readings that a later one ignores."""
     every = known(vendors) if rules else ()
-    opt_in = _opt_in(vendors) if rules else frozenset()
+    # Those that are no faults before a rule names them.
+    opt_in = frozenset(condition.reason for condition in (_read(vendors) if rules else ()) if condition.opt_in)
     off = opt_in.difference(*(rule.reasons for rule in rules if rule.after is None))
     patterns = (
         Unmatched(section="health", entry=f"rules[{number}].reasons {glob}", message=why)
@@ -63,11 +64,6 @@ def _of_readings(vendors: FaultSources) -> frozenset[str]:
     own = {condition.reason for condition in _read(vendors)}
     own |= {limit.reason for vendor in vendors.values() for limit in vendor.counter_limits}
     return frozenset(own.union(levels.REASONS, levels.SIGNAL_REASONS) - levels.UNUSABLE)
-
-
-def _opt_in(vendors: FaultSources) -> frozenset[str]:
-    """Return the reasons that are no faults before a rule names them (FaultCondition.opt_in)."""
-    return frozenset(condition.reason for condition in _read(vendors) if condition.opt_in)
 
 
 def _read(vendors: FaultSources) -> list[FaultCondition]:

@@ -12,7 +12,7 @@ it would come back with the next one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from msgspec import Struct, field
@@ -35,12 +35,11 @@ class HealthRules(Struct, frozen=True, kw_only=True):
     rules: tuple[HealthRule, ...] = ()
     degraded: tuple[DegradedRule, ...] = ()  # readings that are too high (health.levels)
     hold_down_seconds: float = 300.0  # for reasons without a rule that counts
-    occurrences: Mapping[str, Sequence[Occurrences]] = field(default_factory=dict)
+    occurrences: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)
 
     @classmethod
-    def from_section(cls, section: Health | None) -> HealthRules:
-        """Return the rules of a `health` section, of a policy or the node's own; None: the defaults."""
-        health = section or Health()
+    def from_section(cls, health: Health) -> HealthRules:
+        """Return the rules of a `health` section, of a policy or the node's own."""
         return cls(
             rules=health.rules,
             degraded=health.degraded,

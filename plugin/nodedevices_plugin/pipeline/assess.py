@@ -80,8 +80,7 @@ class _Start(Struct, frozen=True, kw_only=True):
 class Assessment(_Start, frozen=True, kw_only=True):
     """The node as it is, and the wanted configuration: the input of every decision."""
 
-    rules: HealthRules
-    history: stage_history.History  # how often reasons came on each device
+    rules: HealthRules  # with how often reasons came on each device
     known: Known  # now
     events: tuple[ProbeEvent, ...]  # each with the device that it concerns
     judged: tuple[ProbeEvent, ...]  # the same as the probe has written them
@@ -189,7 +188,6 @@ def assess(
     return Assessment(
         **asdict(start),
         rules=judged.rules,
-        history=judged.history,
         known=known,
         events=tuple(event for events in by_probe.values() for event in events),
         judged=tuple(waiting.event for waiting in pending if waiting.event not in too_early),
@@ -240,8 +238,7 @@ def _gate_facts(
 
 # --- how the devices are ---------------------------------------------------------------------------------------------
 class _Judged(Struct, frozen=True, kw_only=True):
-    rules: HealthRules  # with `history`
-    history: stage_history.History
+    rules: HealthRules
     verdicts: Mapping[str, Verdict]
     shown: Mapping[levels.LastingCondition, float]
     counts: Mapping[levels.CounterKey, levels.Count]
@@ -302,11 +299,11 @@ def _judged(
 
     verdicts = judged(rules)
     counted = stage_history.with_faults(history, world.known.verdicts, verdicts, inventory, now=now)
+    rules = replace(rules, occurrences=counted)
     if rules.counting and counted != history:
         # A condition that begins is judged as one that was counted: else a rule that was met a month ago holds for it.
-        rules = replace(rules, occurrences=counted)
         verdicts = judged(rules)
-    return _Judged(rules=rules, history=counted, verdicts=verdicts, shown=shown, counts=counts)
+    return _Judged(rules=rules, verdicts=verdicts, shown=shown, counts=counts)
 
 
 def _places(
@@ -322,7 +319,12 @@ def _places(
         owned,
         given.values(),
         held=holding.known_devices or frozenset(),
-        offered=_on_offer(world.plan),
+        offered={
+            schedulable.device_id
+            for resource in (world.plan.resources if world.plan else ())
+            for schedulable in resource.ids
+            if schedulable.healthy
+        },
         used=used,
         vendors=vendors,
     )
@@ -375,16 +377,6 @@ def _cordons(start: _Start) -> tuple[Cordon, ...]:
     return tuple(
         dataclasses.replace(cordon, since=cordon.since or known.get(cordon.id) or start.now)
         for cordon in seen.unschedulable
-    )
-
-
-def _on_offer(plan: Plan | None) -> frozenset[str]:
-    """Devices that new pods can get."""
-    return frozenset(
-        schedulable.device_id
-        for resource in (plan.resources if plan else ())
-        for schedulable in resource.ids
-        if schedulable.healthy
     )
 
 

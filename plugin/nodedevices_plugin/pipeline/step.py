@@ -201,7 +201,7 @@ def _state(
         notices=follow_notices(
             world.state.notices, assessed.events, known.inventory, assessed.rules, assessed.vendors, now=now
         ),
-        history=assessed.history,
+        history=assessed.rules.occurrences,
         cursors=known.cursors,
         waiting=assessed.waiting,
         given={key: given for key, given in known.given.items() if given != known.given_now.get(given.part_id)},

@@ -96,4 +96,4 @@ def test_rules_come_from_the_section() -> None:
     rule = HealthRule(reasons=("Xid13", "Xid14*"), state="Ignored")
     section = Health(rules=(rule,), hold_down_seconds=7)
     assert HealthRules.from_section(section) == HealthRules(rules=(rule,), hold_down_seconds=7)
-    assert HealthRules.from_section(None) == HealthRules()
+    assert HealthRules.from_section(Health()) == HealthRules()

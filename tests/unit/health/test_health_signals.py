@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from nodedevices_api.sections import DegradedRule, Health, HealthRule, Signal
 from nodedevices_plugin.health import levels
 from nodedevices_plugin.health.reasons import known
@@ -34,7 +36,7 @@ def lines(story: Story, celsius: int | None, *, until: float) -> Story:
 HOT, WELL = ("Degraded", "TemperatureCelsius"), ("Healthy", "")
 
 
-@cases("signal", *levels.SIGNALS)
+@cases("signal", *get_args(Signal))
 def test_every_signal_is_a_reading_and_a_reason_that_rules_may_name(signal: Signal) -> None:
     story = ruled_by(rule(7, signal=signal))
     field = levels._FIELDS[signal]
