@@ -53,7 +53,10 @@ def pack(
         anywhere = choose(counts, size, spread=spread, among=None if room is None else room.has)
         for anchor in anchors:
             if anywhere is not None and counts[anchor] < size:
-                raise AllocationError(_bound(resource, anchor, counts, size))
+                raise AllocationError(  # another device has room, and this pod is bound to one
+                    f"{resource.name}: the init containers of this pod have shares of {anchor}, which has "
+                    f"{counts[anchor]} for this pod; {size} are requested: {SAME_AMOUNT}"
+                )
         raise AllocationError(no_room(resource, counts, size, room))
     own = [schedulable.id for schedulable in free[best]]
     others = [id_ for id_ in own if id_ not in must_include]
@@ -87,14 +90,6 @@ def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room:
     )
     also = f" and {room.needed_text}" if room is not None else ""
     return f"{resource.name}: no device of this node has {size} free shares{unit}{also}; {left}; {do}."
-
-
-def _bound(resource: OfferedResource, anchor: str, free: Mapping[str, int], size: int) -> str:
-    """Another device has room, and this pod is bound to one by what its init containers had."""
-    return (
-        f"{resource.name}: the init containers of this pod have shares of {anchor}, which has {free[anchor]} for this "
-        f"pod; {size} are requested: {SAME_AMOUNT}"
-    )
 
 
 def _several(devices: Iterable[str]) -> str:

@@ -13,7 +13,6 @@ from nodedevices_api.fields import MAX_RESOURCE_NAME, NOT_EXTENDED, reserved_by_
 
 from nodedevices_plugin.model import PlanError
 
-SHARED_SUFFIX = ".shared"
 MAX_NAME = 63  # after the slash
 
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # DNS-1123 subdomain
@@ -27,7 +26,7 @@ def plain_profile(profile: str) -> str:
 
 def shared(name: str) -> str:
     """The name of shares when `renameByDefault` is set: `nvidia.com/gpu.shared`."""
-    return name + SHARED_SUFFIX
+    return f"{name}.shared"
 
 
 def check(field: str, name: str) -> str:

@@ -235,7 +235,7 @@ def awaited(
         problem = ConfigProblem(
             source=mps.NAME,
             field=daemons.requested_by(missing[0]),
-            message=daemons.silent(ours, facts.statuses),
+            message=daemons.silent(missing[0], facts.statuses),
             waits=daemons.starting(ours, facts.statuses),
             awaits=len(missing),
         )

@@ -324,7 +324,10 @@ def _running(before: ActiveConfig, assessed: Assessment, wanted: _Change | Confi
     if isinstance(wanted, _Change) and wanted.effective == before.effective:  # as a rule: made once
         shape, why = wanted.shape, None
     else:
-        shape, why = _shape(before.effective, assessed)
+        made, why = _made(before.effective, assessed)
+        # Where it makes no sense with the devices of now: with those with which it does, which a restart does not
+        # change, or else as it was.
+        shape = made if made is not None else shape_of(assessed.world.plan or Plan())
     needs = _awaited(shape, assessed)
     if why:
         problem = ConfigProblem(source="plan", field=why.field, message=str(why))
@@ -433,10 +436,3 @@ def _unmatched(effective: Effective, shape: Plan, assessed: Assessment, from_fil
             assessed.known.inventory, frozenset(cordon.id for cordon in assessed.facts.cordons), effective.vendors
         ),
     )
-
-
-def _shape(effective: Effective, assessed: Assessment) -> tuple[Plan, PlanError | None]:
-    """The shape of what is in effect; where it makes no sense with the devices of now, why, and the shape of those with
-    which it does, which a restart does not change; or else the last one."""
-    shape, error = _made(effective, assessed)
-    return shape if shape is not None else shape_of(assessed.world.plan or Plan()), error

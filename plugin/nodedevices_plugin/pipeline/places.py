@@ -175,7 +175,7 @@ def _claims(device: InventoryDevice, probe: int, vendors: Vendors) -> Iterator[t
     too."""
     fact = device.fact
     live = [part for part in device.partitions if part.id not in device.departed_partitions]
-    of_parts = {_node(path) for unit in live if unit.partition is not None for path in unit.partition.device_nodes}
+    of_parts = {f"{NODE}{path}" for unit in live if unit.partition is not None for path in unit.partition.device_nodes}
     nodes_of_parts = [(unit, _nodes(unit, vendors)) for unit in live]
     nodes_of_all = _nodes(Unit(device), vendors)
     for _, nodes in nodes_of_parts:
@@ -199,11 +199,7 @@ def _nodes(unit: Unit, vendors: Vendors) -> dict[str, bool]:
         others = {path for other in fact.partitions if other.id != part.id for path in other.device_nodes}
         found = {path: alone for path, alone in found.items() if path not in others}
         found |= dict.fromkeys(part.device_nodes, True)
-    return {_node(path): alone for path, alone in found.items() if path not in SHARED_NODES}
-
-
-def _node(path: str) -> str:
-    return f"{NODE}{path}"
+    return {f"{NODE}{path}": alone for path, alone in found.items() if path not in SHARED_NODES}
 
 
 def _index(unit: Unit) -> str:

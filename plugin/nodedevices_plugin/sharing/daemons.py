@@ -100,11 +100,8 @@ def wanted(plan: Plan, inventory: Inventory) -> tuple[mps.MpsDaemon, ...]:
     )
 
 
-def silent(plan: Plan, statuses: DaemonStatuses) -> str:
-    """Return why a resource of this plan cannot be offered: its daemon is not ready. Empty: all of them are."""
-    resource = next(iter(unanswered(plan, statuses)), None)
-    if resource is None:
-        return ""
+def silent(resource: OfferedResource, statuses: DaemonStatuses) -> str:
+    """Return why a resource whose daemon is not ready cannot be offered."""
     enforcement = "" if resource.sharing.name == mps.NAME else ": enforcement"
     message = f"the control daemon of {resource.name} {_status(resource, statuses).message}"
     return f"{requested_by(resource)}{enforcement}: mps: {message}"

@@ -21,9 +21,6 @@ class NoSharing(SharingMode, frozen=True):
 
     name = NOT_SHARED.name
 
-    def split(self, request: SplitRequest) -> Split:
-        return Split(counts=(1,) * len(request.units), sharing=NOT_SHARED)
-
 
 class TimeSlicing(SharingMode, frozen=True):
     """The ids of a device are multiplied, and nothing else. The driver's scheduler switches between the processes;

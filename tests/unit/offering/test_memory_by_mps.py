@@ -12,7 +12,7 @@ from nodedevices_plugin.model import Mount, OfferedResource, PlanError
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.sharing.daemons import has_daemon, silent, wanted
+from nodedevices_plugin.sharing.daemons import has_daemon, silent, unanswered, wanted
 from nodedevices_plugin.vendors.nvidia.vendor import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
 from support.cases import cases
@@ -73,9 +73,11 @@ def test_without_enforcement_nobody_is_a_client_and_shares_wait_for_the_daemon_t
         found = allocate(resource, ids(0, 1), InjectionContext())
         assert not [name for name in found.envs if name.startswith("CUDA_MPS")]
         assert (found.mounts, has_daemon(resource)) == ((), False)
-    waits = silent(plan(L4), answers({(MEMORY, 100): "does not answer: no"}))
+    statuses = answers({(MEMORY, 100): "does not answer: no"})
+    [waiting] = unanswered(plan(L4), statuses)
+    waits = silent(waiting, statuses)
     assert waits == f"sharing.resources: enforcement: mps: the control daemon of {MEMORY} does not answer: no"
-    assert not silent(plan(L4), answers({(MEMORY, 100): ""}))
+    assert not unanswered(plan(L4), answers({(MEMORY, 100): ""}))
     assert len(offered(gpu(0, memory_bytes=141 * GIB)).ids) == 141
 
 

@@ -11,7 +11,7 @@ from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.access import awaited
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.sharing.daemons import MpsFacts, silent, starting, wanted as daemons
+from nodedevices_plugin.sharing.daemons import MpsFacts, silent, starting, unanswered, wanted as daemons
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.nvidia.vendor import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
@@ -143,16 +143,16 @@ def test_without_mps_or_for_a_gpu_that_left_there_is_no_daemon() -> None:
     assert [each.id for each in daemon.gpus] == [gpu_id(0)]
     plan = make_plan(inventory_of(gpu(0)), {}, PlanSettings())
     assert daemons(plan, inventory_of(gpu(0))) == ()
-    assert silent(plan, {}) == ""
+    assert unanswered(plan, {}) == ()
 
 
 def test_shares_are_offered_when_their_daemon_answers_however_long_a_clients_list_is() -> None:
     plan = clients(gpu(0), gpu(1))
-    assert silent(plan, {}).endswith("control daemon of nvidia.com/gpu has not been queried yet")
-    assert silent(plan, said({("nvidia.com/gpu", 50): ""}))
-    assert silent(plan, said({("nvidia.com/gpu", 25): "does not answer"})).endswith("nvidia.com/gpu does not answer")
-    answers = said({("nvidia.com/gpu", 25): ""})
-    assert silent(plan, answers) == ""
+    assert unanswered(plan, {}) == unanswered(plan, said({("nvidia.com/gpu", 50): ""})) == plan.resources
+    [shared] = plan.resources
+    assert silent(shared, {}).endswith("control daemon of nvidia.com/gpu has not been queried yet")
+    assert silent(shared, said({("nvidia.com/gpu", 25): "does not answer"})).endswith("nvidia.com/gpu does not answer")
+    assert unanswered(plan, said({("nvidia.com/gpu", 25): ""})) == ()
     answer = "\n".join(["4711", "4711", "x", "9" * 5000, *map(str, range(1, 100_000))])
     assert mps.servers(answer)[:2] == (4711, 1)
     assert len(mps.servers(answer)) == mps.MAX_SERVERS
