@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 MODE = 0o644
+Identity = tuple[int, int, int, int]
 
 
 def replace(path: Path, content: str | bytes, *, mode: int = MODE, durable: bool = False) -> None:
@@ -55,6 +56,15 @@ def head(path: Path, limit: int) -> bytes:
     """Return at most `limit` bytes of a file, or of the one that its links lead to. Raises OSError."""
     with path.open("rb") as file:
         return file.read(limit)
+
+
+def identity(path: str | Path) -> Identity | None:
+    """Return what changes when the file is written, or another takes its place. None: it cannot be seen."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  the name that a person gives may be any text
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def unfinished(path: Path) -> Path:

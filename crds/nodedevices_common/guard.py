@@ -7,7 +7,6 @@ the start nothing is served until they can be, and later what was good last stay
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import ssl
 import time
@@ -15,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
+
+from nodedevices_common.files import Identity, identity
 
 log = structlog.get_logger(__name__)
 
@@ -34,19 +35,6 @@ TOKEN_HELP = (
 )
 
 
-Stamp = list[tuple[int, int, int]]
-
-
-def stamp(files: list[Path]) -> Stamp:
-    """Return what changes when one of the files does."""
-    found = []
-    for file in files:
-        with contextlib.suppress(OSError):
-            stat = file.stat()
-            found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
-    return found
-
-
 class Guard:
     """Whom /metrics is served to."""
 
@@ -55,7 +43,7 @@ class Guard:
         self._token_file = token
         self._clock = clock
         self._files = [self._certificate, self._key, *([token] if token is not None else [])]
-        self._stamp: Stamp = []
+        self._stamp: list[Identity | None] = []
         self._looked = 0.0
         self._context, self._token = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), b""  # without a certificate
 
@@ -73,7 +61,7 @@ class Guard:
         for file in self._files:
             if not file.is_file():
                 raise OSError(f"{file} is not there")
-        self._stamp, self._looked = stamp(self._files), self._clock()
+        self._stamp, self._looked = list(map(identity, self._files)), self._clock()
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(self._certificate, self._key)
         token = b"" if self._token_file is None else self._token_file.read_bytes().strip()
@@ -85,7 +73,7 @@ class Guard:
         """Return what a connection is served by, once the files were loaded."""
         if self._clock() - self._looked >= CHECK_SECONDS:
             self._looked = self._clock()
-            if stamp(self._files) != self._stamp:
+            if list(map(identity, self._files)) != self._stamp:
                 self._reload()
         return self._context
 

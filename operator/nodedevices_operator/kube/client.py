@@ -22,7 +22,7 @@ from kubernetes.aio import client
 from msgspec import Struct
 from nodedevices_common import __version__
 from nodedevices_common.errors import retry_after_seconds
-from nodedevices_common.guard import stamp
+from nodedevices_common.files import identity
 
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.credentials import MAX_CALLS, Credentials, CredentialsError
@@ -103,7 +103,7 @@ class KubeClient:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise CredentialsError(f"use the credentials: {type(error).__name__}: {error}") from error
         self._known = known
-        self._stamp = stamp(known.files)
+        self._stamp = list(map(identity, known.files))
 
     async def close(self) -> None:
         for task in self._retiring:
@@ -114,7 +114,7 @@ class KubeClient:
         """Check the credentials' files for ever, and use what they have become."""
         while True:
             await asyncio.sleep(period)
-            if stamp(self._known.files) != self._stamp:
+            if list(map(identity, self._known.files)) != self._stamp:
                 await self._renew(self._api)
 
     async def _renew(self, used: Any) -> bool:
@@ -129,7 +129,7 @@ class KubeClient:
             try:
                 known = await credentials.load(self._kubeconfig)
                 if (known.trust, known.token) == (before.trust, before.token):
-                    self._stamp = stamp(known.files)
+                    self._stamp = list(map(identity, known.files))
                     return False
                 self._use(known)
             except CredentialsError as error:

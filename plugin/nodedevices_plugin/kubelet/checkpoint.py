@@ -12,10 +12,10 @@ private matter: anything unexpected makes the file unreadable, never empty.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import MsgspecError, Struct, field, json
 from nodedevices_common.errors import OperationError
+from nodedevices_common.files import Identity, identity
 
 FILE = "kubelet_internal_checkpoint"  # in the device-plugin folder
 MAX_BYTES = 16 << 20
@@ -23,14 +23,6 @@ MAX_BYTES = 16 << 20
 
 class CheckpointError(OperationError):
     """The file is there and cannot be read; the text says why."""
-
-
-class CheckpointIdentity(NamedTuple):
-    """Identifies one version of the file: the kubelet writes another file and renames it."""
-
-    inode: int
-    modified_ns: int
-    size: int
 
 
 class CheckpointEntry(Struct, frozen=True, order=True):
@@ -62,19 +54,11 @@ class CheckpointFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last: tuple[CheckpointIdentity, tuple[CheckpointEntry, ...]] | None = None
-
-    def identity(self) -> CheckpointIdentity | None:
-        """Return None where there is no file, or none that can be seen."""
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return CheckpointIdentity(found.st_ino, found.st_mtime_ns, found.st_size)
+        self._last: tuple[Identity, tuple[CheckpointEntry, ...]] | None = None
 
     def read(self) -> tuple[CheckpointEntry, ...] | None:
         """Return what the function `read` returns for the file."""
-        before = self.identity()
+        before = identity(self.path)  # the kubelet writes another file and renames it
         if self._last is not None and self._last[0] == before:
             return self._last[1]
         content = read(self.path)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -19,6 +20,7 @@ import grpc.aio
 import structlog
 from msgspec.structs import replace
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.files import identity
 from nodedevices_common.periodic import within
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
@@ -189,15 +191,16 @@ class PodResourcesClient:
 
     async def _written_again(self) -> bool:
         """Make the kubelet write its checkpoint; True when it has."""
+        written = partial(identity, self._checkpoint.path)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REWRITE_SECONDS):
-                before = await self._files.run(self._checkpoint.identity)
+                before = await self._files.run(written)
                 if not self._rewrite():
                     return False
                 now = before
                 while now == before:
                     await asyncio.sleep(REWRITE_LOOK_SECONDS)
-                    now = await self._files.run(self._checkpoint.identity)
+                    now = await self._files.run(written)
                 return True
         return False
 

@@ -19,13 +19,13 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 from nodedevices_api import API_VERSION, RESTORED_BY
 from nodedevices_common import __version__
 from nodedevices_common.backoff import Backoff, Draw
+from nodedevices_common.files import identity
 from nodedevices_common.text import clip
 from nodedevices_kube import SERVICE_ACCOUNT, at
 from nodedevices_kube.errors import ApiError, KubeconfigError
@@ -89,7 +89,7 @@ class KubeStore:
             if self._kubeconfig
             else [SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"]
         )
-        return tuple(map(_identity, files))
+        return tuple(map(identity, files))
 
     async def node_uid(self) -> str | None:
         """Return the Node's uid by the agent's own credentials; None where they carry none (no pod-bound token)."""
@@ -309,11 +309,3 @@ async def _on_thread(what: str, follow: Callable[[threading.Event], Iterator[T]]
             yield item
     finally:
         stop.set()
-
-
-def _identity(path: str | Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116  a kubeconfig's name may be any text
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
