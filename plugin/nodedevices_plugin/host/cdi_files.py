@@ -27,7 +27,7 @@ import structlog
 from msgspec import Struct, field
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import OperationError
-from nodedevices_common.files import head, unfinished, update
+from nodedevices_common.files import Identity, head, identity, unfinished, update
 from nodedevices_common.periodic import Periodic, within
 
 from nodedevices_plugin.runtime.threads import Worker
@@ -42,7 +42,7 @@ MAX_BYTES = 2 << 20  # a spec of 16 GPUs in 7 parts each has less than 1
 MAX_VALUES = 30_000  # keys and values; the garbage collector, too, holds the interpreter
 MAX_FILES = 64
 SHOWN = 300  # characters of what is wrong
-Signature = Mapping[Path, tuple[int, int, int]]  # of each file what tells whether it is another one
+Signature = Mapping[Path, Identity]  # of each file what tells whether it is another one
 
 
 class ToolkitSpecs(Periodic):
@@ -108,13 +108,12 @@ class _Found(Struct, frozen=True, kw_only=True):
 
 def _read(folders: Sequence[Path], source: CdiSource, known: Signature | None) -> _Found | None:
     """The toolkit's specs, or None where no file has changed. A later folder outranks an earlier."""
-    signature: dict[Path, tuple[int, int, int]] = {}
+    signature: dict[Path, Identity] = {}
     for folder in folders:
         with contextlib.suppress(OSError):
             for path in sorted(file for file in folder.iterdir() if file.suffix in {".json", ".yaml"})[:MAX_FILES]:
-                with contextlib.suppress(OSError):
-                    stat = path.stat()
-                    signature[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+                if (found := identity(path)) is not None:
+                    signature[path] = found
     if signature == known:
         return None
     good, broken = {}, {}
@@ -169,26 +168,6 @@ def _parsed(raw: bytes, *, json_text: bool) -> object:
 
 RETRY_SECONDS = 10.0
 PATIENCE_SECONDS = 1.0
-
-
-class CdiFolder(Periodic):
-    """Tells whether files can be written there, checked every few seconds: it may be mounted read-only, or not at all.
-
-    problem: why not; empty: no obstacle is known. `on_change` is called on the loop when it is another.
-    """
-
-    def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
-        super().__init__(self._check, seconds=CHECK_SECONDS, patience_seconds=PATIENCE_SECONDS)
-        self._folder = folder
-        self._worker = worker
-        self._on_change = on_change
-        self.problem = ""
-
-    async def _check(self) -> None:
-        problem = await self._worker.run(partial(unwritable, self._folder))
-        if problem != self.problem:
-            self.problem = problem
-            self._on_change()
 
 
 class CdiError(OperationError):

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from nodedevices_common.periodic import Periodic
 from nodedevices_probe.programs import ProgramError
 
-from nodedevices_plugin.host.cdi_files import CdiFiles, CdiFolder, ToolkitSpecs
+from nodedevices_plugin.host.cdi_files import CHECK_SECONDS, PATIENCE_SECONDS, CdiFiles, ToolkitSpecs, unwritable
 from nodedevices_plugin.host.machine import Machine
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.runtime.threads import Worker
@@ -104,7 +105,11 @@ class ProgramSpec:
 
 
 class CdiKeeper:
-    """Keeps the CDI files of all vendors. `on_change` is called on the loop when `environments` may have changed."""
+    """Keeps the CDI files of all vendors. `on_change` is called on the loop when `environments` may have changed.
+
+    unwritable: why no file can be written, checked every few seconds, since the folder may be mounted read-only, or not
+    at all; empty: no obstacle is known.
+    """
 
     def __init__(
         self,
@@ -117,7 +122,9 @@ class CdiKeeper:
         vendors: Vendors = VENDORS,
         machine: Machine | None = None,
     ) -> None:
-        self._folder = CdiFolder(folder, worker=looks, on_change=on_change)
+        self.unwritable = ""
+        self._folder, self._looks, self._on_change = folder, looks, on_change
+        self._look = Periodic(self._check_folder, seconds=CHECK_SECONDS, patience_seconds=PATIENCE_SECONDS)
         self._vendors = {
             name: _OfVendor(
                 ToolkitSpecs(spec_folders, source, worker=looks, on_change=on_change),
@@ -134,17 +141,12 @@ class CdiKeeper:
     def parts(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Background tasks for the agent to run, by name."""
         toolkits = {f"cdi {name}": vendor.toolkit.run for name, vendor in self._vendors.items()}
-        return {"cdi-folder": self._folder.run, **toolkits}
+        return {"cdi-folder": self._look.run, **toolkits}
 
     @property
     def problem(self) -> str:
         """Why a file of ours is not up to date. Empty: all are."""
         return "; ".join(vendor.files.problem for vendor in self._vendors.values() if vendor.files.problem)
-
-    @property
-    def unwritable(self) -> str:
-        """Why no file can be written; empty: no obstacle is known."""
-        return self._folder.problem
 
     @property
     def environments(self) -> Mapping[str, CdiEnvironment]:
@@ -154,7 +156,7 @@ class CdiKeeper:
     async def first(self) -> None:
         """Read the state at the start, unless it takes too long."""
         looks = (vendor.files.first() for vendor in self._vendors.values())
-        await asyncio.gather(self._folder.first(), *looks, return_exceptions=True)
+        await asyncio.gather(self._look.first(), *looks, return_exceptions=True)
 
     async def ready(self) -> None:
         """Read container toolkits' specifications from now on; return when they were read once, or soon."""
@@ -175,6 +177,12 @@ class CdiKeeper:
             await self.request(requests, first=False)
             for name, vendor in self._vendors.items():
                 await vendor.keep(access.cdi.get(name) or CdiNeeds(), free=free())
+
+    async def _check_folder(self) -> None:
+        why = await self._looks.run(partial(unwritable, self._folder))
+        if why != self.unwritable:
+            self.unwritable = why
+            self._on_change()
 
 
 class _OfVendor:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.host.cdi_files import CdiError, CdiFiles, CdiFolder, unwritable, write
+from nodedevices_plugin.host.cdi_files import CdiError, CdiFiles, unwritable, write
+from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.machine import HostPathReader, wanted_paths
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec
@@ -141,20 +142,23 @@ def test_a_folder_that_cannot_be_is_named_with_the_reason(tmp_path: Path) -> Non
 async def test_a_folder_is_checked_before_anything_is_offered(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
     news: list[str] = []
-    folder = CdiFolder(tmp_path / "cdi", worker=Worker("test"), on_change=lambda: news.append(folder.problem))
-    await folder.first()
-    await folder.first()
+    worker = Worker("test")
+    keeper = CdiKeeper(
+        tmp_path / "cdi", [], files=worker, looks=worker, on_change=lambda: news.append(keeper.unwritable)
+    )
+    await keeper.first()
+    await keeper.first()
     (tmp_path / "cdi").unlink()
-    await folder.first()
+    await keeper.first()
     assert news == [f"{tmp_path / 'cdi'}: Not a directory", ""]
 
 
 async def test_a_folder_that_hangs_keeps_nobody_waiting(tmp_path: Path) -> None:
     held, worker = threading.Event(), Worker("test")
     hanging = worker.submit(held.wait)
-    folder = CdiFolder(tmp_path, worker=worker, on_change=lambda: None)
+    keeper = CdiKeeper(tmp_path, [], files=Worker("files"), looks=worker, on_change=lambda: None)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await folder.first()
-    assert folder.problem == ""
+        await keeper.first()
+    assert keeper.unwritable == ""
     held.set()
     await hanging
