@@ -36,18 +36,11 @@ LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a process left behin
 _TICK_SECONDS = 0.5
 
 
-class LineSplitter:
-    """Cuts a stream of bytes into lines; of a line longer than the cap nothing is kept but the fact."""
-
-    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
-        self._limit = limit
-        self._rest = b""
-
-    def feed(self, chunk: bytes) -> list[bytes | None]:
-        """Every line that this chunk completes, without its newline; None for one that was too long."""
-        *lines, rest = (self._rest + chunk).split(b"\n")
-        self._rest = rest[: self._limit + 1]  # one byte more shows that it is too long
-        return [line if len(line) <= self._limit else None for line in lines]
+def split_lines(stream: bytes, limit: int = MAX_LINE_BYTES) -> tuple[list[bytes | None], bytes]:
+    """Return the whole lines, without their newlines, None for one that was too long; and what belongs before the next
+    bytes of the stream. Of a line longer than the cap nothing is kept but the fact."""
+    *lines, rest = stream.split(b"\n")
+    return [line if len(line) <= limit else None for line in lines], rest[: limit + 1]  # one more shows: it is too long
 
 
 class ProbeSource(ABC):
@@ -108,7 +101,7 @@ class ProbeSource(ABC):
         """Read until the stream ends, no good line came for too long, other arguments are configured (`is_changed`), or
         for a moment after its writer has ended; lines that are left then are dropped. `send` writes a line to the
         probe, as far as that is possible without waiting."""
-        splitter = LineSplitter()
+        rest = b""
         last_read = time.monotonic()
         ended: float | None = None  # when that was first seen
 
@@ -134,7 +127,8 @@ class ProbeSource(ABC):
                 chunk = await within(_TICK_SECONDS, reader.read(CHUNK_BYTES))
                 if chunk == b"" or is_over():
                     return
-                for line in splitter.feed(chunk) if chunk else ():
+                lines, rest = split_lines(rest + (chunk or b""))
+                for line in lines:
                     if line is not None and self._is_control(line):
                         continue
                     began = time.monotonic()

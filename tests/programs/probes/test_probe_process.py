@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_sessions import PROCESS_BACKOFF as BACKOFF, ProbeProcess, ProbeSocket
-from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, LineSplitter
+from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, split_lines
 from nodedevices_probe.loop import encode
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot
 from support.probes import busy, cancelled, eventually
@@ -251,8 +251,11 @@ def test_the_back_off_doubles_to_its_end_and_is_spread() -> None:
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_lines_are_cut_the_same_however_they_arrive(size: int) -> None:
     stream = b"one\n\ntwo\n" + b"x" * 11 + b"\nten bytes!\nrest"
-    splitter = LineSplitter(limit=10)
-    lines = [line for at in range(0, len(stream), size) for line in splitter.feed(stream[at : at + size])]
+    lines: list[bytes | None] = []
+    rest = b""
+    for at in range(0, len(stream), size):
+        whole, rest = split_lines(rest + stream[at : at + size], limit=10)
+        lines += whole
     assert lines == [b"one", b"", b"two", None, b"ten bytes!"]
 
 
