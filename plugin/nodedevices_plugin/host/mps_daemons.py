@@ -8,7 +8,7 @@ thread of its own, since the client may hang with the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import structlog
@@ -50,7 +50,10 @@ class MpsDaemons(Periodic):
         self._pause: float | None = None  # None: until something is wanted
         self._problem = ""
         self._alive: dict[str, bool | None] = {}  # by resource
-        self.facts = MpsFacts(before=_read(self._file), taken=_taken(_which(self._running)))
+        self.facts = MpsFacts(
+            before=_read(self._file, records.File[MpsDaemon]),
+            taken=_taken(_read(self._running, records.File[records.Running])),
+        )
 
     def want(self, daemons: tuple[MpsDaemon, ...] | None) -> None:
         """Run these from now on, and no others. None: not known yet, and running ones stay."""
@@ -71,11 +74,11 @@ class MpsDaemons(Periodic):
         self._since = {daemon.key: self._since.get(daemon.key, now) for daemon in daemons}
         self._alive = {daemon.resource: self._alive.get(daemon.resource) for daemon in daemons}
         found: dict[DaemonKey, DaemonStatus] = {daemon.key: await self._query(daemon, unwritten) for daemon in daemons}
-        which = await self._worker.run(
-            lambda: _which(self._running)
-        )  # read after they answered: it is not an older one
+        # Read after they answered: it is not an older one.
+        running = await self._worker.run(lambda: _read(self._running, records.File[records.Running]))
+        which = {daemon.resource: daemon for daemon in running}
         processes = {resource: _process(alive, which.get(resource)) for resource, alive in self._alive.items()}
-        facts = MpsFacts(statuses=found, processes=processes, before=self.facts.before, taken=_taken(which))
+        facts = MpsFacts(statuses=found, processes=processes, before=self.facts.before, taken=_taken(running))
         if facts != self.facts:
             self.facts = facts
             self._on_change()
@@ -109,24 +112,16 @@ class MpsDaemons(Periodic):
         return BEING_STARTED if starting and not report_now else DaemonStatus(state=DaemonState.SILENT, message=why)
 
 
-def _read(file: Path) -> tuple[MpsDaemon, ...]:
+def _read(file: Path, kind: type[records.File[records.Daemon]]) -> tuple[records.Daemon, ...]:
+    """Return what the file has of daemons; nothing where there is none: then a daemon's process is not known."""
     try:
-        return records.read(file.read_bytes(), records.File[MpsDaemon])
+        return records.read(read(file, records.MAX_BYTES + 1), kind)
     except (OSError, records.RecordError):
         return ()
 
 
-def _which(file: Path) -> dict[str, records.Running]:
-    """Return the runner's record of its daemons; empty where there is none: then a daemon's process is not known."""
-    try:
-        found = records.read(read(file, records.MAX_BYTES + 1), records.File[records.Running])
-        return {daemon.resource: daemon for daemon in found}
-    except (OSError, records.RecordError):
-        return {}
-
-
-def _taken(which: Mapping[str, records.Running]) -> frozenset[str]:
-    return frozenset(gpu.id for run in which.values() for gpu in run.gpus)
+def _taken(running: Iterable[records.Running]) -> frozenset[str]:
+    return frozenset(gpu.id for run in running for gpu in run.gpus)
 
 
 def _process(alive: bool | None, known: records.Running | None) -> DaemonProcess:
