@@ -91,7 +91,10 @@ class DevicePlugins:
             refused_before = self._refused
             shown = self._encoded(changed, desired)
             before, self._shown = self._shown, desired
-            self._remove_stale_sockets()
+            if not self._stale_removed:
+                self._stale_removed = True
+                if removed := sockets.remove_stale(self.registering.folder):
+                    log.info("removed sockets of ended processes", sockets=removed)
             for task in self._handing_over if desired else ():
                 task.cancel()
             kept = {  # the kubelet reads a plugin's options once: where they change, it is registered again
@@ -172,12 +175,6 @@ class DevicePlugins:
             task = asyncio.create_task(hand_over(shown[name], self.registering), name=f"hand over {name}")
             self._handing_over.add(task)
             task.add_done_callback(self._handing_over.discard)
-
-    def _remove_stale_sockets(self) -> None:
-        if not self._stale_removed:
-            self._stale_removed = True
-            if removed := sockets.remove_stale(self.registering.folder):
-                log.info("removed sockets of ended processes", sockets=removed)
 
 
 def _with_health_of(now: OfferedResource, before: OfferedResource) -> OfferedResource:

@@ -175,17 +175,12 @@ class ResourceServer:
         with self._answering(context, "allocate", Method.ALLOCATE), self._recent.answering():
             for ids in wanted:
                 self._gate.ready(self.name, len(ids), ids)
-            answers = self._granted(wanted)
+            with self._recent.granting:  # grant all of them, or raise and grant none
+                answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
+                for ids in wanted:
+                    self._recent.add(self.name, ids)
+            tell(self._loop, self._serving.on_allocated)
         return api.AllocateResponse(container_responses=answers)
-
-    def _granted(self, wanted: Sequence[tuple[str, ...]]) -> list[api.ContainerAllocateResponse]:
-        """Grant all of them, or raise and grant none."""
-        with self._recent.granting:
-            answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
-            for ids in wanted:
-                self._recent.add(self.name, ids)
-        tell(self._loop, self._serving.on_allocated)
-        return answers
 
     def _get_preferred_allocation(
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext

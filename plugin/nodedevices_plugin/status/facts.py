@@ -61,15 +61,12 @@ class ShareCounts(Struct, frozen=True, kw_only=True):
         return max(0, self.total - self.held - self.free)
 
     @property
-    def memory_bytes(self) -> int | None:
-        """The device's memory; None: it is not shared by memory."""
-        memory = self.resource.sharing.memory
-        return None if memory is None else memory.devices.get(self.part)
-
-    @property
     def unallocatable_bytes(self) -> int | None:
-        memory, total = self.resource.sharing.memory, self.memory_bytes
-        return None if memory is None or total is None else max(0, total - self.total * memory.unit_bytes)
+        """Of the device's memory; None: it is not shared by memory."""
+        memory = self.resource.sharing.memory
+        if memory is None or self.part not in memory.devices:
+            return None
+        return max(0, memory.devices[self.part] - self.total * memory.unit_bytes)
 
 
 def count(

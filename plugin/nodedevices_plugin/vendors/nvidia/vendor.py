@@ -198,7 +198,12 @@ class Nvidia(NvidiaFaults, Vendor):
 
 def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:
     """Check the GPUs that answer. One that is lost since the start does not even report whether it is in MIG mode."""
-    answering = [device for device in gpus if device.present and not _silent_about_mig(device.fact)]
+    present = ((device, device.fact.readings) for device in gpus if device.present)
+    answering = [
+        device
+        for device, readings in present
+        if mig_enabled(device.fact) is not None or not (readings.lost or readings.error is not None)
+    ]
     plain = [device.fact for device in answering if not mig_enabled(device.fact)]
     if plain:
         cut = [device.fact for device in answering if mig_enabled(device.fact)]
@@ -223,10 +228,6 @@ def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:
             f"this node has several MIG profiles ({', '.join(sorted(found))}); use mixed",
             devices=unlike_most(profiles),
         )
-
-
-def _silent_about_mig(fact: DeviceFact) -> bool:
-    return mig_enabled(fact) is None and (fact.readings.lost or fact.readings.error is not None)
 
 
 # --- what containers get ----------------------------------------------------------------------------------------------
