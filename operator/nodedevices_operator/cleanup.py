@@ -21,9 +21,8 @@ from nodedevices_api.conditions import AGENT_STOPPED, READY
 
 from nodedevices_operator.kube.apply import utc_now
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError, delete
-from nodedevices_operator.reconcile.cluster_properties import properties
-from nodedevices_operator.reconcile.device_classes import our_classes
 from nodedevices_operator.reconcile.leftovers import PLACES, take_back
+from nodedevices_operator.reconcile.whole_objects import our_classes, properties
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
 

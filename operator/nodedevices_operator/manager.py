@@ -17,12 +17,11 @@ from nodedevices_api.conditions import STALE
 from nodedevices_api.nodedevices import HealthState
 from prometheus_client import Gauge
 
-from nodedevices_operator.cache.queue import KeyQueue
+from nodedevices_operator.cache.queue import KeyQueue, RetryLater, Workers
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty, faults
-from nodedevices_operator.cache.workers import RetryLater, Workers
 from nodedevices_operator.concerns.fleet_gate import KEY as FLEET_KEY, NAMESPACE, FleetGate
 from nodedevices_operator.concerns.port import SETTLED_SECONDS, Tools
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
@@ -33,11 +32,10 @@ from nodedevices_operator.desired.pools import acts, claims
 from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.cluster_properties import ClusterProperties
-from nodedevices_operator.reconcile.device_classes import DeviceClasses
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS, PolicyReconciler, Tallies
 from nodedevices_operator.reconcile.surveyor import Surveyor
+from nodedevices_operator.reconcile.whole_objects import ClusterProperties, DeviceClasses
 from nodedevices_operator.records.kinds import Kind, Record
 
 NODE_WORKERS = 16  # each waits for one call at a time, as all do; the client allows 32

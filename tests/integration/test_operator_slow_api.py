@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from nodedevices_operator.kube.client import KubeClient
-from nodedevices_operator.kube.credentials import MAX_CALLS
+from nodedevices_operator.kube.client import MAX_CALLS, KubeClient
 from nodedevices_operator.kube.election import Election, LostLeadershipError
 from nodedevices_operator.manager import NODE_WORKERS
 from support import fleet

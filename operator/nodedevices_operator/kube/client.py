@@ -5,6 +5,11 @@ orjson, because typed models drop what they do not know and cost ten times as mu
 hidden retries: a KubeError says what happened, and the key queue tries again. The one exception is a call that was
 refused for a token or a certificate of before: it is made once more with what the disk has by now. After a 429 with
 Retry-After nothing is sent until that time is over.
+
+A bound token is renewed by the kubelet before its hour is over, and the cluster's CA can be replaced while we run: both
+are files that change under a running process. They are checked every few seconds, and read again at once when the API
+server refuses us or cannot be trusted. Nothing of that depends on the wall clock. A file that cannot be used, such as
+one half written, leaves what was in use.
 """
 
 from __future__ import annotations
@@ -13,22 +18,23 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import orjson
 import structlog
 from aiohttp import ClientError, ClientSSLError, ClientTimeout
-from kubernetes.aio import client
+from kubernetes.aio import client, config
+from kubernetes.aio.config import incluster_config
 from msgspec import Struct
 from nodedevices_common import __version__
-from nodedevices_common.errors import retry_after_seconds
+from nodedevices_common.errors import OperationError, retry_after_seconds
 from nodedevices_common.files import identity
 
-from nodedevices_operator.kube import credentials
-from nodedevices_operator.kube.credentials import MAX_CALLS, Credentials, CredentialsError
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.names import MANAGER, resource_of
 
+MAX_CALLS = 32  # at once; two cores of API server answer about 600 small writes a second (measured with 32 at once)
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 SILENT_SECONDS = 150.0  # a watch has a bookmark every minute
@@ -59,6 +65,58 @@ Requested = Callable[[str, str, int, float], None]
 
 T = TypeVar("T")
 log = structlog.get_logger()
+
+
+# --- credentials -----------------------------------------------------------------------------------------------------
+_config: Any = config  # untyped functions
+_incluster: Any = incluster_config
+
+
+class CredentialsError(OperationError):
+    """Credentials that cannot be read or used; the text says where they come from."""
+
+
+class Credentials(Struct, frozen=True):
+    """A Configuration of kubernetes.aio, and what it was made of. The same trust and token need no new connection."""
+
+    configuration: Any
+    trust: tuple[object, ...]  # the CA and the client certificate, by content
+    token: str
+    files: list[Path]  # that they come from, and that may change
+
+
+async def load_credentials(kubeconfig: str | None) -> Credentials:
+    """From the file, else from the pod's service account. CredentialsError when they cannot be read."""
+    configuration = client.Configuration(retries=False, connection_pool_maxsize=MAX_CALLS)
+    try:
+        if kubeconfig:
+            await _config.load_kube_config(
+                config_file=kubeconfig, client_configuration=configuration, persist_config=False
+            )
+        else:
+            _config.load_incluster_config(client_configuration=configuration, try_refresh_token=False)
+        trust = (configuration.host, configuration.verify_ssl, *map(_content, _certificates(configuration)))
+    except (config.ConfigException, OSError, ValueError) as error:
+        where = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account (or give --kubeconfig)"
+        raise CredentialsError(f"load credentials from {where}: {error}") from error
+    paths = (kubeconfig or _incluster.SERVICE_TOKEN_FILENAME, *_certificates(configuration))
+    return Credentials(configuration, trust, authorization(configuration), [Path(path) for path in paths if path])
+
+
+def authorization(configuration: Any) -> str:
+    """Return the Authorization header; empty: none."""
+    return configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
+
+
+def _certificates(configuration: Any) -> tuple[str | None, ...]:
+    return configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file
+
+
+def _content(path: str | None) -> bytes:
+    return Path(path).read_bytes() if path else b""
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
 
 
 class _Request(Struct, frozen=True):
@@ -94,7 +152,7 @@ class KubeClient:
     @classmethod
     async def connect(cls, kubeconfig: str | None) -> KubeClient:
         """Credentials from the file, else from the pod's service account. CredentialsError when they cannot be read."""
-        return cls(kubeconfig, await credentials.load(kubeconfig))
+        return cls(kubeconfig, await load_credentials(kubeconfig))
 
     def _use(self, known: Credentials) -> None:
         try:
@@ -127,7 +185,7 @@ class KubeClient:
             self._loaded_at = self._clock()
             before = self._known
             try:
-                known = await credentials.load(self._kubeconfig)
+                known = await load_credentials(self._kubeconfig)
                 if (known.trust, known.token) == (before.trust, before.token):
                     self._stamp = list(map(identity, known.files))
                     return False

@@ -34,7 +34,7 @@ import structlog
 from nodedevices_api import GROUP, VERSION
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_operator.kube import credentials
+from nodedevices_operator.kube.client import authorization, load_credentials
 from nodedevices_operator.records.kinds import Kind, Record, read
 from nodedevices_operator.records.names import MANAGER
 
@@ -97,8 +97,8 @@ def make_registry(deliver: Deliver, kubeconfig: str | None) -> kopf.OperatorRegi
         if logins:
             await asyncio.sleep(logins.pop() + LOGIN_PAUSE_SECONDS - loop.time())
         logins.append(loop.time())
-        configuration = (await credentials.load(kubeconfig)).configuration  # one way of logging in for both
-        scheme, token = credentials.header(configuration).rpartition(" ")[::2]
+        configuration = (await load_credentials(kubeconfig)).configuration  # one way of logging in for both
+        scheme, token = authorization(configuration).rpartition(" ")[::2]
         return kopf.ConnectionInfo(
             server=configuration.host,
             ca_path=configuration.ssl_ca_cert,

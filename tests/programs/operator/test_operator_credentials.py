@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from nodedevices_operator.kube import client as client_module, credentials
-from nodedevices_operator.kube.client import KubeClient
+from nodedevices_operator.kube import client as client_module
+from nodedevices_operator.kube.client import KubeClient, load_credentials
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.watch import Watch
 from nodedevices_operator.records.names import (
@@ -39,7 +39,7 @@ async def api(tmp_path: Path) -> AsyncIterator[TlsApi]:
 async def kube(api: TlsApi) -> AsyncIterator[KubeClient]:
     """It looks at its files twenty times a second; its clock runs fast, so that it reads them again as often."""
     path = str(api.kubeconfig)
-    client = KubeClient(path, await credentials.load(path), lambda: 20 * time.monotonic())
+    client = KubeClient(path, await load_credentials(path), lambda: 20 * time.monotonic())
     looking = asyncio.create_task(client.watch_credentials(0.05))
     yield client
     looking.cancel()
@@ -157,7 +157,7 @@ async def test_the_watches_follow_a_new_token_and_a_new_ca(api: TlsApi, kube: Ku
 
 async def test_after_too_many_requests_nothing_is_sent_until_the_time_is_over(api: TlsApi) -> None:
     now = [100.0]
-    client = KubeClient(str(api.kubeconfig), await credentials.load(str(api.kubeconfig)), lambda: now[0])
+    client = KubeClient(str(api.kubeconfig), await load_credentials(str(api.kubeconfig)), lambda: now[0])
     api.retry_after = 30
     with pytest.raises(KubeError) as refused:
         await client.get(NODES)
@@ -173,7 +173,7 @@ async def test_after_too_many_requests_nothing_is_sent_until_the_time_is_over(ap
 
 
 async def test_nothing_but_events_waits_where_too_many_events_were_written(api: TlsApi) -> None:
-    client = KubeClient(str(api.kubeconfig), await credentials.load(str(api.kubeconfig)))
+    client = KubeClient(str(api.kubeconfig), await load_credentials(str(api.kubeconfig)))
     api.retry_after = 30
     with pytest.raises(KubeError) as refused:
         await client.create("/api/v1/namespaces/ml/events", {"kind": "Event"})

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.reconcile.cluster_properties import MOST, OTHER, cluster_properties, properties
+from nodedevices_operator.reconcile.whole_objects import MOST, OTHER, cluster_properties, properties
 from support.cases import cases
 from support.fakekube import FakeKube
 from support.opfacts import device, holder, record

@@ -11,7 +11,7 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.device_classes import REVIEWS, DeviceClasses, device_classes
+from nodedevices_operator.reconcile.whole_objects import REVIEWS, DeviceClasses, device_classes
 from nodedevices_operator.records.names import DEVICE_CLASSES
 from support.fakekube import FakeKube
 from support.opfacts import GPU, device, record, resource
