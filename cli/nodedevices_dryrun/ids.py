@@ -17,8 +17,7 @@ from nodedevices_common.observing import OBSERVE
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_operator.desired.configuration import understood
 from nodedevices_operator.desired.dry_run import id_changes
-from nodedevices_operator.desired.policy_status import Note
-from nodedevices_operator.records.objects import NodeDevicesRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord, Note
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import Api, Inventory, OfferedResource, Plan, PlanError, Unmatched, device_names
 from nodedevices_plugin.offering.occupancy import HeldId, decide_change, held_as, held_otherwise, not_in

@@ -37,10 +37,9 @@ from nodedevices_operator.desired.dry_run import (
     without_names,
 )
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, from_data, would_answer
-from nodedevices_operator.desired.policy_status import Note
 from nodedevices_operator.desired.pools import SECTION as FAULTS, Reacting, coming, dry_run_pool, survey
 from nodedevices_operator.records.kinds import node_devices_record, node_record, policy_record
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, Note, PolicyRecord
 
 from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect, rules_without_effect
 from nodedevices_dryrun.policies import DELETED, Policies, PolicyChange, changed

@@ -104,7 +104,8 @@ async def run(settings: OperatorSettings) -> None:
     """Until SIGTERM or SIGINT. Raises when the credentials or the HTTP address cannot be used, and where this replica
     was the leader and is no longer."""
     stop = stop_requested()
-    replica = await Replica.connect(settings)
+    kube, own = [await KubeClient.connect(settings.kubeconfig) for _ in range(2)]
+    replica = Replica(settings, kube, own)
     try:
         replica.start(settings)
         log.info("operator started", http=str(settings.http_address))
@@ -115,21 +116,19 @@ async def run(settings: OperatorSettings) -> None:
 
 
 class Replica:
-    """The parts of one replica, put together. Without an election, it is the leader."""
+    """The parts of one replica, put together. Without an election, it is the leader. Make it inside a running loop."""
 
-    def __init__(
-        self,
-        settings: OperatorSettings,
-        metrics: OperatorMetrics,
-        clients: Sequence[KubeClient],
-        election: Election | None = None,
-    ) -> None:
-        """`clients`: the manager's, and the election's own."""
-        kube = clients[0]
-        self._metrics = metrics
-        self._election = election
+    def __init__(self, settings: OperatorSettings, kube: KubeClient, own: KubeClient) -> None:
+        """`kube`: the manager's client; `own`: the election's, so that the Lease never waits behind other calls."""
         self.tasks: list[asyncio.Task[None]] = []
-        self._clients = clients
+        self._clients = kube, own
+        self._metrics = metrics = OperatorMetrics()
+        kube.requested = own.requested = metrics.requested
+        self._election: Election | None = None
+        if settings.leader_elect:
+            identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+            self._election = Election(own, namespace=settings.namespace, identity=identity)
+            kube.may_write = self._election.may_write
         self._manager = Manager(
             kube,
             metrics,
@@ -137,7 +136,7 @@ class Replica:
             relist_seconds=settings.relist_seconds,
             retired_seconds=settings.retired_seconds,
             cluster_properties=settings.cluster_properties,
-            standby=election is not None,
+            standby=settings.leader_elect,
         )
         relister = self._manager.relister
         records = self._manager.cache.records
@@ -152,17 +151,6 @@ class Replica:
         relister.stalled = lambda: watch.restart("watch missed changes that a list shows")
         relister.complete = freeze
         kube.trust_changed = lambda: watch.restart("the cluster's CA or the client certificate changed")
-
-    @classmethod
-    async def connect(cls, settings: OperatorSettings) -> Replica:
-        """Make one inside a running loop. CredentialsError when they cannot be read."""
-        metrics, election = OperatorMetrics(), None
-        kube, own = [await KubeClient.connect(settings.kubeconfig) for _ in range(2)]
-        kube.requested = own.requested = metrics.requested
-        if settings.leader_elect:  # by a client of its own: the Lease never waits behind other calls
-            election = Election(own, namespace=settings.namespace, identity=f"{socket.gethostname()}_{uuid.uuid4()}")
-            kube.may_write = election.may_write
-        return cls(settings, metrics, [kube, own], election)
 
     def start(self, settings: OperatorSettings) -> None:
         """Start the tasks, of which none ends by itself but by an error."""

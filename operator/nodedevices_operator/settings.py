@@ -119,9 +119,7 @@ class OperatorSettings(Common):
     retired_seconds: float = SETTLED_SECONDS  # before a retired zero is removed from the Node; a kubelet needs these
 
 
-COMMON = options_of(Common)
-OWN = options_of(OperatorSettings)[len(COMMON) :]
-OPTIONS = (*COMMON, *OWN)
+OPTIONS = options_of(OperatorSettings)
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:

@@ -97,8 +97,7 @@ class Rollouts:
         after = _Entry(standing.members, under_way, worse_off, groups=groups, first=bool(under_way) or standing.free)
         self._put(node, self._entries[node], after)
         if after != before:
-            concerned = before.under_way | after.under_way | before.waits | after.waits
-            self._changed(concerned)
+            self._changed(before.under_way | after.under_way | before.waits | after.waits)
             self.call(before.under_way | before.members)
         return frozenset(held)
 

@@ -77,8 +77,7 @@ class NodeEvents:
 
     def write(self, event: Event) -> None:
         """Have the Event written, or count it where the node has had too many."""
-        full = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT))
-        of_node = self._nodes.setdefault(event.node, full)
+        of_node = self._nodes.setdefault(event.node, _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT)))
         if of_node.budget.take(self._clock()):
             self._writer.event(event)
             return

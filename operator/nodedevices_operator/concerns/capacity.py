@@ -30,7 +30,6 @@ from nodedevices_operator.desired.capacity import CapacityPlan, plan_capacity, r
 from nodedevices_operator.kube.port import KubeError, node_pods
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, Retirement, shows
-from nodedevices_operator.records.shared import shared
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are listed again
 RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have seen it by then
@@ -39,8 +38,7 @@ log = structlog.get_logger()
 
 
 class _Memory(Struct):
-    names: frozenset[str] = frozenset()
-    values: Mapping[str, int] | None = None
+    values: Mapping[str, int] | None = None  # as written last
     repairs: CallBudget = field(default_factory=repairs)
     recheck: bool = False
 
@@ -51,7 +49,7 @@ class CapacityConcern(OnNode[_Memory]):
     async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
         entries = sections.capacity
         memory = self._nodes.setdefault(view.record.name, _Memory())
-        ours = node.owned | memory.names | claimed_names(view.before)
+        ours = node.owned.union(memory.values or (), claimed_names(view.before))
         shown = view.record.action(names.ACTION_CAPACITY)
         recheck = memory.recheck or (shown is not None and shown.reason in {names.PENDING, names.NOT_WRITTEN})
         plan = plan_capacity(entries, view.record, node, ours=ours)
@@ -71,7 +69,7 @@ class CapacityConcern(OnNode[_Memory]):
             requeue_after=HELD_BACK_SECONDS if plan.held_back else None,
         )
         if shows(node.capacity, node.owned, plan.values):
-            memory.names, memory.values = shared(plan.values), plan.values
+            memory.values = plan.values
             return outcome
         if memory.values == plan.values and not memory.repairs.take(self._tools.clock()):
             text = "another writer keeps changing it on the Node; find it in the Node's managedFields"
@@ -82,7 +80,7 @@ class CapacityConcern(OnNode[_Memory]):
         lowers = any(node.capacity.get(name, away) > value for name, value in plan.values.items())
         view.wrote(Kind.NODE, await self._writer.capacity(node, plan.values))
         log.info("capacity set", node=node.name, capacity=dict(plan.values))
-        memory.names, memory.values = shared(plan.values), plan.values
+        memory.values = plan.values
         if lowers:
             memory.recheck = True
             return replace(outcome, requeue_after=min(outcome.requeue_after or RECHECK_SECONDS, RECHECK_SECONDS))

@@ -39,8 +39,7 @@ class ConfigurationConcern(Concern[RolloutWatch]):
         if view.node is None:
             return Outcome()  # its labels are not known
         record, watched = view.record, view.record.change.policies if view.record.change is not None else ()
-        policies = list(view.cache.policies.values())
-        desired = resolve(view.node.labels, policies, record.config, record.policies)
+        desired = resolve(view.node.labels, list(view.cache.policies.values()), record.config, record.policies)
         pause = max((pause_of(view.cache.policies.get(name)) for name in watched), default=0)
         clock = self._tools.clock()
         if (seen := watch(record, self._nodes.pop(record.name, None), clock)) is not None:

@@ -72,8 +72,7 @@ class IdlePodsConcern(Concern[_Memory]):
             return Outcome(problems=(error,)) if error.forbidden else failed_to("list the node's pods", error)
         after = None if sections is None else sections.idle.after_seconds
         if shown is None and (left or (view.reported and after is not None)):
-            text = "the node's pods are being read"
-            return Outcome(("False", names.PENDING, text), requeue_after=SOON_SECONDS)
+            return Outcome(("False", names.PENDING, "the node's pods are being read"), requeue_after=SOON_SECONDS)
         if not view.reported or sections is None or shown is None:
             return Outcome()
         wanted = {} if after is None else idle_pods(record)

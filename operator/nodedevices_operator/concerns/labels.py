@@ -30,8 +30,7 @@ class LabelsConcern(OnNode[CallBudget]):
     async def keep(self, view: View, node: NodeRecord, sections: Resolved) -> Outcome:
         section = sections.labels
         plan = plan_labels(section, view.record, node, now=int(self._tools.wall()))
-        configured = section.feature_discovery or bool(section.extra)
-        outcome = Outcome(plan.verdict if configured else Shown.REMOVED)
+        outcome = Outcome(plan.verdict if section.feature_discovery or section.extra else Shown.REMOVED)
         if shows(node.labels, node.labels_owned, plan.values):
             return outcome
         budget = CallBudget(MOST_WRITES, FIGHT_WINDOW_SECONDS / MOST_WRITES)

@@ -254,8 +254,7 @@ def _as_it_is(policy: PolicyRecord, last: PolicyRef, config: Mapping[str, Any]) 
 
 def _dry_run(policy: PolicyRecord, contenders: Sequence[PolicyRecord], config: Mapping[str, Any]) -> DryRun:
     """The policy as one contender more. `config` is what the others come to without it."""
-    among = sorted([*contenders, policy], key=attrgetter("rank"))
-    would, outcomes, _ = _merge(among)
+    would, outcomes, _ = _merge(sorted([*contenders, policy], key=attrgetter("rank")))
     mine = outcomes[policy.name]
     return DryRun(
         supplies=mine.supplies,

@@ -246,8 +246,7 @@ def grace_begins(due: Due, pod: Mapping[str, Any], noticed: datetime | None, now
     """
     shown = pods.own_condition(pod)
     marked = zoned_time(shown.since) if shown is not None and shown.status == "False" else None
-    began = noticed or min(zoned_time(due.holding.health.since) or LONG_AGO, now)
-    return max(marked or LONG_AGO, began)
+    return max(marked or LONG_AGO, noticed or min(zoned_time(due.holding.health.since) or LONG_AGO, now))
 
 
 def kept(pod: Mapping[str, Any]) -> str:

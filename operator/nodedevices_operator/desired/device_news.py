@@ -102,8 +102,7 @@ def _faults(
         if old is not None and (old.health.reason, old.health.since) == (health.reason, health.since):
             continue
         if not (started and may_have_expired(health.since, now)):
-            text = device_text(device)
-            yield Event(names.EVENT_FAULT, about, text, record.name, id_, health.reason, health.since)
+            yield Event(names.EVENT_FAULT, about, device_text(device), record.name, id_, health.reason, health.since)
 
 
 def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[dict[str, OutOfServiceRecord], float | None]:

@@ -417,8 +417,7 @@ def _untimely(fleet: Fleet, entry: Entry, now: datetime) -> str:
 
 def to_data(fleet: Fleet) -> dict[str, str]:
     """Return the ConfigMap's data."""
-    actions = [asdict(action) | {"at": at} for action, at in fleet.actions]
-    data = asdict(fleet) | {"actions": actions}
+    data = asdict(fleet) | {"actions": [asdict(action) | {"at": at} for action, at in fleet.actions]}
     return data | {key: orjson.dumps(data[key]).decode() for key in _JSON}
 
 

@@ -91,8 +91,7 @@ def plan_object_labels(labels: Mapping[str, str], record: NodeDevicesRecord) -> 
     wanted = [key for key in sorted(labels) if not _left_out(key)]
     # A key is free that is ours, or has no owner. One that two own could be changed by neither.
     taken = record.labels_of_others | (record.labels.keys() - record.labels_owned)
-    values = {key: labels[key] for key in wanted[:MOST_LABELS] if key not in taken}
-    return values, tuple(wanted[MOST_LABELS:])
+    return {key: labels[key] for key in wanted[:MOST_LABELS] if key not in taken}, tuple(wanted[MOST_LABELS:])
 
 
 def _left_out(key: str) -> bool:

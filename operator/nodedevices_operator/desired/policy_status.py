@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct, field
@@ -26,7 +27,7 @@ from nodedevices_operator.desired.configuration import Configuration, DryRun, Po
 from nodedevices_operator.desired.dry_run import SECTIONS, DryRunEffect, dry_run_effect
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.rollout import REFUSED, RolloutState
-from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord, Note, PolicyRecord, TaintRecord
 from nodedevices_operator.records.shared import shared
 
 MAX_NAMES = 5  # in a message
@@ -52,14 +53,6 @@ class Hindrance(Struct, frozen=True):
 
     message: str
     passing: bool = False  # it ends by itself: pods end, the API server is back
-
-
-class Note(Struct, frozen=True):
-    """A hint for a policy's author about one of its entries on one node. `text`: for people."""
-
-    section: str
-    entry: str
-    text: str
 
 
 class NodeOutcome(Struct, frozen=True):
@@ -193,8 +186,7 @@ def hindrances(
 
 def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Note, ...]:
     found = tuple(
-        Note(it.section, it.entry, f"{place_of(it.section, it.entry)}: {it.message}")
-        for it in record.configuration.unmatched
+        replace(it, text=f"{place_of(it.section, it.entry)}: {it.text}") for it in record.configuration.unmatched
     )
     if record.observes:
         found += tuple(Note(section, "", text) for section, text in without_effect(configuration.config))

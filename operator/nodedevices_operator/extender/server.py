@@ -102,8 +102,7 @@ class Server:
             shutdown_timeout=STOP_SECONDS,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._address.host, self._address.port)
-        await site.start()
+        await web.TCPSite(self._runner, self._address.host, self._address.port).start()
         self.port = int(self._runner.addresses[0][1])
         log.info("serving the scheduler", port=self.port)
 
@@ -182,7 +181,8 @@ class Server:
     async def _inspect(self, request: web.Request) -> web.Response:
         name = request.match_info.get("node", "")
         found = await self._verbs.inspect(name)
-        return _json(found, 404 if name and not found["nodes"] else 200)
+        status = 404 if name and not found["nodes"] else 200
+        return web.Response(status=status, body=orjson.dumps(found), content_type=JSON)
 
 
 def _served(handler: HttpHandler) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -191,7 +191,3 @@ def _served(handler: HttpHandler) -> Callable[[web.Request], Awaitable[web.Respo
         return web.Response(status=made.status, body=made.body, headers={"Content-Type": made.content_type})
 
     return handle
-
-
-def _json(document: object, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=orjson.dumps(document), content_type=JSON)

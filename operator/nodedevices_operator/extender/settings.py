@@ -20,7 +20,7 @@ from nodedevices_common.options import (
 )
 
 from nodedevices_operator.extender.server import WHOLE_NODES, ServerLimits
-from nodedevices_operator.settings import COMMON, Common, given_by
+from nodedevices_operator.settings import Common, given_by
 
 COMMAND = "extender"
 ADDRESS = "127.0.0.1:9739"
@@ -55,8 +55,7 @@ class ExtenderSettings(Common):
         return WHOLE_NODES if self.whole_nodes else ServerLimits()
 
 
-OWN = options_of(ExtenderSettings)[len(COMMON) :]
-OPTIONS = (*COMMON, *OWN)
+OPTIONS = options_of(ExtenderSettings)
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:
@@ -68,5 +67,4 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
     )
     parser.add_options(OPTIONS, title="settings")
     _, flags = parser.read(arguments, rest=f"unknown argument; see nodedevices-operator {COMMAND} --help")
-    given = given_by(OPTIONS, flags, environment)
-    return ExtenderSettings(**settings_of(ExtenderSettings, given))
+    return ExtenderSettings(**settings_of(ExtenderSettings, given_by(OPTIONS, flags, environment)))

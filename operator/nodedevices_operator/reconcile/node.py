@@ -130,8 +130,7 @@ class NodeReconciler:
             log.exception("concern failed", concern=name, node=view.record.name)
             failure = ConcernError(f"{name}: {type(error).__name__}: {error}")
             outcome = Outcome(problems=(failure,), hindrance=Hindrance(str(failure), passing=True))
-        failed = "failed" if outcome.retried else "forbidden"
-        result = failed if outcome.problems else "done"
+        result = ("failed" if outcome.retried else "forbidden") if outcome.problems else "done"
         self._tools.metrics.concerns.labels(name, result).inc()
         return outcome
 

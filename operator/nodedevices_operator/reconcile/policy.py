@@ -145,8 +145,7 @@ class PolicyReconciler:
         if stop is not None and not was:
             self._writer.event(Event(names.ACTIONS_STOPPED, about, stop.message, since=stop.since))
         elif stop is None and was and shown is not None:
-            text = "taints and evictions continue"
-            self._writer.event(Event(names.EVENT_RESUMED, about, text, since=shown.since))
+            self._writer.event(Event(names.EVENT_RESUMED, about, "taints and evictions continue", since=shown.since))
         if stop is not None and stop.refusal and (shown is None or stop.refusal not in shown.message):
             refused = Event(names.EVENT_RESUME_REFUSED, about, stop.refusal, cause=stop.refusal, since=stop.since)
             self._writer.event(refused)

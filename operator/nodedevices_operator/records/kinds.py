@@ -97,8 +97,7 @@ def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> No
 def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfServiceRecord:
     """With the field manager that has the entry, and when that one wrote last."""
     key = 'k:{"id":' + dumps(text(entry.get("id"))).decode() + "}"
-    having = (it for it in reversed(managed) if key in _inner(it, "f:spec", "f:unschedulable"))
-    by: Raw = next(having, {})
+    by: Raw = next((it for it in reversed(managed) if key in _inner(it, "f:spec", "f:unschedulable")), {})
     since = text(entry.get("since")) or text(by.get("time"))
     return _entry_out_of_service(entry, since=since, manager=text(by.get("manager")))
 

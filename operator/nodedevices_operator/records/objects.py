@@ -146,12 +146,12 @@ class ResourceRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class UnmatchedRecord:
-    """An entry of the configuration that matches nothing on the node."""
+class Note:
+    """A hint about an entry of the configuration that matches nothing on the node, or has no effect there."""
 
     section: Interned
     entry: Interned
-    message: Interned
+    text: Annotated[Interned, At("message")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class ConfigurationRecord:
 
     refused_section: Interned  # the section at fault, where something is refused and it is one's
     files_alone: bool = False  # what is refused are files of the node, and the rest is in effect
-    unmatched: tuple[UnmatchedRecord, ...] = ()
+    unmatched: tuple[Note, ...] = ()
     serving: Interned = ""
 
 

@@ -14,12 +14,12 @@ from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.desired.configuration import DryRun, PolicyOutcome
 from nodedevices_operator.desired.dry_run import DryRunEffect
 from nodedevices_operator.desired.fleet import Arrivals, Survey, arrivals
-from nodedevices_operator.desired.policy_status import SILENT, TURN, Hindrance, NodeOutcome, Note, Tally, policy_status
+from nodedevices_operator.desired.policy_status import SILENT, TURN, Hindrance, NodeOutcome, Tally, policy_status
 from nodedevices_operator.desired.pools import Reacting, survey
 from nodedevices_operator.reconcile.policy import Tallies
 from nodedevices_operator.reconcile.surveyor import Surveyor
 from nodedevices_operator.records.kinds import Kind, node_devices_record, node_record, policy_record
-from nodedevices_operator.records.objects import PolicyRecord
+from nodedevices_operator.records.objects import Note, PolicyRecord
 from support.opfacts import NOW, device, node_devices, policy, raw_node, raw_policy, sharing
 
 NODES, POLICIES, POOLS = ("a", "b", "c", "d"), ("p", "q", "r"), ("x", "y")

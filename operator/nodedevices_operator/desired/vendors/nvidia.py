@@ -31,17 +31,20 @@ PREFIXES = (f"{DOMAIN}/",)
 TIMESTAMP = f"{DOMAIN}/gfd.timestamp"
 MAX_VALUE = 63
 STRATEGIES = {"timeSlicing": "time-slicing", "mps": "mps", "memory": "memory"}  # none is the rest
-# By compute capability, as GPU Feature Discovery names them; 7 and 8 depend on the minor number.
+# By the major number of the compute capability, as GPU Feature Discovery names them; each from a minor number on, the
+# highest first.
 FAMILIES = {
-    1: "tesla",
-    2: "fermi",
-    3: "kepler",
-    5: "maxwell",
-    6: "pascal",
-    9: "hopper",
-    10: "blackwell",
-    12: "blackwell",
-    13: "rubin",
+    1: {0: "tesla"},
+    2: {0: "fermi"},
+    3: {0: "kepler"},
+    5: {0: "maxwell"},
+    6: {0: "pascal"},
+    7: {5: "turing", 0: "volta"},
+    8: {9: "ada-lovelace", 0: "ampere"},
+    9: {0: "hopper"},
+    10: {0: "blackwell"},
+    12: {0: "blackwell"},
+    13: {0: "rubin"},
 }
 _NOT_IN_PRODUCT = re.compile(r"[^A-Za-z0-9_. -]")
 _PROFILE = re.compile(r"(?:(?P<ci>[0-9]+)c\.)?(?P<gi>[0-9]+)g\..*")
@@ -151,11 +154,7 @@ def _architecture(model: DeviceModel) -> dict[str, str]:
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
         return {}
     major, minor = int(parts[0]), int(parts[1])
-    family = FAMILIES.get(major, "undefined")
-    if major == 7:
-        family = "volta" if minor < 5 else "turing"
-    elif major == 8:
-        family = "ampere" if minor < 9 else "ada-lovelace"
+    family = next((name for least, name in FAMILIES.get(major, {}).items() if minor >= least), "undefined")
     return {"gpu.family": family, "gpu.compute.major": str(major), "gpu.compute.minor": str(minor)}
 
 
@@ -251,5 +250,4 @@ def _product(model: str, *ending: str) -> str:
 
 def _clean(text: str) -> str:
     """The text as a label value: GPU Feature Discovery's rule, and what Kubernetes takes."""
-    plain = "-".join(_NOT_IN_PRODUCT.sub("", text).split())
-    return plain[:MAX_VALUE].strip("-_.")
+    return "-".join(_NOT_IN_PRODUCT.sub("", text).split())[:MAX_VALUE].strip("-_.")
