@@ -356,6 +356,7 @@ def _unused(request: PodRequest, held: Mapping[str, str]) -> tuple[int, str]:
     PodResources does not show it. It is of the device of the last container, which reuses some of it."""
     if all(kind != INIT for kind, _ in request.steps):
         return 0, ""
-    unused = place({"": sum(size for _, size in request.steps)}, request.steps, spread=False).unused
+    plenty = {"": sum(size for _, size in request.steps)}
+    unused = place(plenty, request.steps, spread=False).unused
     device = held.get(request.names[-1], "")
     return (unused, device) if device else (0, "")

@@ -154,7 +154,8 @@ def test_every_field_of_a_nodes_object_is_read_from_its_place() -> None:
     assert said(entry) == {"id": "GPU-1", "reason": "repair", "by": "ann", "since": "T2", "until": "T3"}
     assert flat(found.summary) == {"offered": 7, "held": 6, "excluded": 5, "unschedulable": 4}
     assert (found.configuration.refused_section, found.configuration.files_alone) == ("sharing", False)
-    assert [flat(each) for each in found.configuration.unmatched] == STATUS["configuration"]["unmatched"]
+    [unmatched] = found.configuration.unmatched
+    assert flat(unmatched) == {"section": "resources", "entry": "exclude[0] x", "text": "none"}
     assert flat(gone) == {"name": "example.com/old", "since": "T5"}
     assert flat(affected) == STATUS["affectedPods"][0]
     assert said(shown) == {"type": "Ready", "status": "True", "reason": "R", "message": "M", "since": "T7"}
