@@ -151,10 +151,18 @@ def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault 
         return replace(fault, state=HealthState.HEALTHY if ignored else HealthState.DEGRADED)
     if fault.reason in UNUSABLE:
         return fault
-    usual = fault.usual
+    return _ruled_fault(fault, rules)
+
+
+def _ruled_fault(fault: Fault, rules: HealthRules) -> Fault:
+    """Return a fault as the rules have it. Where only the policy makes it Unhealthy, its action is the one that ends
+    that. Where a rule has counted it, it is the device's: what comes again and again on one device is no longer its
+    program's."""
+    usual, rule = fault.usual, rules.rule(fault.reason)
     state = ruled(usual.state, fault.reason, rules)
-    domain = _domain(usual.domain, fault.reason, rules)
-    return replace(fault, state=state, action=_action(usual, state), fault_domain=domain)
+    by_policy = state is HealthState.UNHEALTHY and usual.repair and needs_no_action(usual.action)
+    domain = usual.domain if rule is None or rule.after is None else "Device"
+    return replace(fault, state=state, action=usual.repair if by_policy else usual.action, fault_domain=domain)
 
 
 def ruled(usual: HealthState, reason: str, rules: HealthRules) -> HealthState:
@@ -250,13 +258,6 @@ def note_events(
     return _bounded(result)
 
 
-def _domain(usual: str, reason: str, rules: HealthRules) -> str:
-    """Return whose fault it is. Where a rule has counted it, the device's: what comes again and again on one device is
-    no longer its program's."""
-    rule = rules.rule(reason)
-    return usual if rule is None or rule.after is None else "Device"
-
-
 def _bounded_neighbours(codes: Sequence[int], rules: HealthRules, vendor: FaultSource) -> tuple[int, ...]:
     """Return the first codes, those that decide something before others: a flood must not hide them."""
 
@@ -319,26 +320,19 @@ def decide_correlating(
 
 def event_fault(meaning: Meaning, usual: HealthState, rules: HealthRules, when: datetime, boot_id: str) -> Fault:
     """Return the fault that an event leaves, which without rules is in that state."""
-    state = ruled(usual, meaning.reason, rules)
-    known = Usual(state=usual, action=meaning.action, domain=meaning.domain, repair=meaning.repair)
-    return Fault(
+    fault = Fault(
         reason=meaning.reason,
-        state=state,
+        state=usual,
         message=meaning.message,
-        action=_action(known, state),
-        fault_domain=_domain(meaning.domain, meaning.reason, rules),
-        usual=known,
+        action=meaning.action,
+        fault_domain=meaning.domain,
+        usual=Usual(state=usual, action=meaning.action, domain=meaning.domain, repair=meaning.repair),
         since=when,
         last_seen=when,
         boot_id=boot_id,
         xid=meaning.code,
     )
-
-
-def _action(usual: Usual, state: HealthState) -> str:
-    """Return a fault's recovery action; where only the policy makes it Unhealthy, the action that ends that."""
-    unhealthy = state is HealthState.UNHEALTHY
-    return usual.repair if unhealthy and usual.repair and needs_no_action(usual.action) else usual.action
+    return _ruled_fault(fault, rules)
 
 
 def _reported_in(fault: Fault, instance: str, sequence: int) -> Fault:

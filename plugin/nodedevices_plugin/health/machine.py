@@ -105,11 +105,6 @@ class _Subject(Struct, frozen=True, kw_only=True):
     conditions: Mapping[str, FaultCondition]  # by reason
     says: str | None
 
-    @property
-    def good(self) -> bool:
-        """True while the last good line counts."""
-        return self.view.unknown is None
-
 
 def judge_all(
     previous: Mapping[str, Verdict],
@@ -288,7 +283,7 @@ def _judge(
     action = _driver_action(waiting, subject) if waiting is not None else None
     faults = events.decide_correlating(faults, rules, vendor, now=view.now, driver_action=action)
     news = {reason for reason, fault in faults.items() if before.get(reason) != fault}
-    if subject.good:
+    if view.unknown is None:
         for level in subject.conditions.values() if has_levels else ():
             _apply_level(faults, level, subject)
         faults = {reason: _settled(_gone_before(fault, subject), subject) for reason, fault in faults.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from nodedevices_api.fields import MAX_RESOURCE_NAME, NOT_EXTENDED, reserved_by_kubernetes
+from nodedevices_common.text import clip
 
 from nodedevices_plugin.model import PlanError
 
@@ -29,30 +30,22 @@ def shared(name: str) -> str:
     return f"{name}.shared"
 
 
-def check(field: str, name: str) -> str:
-    """The name, if the kubelet takes it as that of an extended resource. Raises PlanError."""
+def wrong(name: str) -> str:
+    """Return why the kubelet does not take the name as that of an extended resource; empty: it does."""
     domain, slash, own = name.partition("/")
     if not slash or not own or _DOMAIN.fullmatch(domain) is None:
-        raise PlanError(field, _shown(name), "not a resource name; write a domain and a name, such as nvidia.com/gpu")
+        return "not a resource name; write a domain and a name, such as nvidia.com/gpu"
     if len(own) > MAX_NAME:
-        raise PlanError(field, _shown(name), f"{len(own)} characters after the slash; {MAX_NAME} are the most")
+        return f"{len(own)} characters after the slash; {MAX_NAME} are the most"
     if _OWN.fullmatch(own) is None:
-        raise PlanError(field, _shown(name), "after the slash only letters, digits, and - _ . inside are allowed")
+        return "after the slash only letters, digits, and - _ . inside are allowed"
     if reserved_by_kubernetes(name):
-        raise PlanError(field, _shown(name), NOT_EXTENDED)
-    if len(name) > MAX_RESOURCE_NAME:
-        raise PlanError(field, _shown(name), f"{len(name)} characters; {MAX_RESOURCE_NAME} are the most")
+        return NOT_EXTENDED
+    return f"{len(name)} characters; {MAX_RESOURCE_NAME} are the most" if len(name) > MAX_RESOURCE_NAME else ""
+
+
+def check(field: str, name: str) -> str:
+    """The name, if the kubelet takes it. Raises PlanError."""
+    if why := wrong(name):
+        raise PlanError(field, clip(name, 2 * MAX_NAME + 1), why)
     return name
-
-
-def is_one(name: str) -> bool:
-    """True when the kubelet accepts it as the name of an extended resource."""
-    try:
-        check("", name)
-    except PlanError:
-        return False
-    return True
-
-
-def _shown(name: str) -> str:
-    return name if len(name) <= 2 * MAX_NAME else name[: 2 * MAX_NAME] + "…"

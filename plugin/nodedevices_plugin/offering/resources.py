@@ -170,7 +170,7 @@ def by_name(units: Sequence[Unit], settings: PlanSettings, near: Near) -> Mappin
             continue
         named = (rule.name for rule in rules if _matches(rule.match, unit, near, settings))
         name = next(named, None) or vendor.usual_name(unit, settings.naming(vendor))
-        if name is not None and resource_names.is_one(name):  # one odd device must not cost the others their names
+        if name is not None and not resource_names.wrong(name):  # one odd device must not cost the others their names
             found[name].append(unit)
     return {name: tuple(some) for name, some in found.items()}
 

@@ -43,6 +43,7 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
     value = inputs.seen.confirm
     known = devices_by_id(world.known.inventory).keys()
     by_name = {name: id_ for id_, name in device_names(world.known.inventory).items()}
+    missing = {device.fact.id for device in world.known.inventory.devices if not device.present}
     confirmed: dict[str, set[str]] = {RECOVERED.answer: set(), REMOVED.answer: set()}
     entries, problems = read(value, OF_NODE, done=done)
     understood = []
@@ -52,18 +53,12 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
             continue  # this is for the operator
         if device == EVERY and world.lost:
             problems.append(f"{entry}: no device is seen, so it is unknown which devices were removed: give {REMOVED}")
-            continue
-        if device == EVERY:
-            confirmed[outcome].update(
-                missing.fact.id for missing in world.known.inventory.devices if not missing.present
-            )
-        elif device not in known:
+        elif device != EVERY and device not in known:
             hint = f"give its id, {by_name[device]}" if device in by_name else "this node has no such device"
             problems.append(f"{device[:96]}: {hint}")
-            continue
         else:
-            confirmed[outcome].add(device)
-        understood.append(entry)
+            confirmed[outcome] |= missing if device == EVERY else {device}
+            understood.append(entry)
     return Confirm(
         value=value,
         recovered=frozenset(confirmed[RECOVERED.answer]),

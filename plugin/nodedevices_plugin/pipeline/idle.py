@@ -174,17 +174,15 @@ def _worded(use: DeviceUse, readings: Readings, after_seconds: int, now: datetim
     last = use.began if use.read is None else use.read
     if monotonic - last >= after_seconds:
         return replace(use, word=UNKNOWN, since=None, quiet=None)
-    if use.tenure is None or use.quiet is None or monotonic - last > GAP_SECONDS:
-        return replace(use, word="", since=None)
-    quiet_for = monotonic - use.quiet
-    if quiet_for < after_seconds:
+    quiet = use.quiet if monotonic - last <= GAP_SECONDS else None
+    if use.tenure is None or quiet is None or monotonic - quiet < after_seconds:
         return replace(use, word="", since=None)
     if use.unused:
         return use
     if use.tenure.whole and not use.tenure.used:
         return replace(use, word=NEVER_USED, since=use.tenure.began)
     memory_alone = not readings.processes and has_context(readings)
-    return replace(use, word=MEMORY_ONLY if memory_alone else IDLE, since=now - timedelta(seconds=quiet_for))
+    return replace(use, word=MEMORY_ONLY if memory_alone else IDLE, since=now - timedelta(seconds=monotonic - quiet))
 
 
 def _seconds(

@@ -69,9 +69,7 @@ def update(
     devices = [
         _seen(before.get(fact.id), fact, now, live, gone, held=fact.id in held_devices) for fact in listed.values()
     ]
-    for device in previous.devices:
-        if device.fact.id in listed:
-            continue
+    for device in (known for known in previous.devices if known.fact.id not in listed):
         if device.present and not driver_loaded:
             devices.append(device)
             continue

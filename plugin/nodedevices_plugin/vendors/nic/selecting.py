@@ -13,7 +13,7 @@ from nodedevices_probe import nic as attributes
 from nodedevices_probe.protocol import DeviceFact
 from pydantic import AfterValidator, Field, model_validator
 
-from nodedevices_plugin.model import PlanError, resource_names
+from nodedevices_plugin.model import resource_names
 from nodedevices_plugin.vendors.base import text
 from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, matching, refuse
 
@@ -125,10 +125,8 @@ class ListedResource(PluginFile):
 
     @model_validator(mode="after")
     def _can_be_a_name(self) -> Self:
-        try:
-            resource_names.check("", self.full_name())
-        except PlanError as error:
-            refuse({("resourceName",): f"{show(error.value)}: {error.hint}"})
+        if why := resource_names.wrong(self.full_name()):
+            refuse({("resourceName",): f"{show(self.full_name())}: {why}"})
         return self
 
 
