@@ -42,7 +42,6 @@ NODE_WORKERS = 16  # each waits for one call at a time, as all do; the client al
 MARK_WORKERS = 10  # so that a pod's mark never waits for a connection
 POLICY_WORKERS = 2
 MOST_UNHEALTHY = 1000  # devices that have a series of their own, and containers that hold them
-HEALTH_STATES: tuple[HealthState, ...] = get_args(HealthState)
 POLICY_COUNTS = ("selected", "applied", "overridden", "failed", "waiting")  # DevicePolicy.status.nodes
 
 log = structlog.get_logger()
@@ -254,7 +253,7 @@ class Manager:
         records = cache.node_devices.values()
         metrics.nodes.set(len(records))
         states = Counter(device.health.state for record in records for device in record.devices)
-        for health in HEALTH_STATES:
+        for health in get_args(HealthState):
             metrics.devices.labels(health.lower()).set(states[health])
         metrics.faults.set(states["Unhealthy"] + states["Unknown"])
         unhealthy = (

@@ -8,10 +8,6 @@ from nodedevices_common import __version__
 from nodedevices_common.metrics import Exposition, counter, gauge, histogram, rows
 from prometheus_client import ProcessCollector
 
-_MARK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds; the target is 5
-_REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)  # a call ends after 35 s
-_RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
-
 
 class OperatorMetrics(Exposition):
     build_info = gauge("nodedevices_operator_build_info", "Version of the operator.", "version")
@@ -25,7 +21,7 @@ class OperatorMetrics(Exposition):
         "nodedevices_operator_reconcile_seconds",
         "Duration of reconciliations.",
         "kind",
-        buckets=_RECONCILE_BUCKETS,
+        buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0),
     )
     concerns = counter(
         "nodedevices_operator_concern_reconciles_total",
@@ -49,7 +45,7 @@ class OperatorMetrics(Exposition):
         "Duration of requests to the API server. `watch` is the time until the watch of rejected pods begins; other "
         "watches are not counted.",
         "verb",
-        buckets=_REQUEST_BUCKETS,
+        buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0),  # a call ends after 35 s
     )
     suppressed_events = counter(
         "nodedevices_operator_suppressed_events_total",
@@ -74,7 +70,7 @@ class OperatorMetrics(Exposition):
     marked = histogram(
         "nodedevices_operator_fault_to_pod_seconds",
         "Time from observing a device's fault to writing the condition of its pod.",
-        buckets=_MARK_BUCKETS,
+        buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),  # seconds; the target is 5
     )
     devices = gauge(
         "nodedevices_operator_devices",
@@ -154,9 +150,6 @@ class OperatorMetrics(Exposition):
         self.duration.labels(kind).observe(seconds)
 
 
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)  # seconds; the target is 0.1
-
-
 class ExtenderMetrics(Exposition):
     build_info = gauge("nodedevices_extender_build_info", "Version of the extender.", "version")
     requests = counter(
@@ -169,7 +162,7 @@ class ExtenderMetrics(Exposition):
         "nodedevices_extender_request_seconds",
         "Time from a complete request to its answer; `filter` includes the wait for pods that are being bound.",
         "verb",
-        buckets=_BUCKETS,
+        buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),  # seconds; the target is 0.1
     )
     nodes = counter(
         "nodedevices_extender_filtered_nodes_total",

@@ -194,8 +194,6 @@ class KeyQueue:
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
-KeyHandler = Callable[[str], Awaitable[float | None]]
-Failure = Callable[[str, Exception, float], None]
 
 
 class RetryLater(Exception):  # noqa: N818  it is no error: a wait was requested
@@ -217,7 +215,9 @@ class Workers:
         queue.changed = self._look
         self._look()
 
-    async def run(self, handler: KeyHandler, *, failure: Failure) -> None:
+    async def run(
+        self, handler: Callable[[str], Awaitable[float | None]], *, failure: Callable[[str, Exception, float], None]
+    ) -> None:
         """Work for ever. `failure` gets what failed, and the delay."""
         queue = self._queue
         while True:

@@ -22,7 +22,6 @@ from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.objects import RejectedPod
 
 WATCH_SECONDS = (1500, 1800)  # after which the API server ends one; a bookmark every minute shows that it lives
-SELECTOR = f"status.phase={FAILED}"
 MAX_PODS = 10_000  # remembered at one time; the next watch shows the others
 AGAIN_SECONDS = 1.0  # between two watches
 BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.2)
@@ -60,11 +59,10 @@ class RejectedPods:
         """One watch, until it ends. KubeError: it ended otherwise than it should; what it has shown stays."""
         self._nodes, self._count = {}, 0
         # resourceVersion 0: first come all there are, from the API server's memory.
-        seconds = random.randint(*WATCH_SECONDS)
         query = {
-            "fieldSelector": SELECTOR,
+            "fieldSelector": f"status.phase={FAILED}",
             "resourceVersion": "0",
-            "timeoutSeconds": str(seconds),
+            "timeoutSeconds": str(random.randint(*WATCH_SECONDS)),
             "allowWatchBookmarks": "true",
         }
         async for line in self._kube.watch(PODS, query):

@@ -48,7 +48,6 @@ from nodedevices_operator.concerns.port import (
 from nodedevices_operator.desired import consequences, pods
 from nodedevices_operator.desired.conditions import ConditionVerdict
 from nodedevices_operator.desired.consequences import Due, HeldFault
-from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.fleet import EVICT, HOUR, TAINT, Action
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.kube.port import KubeError, find
@@ -300,7 +299,8 @@ class EvictionsConcern(OnNode[dict[EvictionKey, Subject]]):
                 return
             if not subject.tries:
                 text = f"evicting the pod: {pods.fault_text(due.holding)}"
-                self._event(view, due, subject, names.EVENT_EVICTION, text)
+                event = pods.event(names.EVENT_EVICTION, due.holding, subject.uid, view.record.name, text)
+                self._tools.events.write(event)
             await self._writer.evict(holder.namespace, holder.pod, subject.uid)
         except KubeError as error:
             self._refused(view, due, subject, error, tally)
@@ -324,18 +324,14 @@ class EvictionsConcern(OnNode[dict[EvictionKey, Subject]]):
                 text = (
                     f"{pods.fault_text(due.holding)} The eviction is blocked and will be tried again: {error.blocked}"
                 )
-                self._event(view, due, subject, names.EVENT_BLOCKED, text)
+                event = pods.event(names.EVENT_BLOCKED, due.holding, subject.uid, view.record.name, text)
+                self._tools.events.write(event)
         elif error.gone:
             self._nodes[view.record.name].pop(_key(due), None)
             tally.add(names.PENDING, f"{shown} is gone, or another pod has its name", NOT_YET_SECONDS)
         else:
             tally.problems.append(error)
             tally.add(failure(error), f"could not evict {shown}: {error}")
-
-    def _event(self, view: View, due: Due, subject: Subject, kind: str, text: str) -> None:
-        holding, health = due.holding, due.holding.health
-        about, node = ObjectRef.holder(holding.holder, subject.uid), view.record.name
-        self._tools.events.write(Event(kind, about, text, node, holding.device, health.reason, health.since))
 
 
 def _key(due: Due) -> EvictionKey:

@@ -57,10 +57,9 @@ class DeviceEventsConcern(Concern[Reported]):
 
 
 # --- notices ---------------------------------------------------------------------------------------------------------
-NoticeKey = tuple[HolderRecord, str, str, str]
-
-
-class NoticeEventsConcern(Concern[set[NoticeKey]]):  # of which an Event was written, or none is to be
+class NoticeEventsConcern(
+    Concern[set[tuple[HolderRecord, str, str, str]]]
+):  # of which an Event was written, or none is to be
     info = Info("notice-events", section="faults", informs=True)
 
     async def reconcile(self, view: View) -> Outcome:

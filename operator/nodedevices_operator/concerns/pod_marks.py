@@ -295,9 +295,7 @@ class PodMarksConcern(Concern[_Memory]):
         if not (holding.health.state == "Unhealthy" or holding.application):
             return
         kind = names.EVENT_NOTICED if holding.application else names.EVENT_FAULT
-        about, text, health = ObjectRef.holder(holding.holder, uid), pods.fault_text(holding), holding.health
-        event = Event(kind, about, text, seen.record.name, holding.device, health.reason, health.since)
-        self._tools.events.write(event)
+        self._tools.events.write(pods.event(kind, holding, uid, seen.record.name, pods.fault_text(holding)))
 
     async def _take_back(self, seen: _Marking, entry: Affected) -> bool:
         """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""

@@ -263,7 +263,6 @@ def _words(action: ActionRecord) -> str:
 
 # --- for metrics -----------------------------------------------------------------------------------------------------
 OTHER = "Other"
-TOO_FEW_LABEL = "TooFew"  # for Expected8Found7 and all others with numbers
 _TOO_FEW = re.compile(names.TOO_FEW.format(expected="[0-9]+", found="[0-9]+"))
 _GOOD = {
     kind: "False" if kind in {names.STALE, names.PROBLEM_REPORTED, names.MAINTENANCE_SCHEDULED} else "True"
@@ -290,6 +289,6 @@ def node_problems(record: NodeDevicesRecord) -> Iterator[tuple[str, str]]:
 
 def _label(problem: ConditionRecord) -> str:
     if problem.type == names.EXPECTED_DEVICES and _TOO_FEW.fullmatch(problem.reason):
-        return TOO_FEW_LABEL
+        return "TooFew"  # for Expected8Found7 and all others with numbers
     known = {reason for reasons in names.REASONS[problem.type].values() for reason in reasons} - {names.TOO_FEW}
     return problem.reason if problem.reason in known else OTHER

@@ -26,6 +26,7 @@ from nodedevices_common.text import some
 from nodedevices_common.times import seconds_between, zoned_time
 
 from nodedevices_operator.desired.capacity import FINISHED
+from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import (
     Affected,
@@ -309,6 +310,12 @@ def condition(status: str, reason: str, message: str, previous: ConditionRecord 
 def fault_text(holding: Holding) -> str:
     """Return what a person reads on the pod."""
     return describe(holding.device_name, holding.device, holding.health)
+
+
+def event(kind: str, holding: Holding, uid: str, node: str, text: str) -> Event:
+    """Return the Event about the pod of that uid, which the holder means, and what is at fault."""
+    about, health = ObjectRef.holder(holding.holder, uid), holding.health
+    return Event(kind, about, text, node, holding.device, health.reason, health.since)
 
 
 def describe(name: str, identity: str, health: HealthRecord) -> str:

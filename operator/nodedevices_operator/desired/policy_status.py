@@ -219,11 +219,6 @@ def effect_lines(
     return tuple(sorted((node, text) for node, text in texts.items() if text))
 
 
-def waiting_first(waiting: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Nodes that only are silent, or wait for their turn, last."""
-    return tuple(sorted(waiting.items(), key=lambda pair: (pair[1] in {SILENT, TURN}, pair)))
-
-
 def counted(notes: Mapping[Note, int], *, applied: int) -> tuple[tuple[str, int], ...]:
     """By entry, most frequent first; what a node has instead differs by node, and one is shown for all of them. An
     excluded id, or a device of a list, that one of the nodes has is right: a policy for many nodes names those of each

@@ -23,7 +23,6 @@ from nodedevices_common.pod_requests import ALL, Demand, Want, amounts, pod_cont
 from nodedevices_common.raw import Raw, mapping, mappings
 
 OFFERED = ("Healthy", "Degraded")  # states in which a device is offered
-SPREAD = "spread"
 
 
 class HeldShares(Struct, frozen=True):
@@ -119,7 +118,7 @@ def read(raw: Raw) -> NodeShares:
         resources={
             name: MemoryResource(
                 name=name,
-                spread=listed[name].get("packing") == SPREAD,
+                spread=listed[name].get("packing") == "spread",
                 unit=str(listed[name]["unit"]),
                 devices=tuple(devices),
                 capacity=_count(listed[name].get("capacity")),
@@ -172,8 +171,7 @@ def _count(value: Any) -> int:
     return max(0, value) if isinstance(value, int) else 0
 
 
-ContainerRequest = tuple[int, int]  # the kind of one container, and how many shares it requests
-Steps = tuple[ContainerRequest, ...]
+Steps = tuple[tuple[int, int], ...]  # the kind of each container, and how many shares it requests
 
 
 class PodRequest(Struct, frozen=True):

@@ -60,16 +60,12 @@ USER_AGENT = f"{MANAGER}/{__version__}"  # by which an audit log knows whose req
 BUDGET_CAUSE = "DisruptionBudget"  # policy/v1: the cause of a refused eviction
 SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
-Requested = Callable[[str, str, int, float], None]
-"""Gets each request that has ended: verb, resource, HTTP status (0: no answer) and seconds."""
-
 T = TypeVar("T")
 log = structlog.get_logger()
 
 
 # --- credentials -----------------------------------------------------------------------------------------------------
 _config: Any = config  # untyped functions
-_incluster: Any = incluster_config
 
 
 class CredentialsError(OperationError):
@@ -99,7 +95,7 @@ async def load_credentials(kubeconfig: str | None) -> Credentials:
     except (config.ConfigException, OSError, ValueError) as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account (or give --kubeconfig)"
         raise CredentialsError(f"load credentials from {where}: {error}") from error
-    paths = (kubeconfig or _incluster.SERVICE_TOKEN_FILENAME, *_certificates(configuration))
+    paths = (kubeconfig or incluster_config.SERVICE_TOKEN_FILENAME, *_certificates(configuration))
     return Credentials(configuration, trust, authorization(configuration), [Path(path) for path in paths if path])
 
 
@@ -136,7 +132,8 @@ class KubeClient:
     """Kube over the official client. Make it inside a running loop; close it at the end."""
 
     def __init__(self, kubeconfig: str | None, known: Credentials, clock: Callable[[], float] = time.monotonic) -> None:
-        self.requested: Requested = lambda _verb, _resource, _status, _seconds: None
+        # Called with each request that has ended: verb, resource, HTTP status (0: no answer) and seconds.
+        self.requested: Callable[[str, str, int, float], None] = lambda _verb, _resource, _status, _seconds: None
         self.trust_changed: Callable[[], None] = lambda: None  # called when CA or client certificate is another one
         self.may_write: Callable[[], bool] = lambda: True  # checked just before anything but a read is sent
         self._kubeconfig = kubeconfig

@@ -119,7 +119,6 @@ async def _handle(kind: Kind, deliver: Deliver, *, event: Mapping[str, Any], **_
 
 
 # --- the watches -----------------------------------------------------------------------------------------------------
-Arrived = Callable[[Kind, bool, Record], None]
 Known = Callable[[Kind, str], Record | None]  # what is known of an object, also in another thread
 
 RESTART_BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # while kopf keeps ending
@@ -160,7 +159,7 @@ class Watch:
     def __init__(
         self,
         kubeconfig: str | None,
-        arrived: Arrived,
+        arrived: Callable[[Kind, bool, Record], None],
         ended: Callable[[str], None],
         known: Known = lambda _kind, _name: None,
         listed: Callable[[], None] = lambda: None,

@@ -18,6 +18,8 @@ from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.fleet_gate import FleetGate, Stop
 from nodedevices_operator.desired.events import Event, ObjectRef
 from nodedevices_operator.desired.policy_status import (
+    SILENT,
+    TURN,
     NodeOutcome,
     Tally,
     WouldAnswer,
@@ -27,7 +29,6 @@ from nodedevices_operator.desired.policy_status import (
     policy_status,
     rollout_message,
     shows,
-    waiting_first,
 )
 from nodedevices_operator.desired.pools import SECTION, acts, dry_run_pool
 from nodedevices_operator.desired.rollout import RolloutState
@@ -76,7 +77,7 @@ class Tallies:
             outdated=len(supplied) - len(newest),
             older=frozenset(chain.from_iterable(rivals)),
             failing=tuple(sorted(failing.items())),
-            waiting=waiting_first(waiting),
+            waiting=tuple(sorted(waiting.items(), key=lambda it: (it[1] in {SILENT, TURN}, it))),
             unmatched=counted(Counter(note for node in newest for note in found[node].notes), applied=applied),
             would_supply=sum(bool(dry_run.supplies) for dry_run, _ in dry_runs.values()),
             would=effect_lines({node: effect for node, (_, effect) in dry_runs.items()}, reacting, would_answer),

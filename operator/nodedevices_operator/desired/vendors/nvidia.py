@@ -112,9 +112,6 @@ class _Offer(Struct, frozen=True):
     suffix: bool = False  # shared under its own name: the product says -SHARED
 
 
-_PARENT = _Offer(replicas=0)  # a GPU in MIG mode is not offered itself
-
-
 def _models(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[str, str]:
     if not devices:
         return {}
@@ -123,7 +120,8 @@ def _models(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[
     counts = Counter(device.model.product for device in whole or devices)
     chosen = max(whole or devices, key=lambda device: counts[device.model.product])
     same = [device for device in devices if device.model.product == chosen.model.product]
-    offer = (_by_memory(record, same) or _offer(record, "gpu")) if whole else _PARENT
+    # A GPU in MIG mode is not offered itself.
+    offer = (_by_memory(record, same) or _offer(record, "gpu")) if whole else _Offer(replicas=0)
     count = sum(not device.health.missing for device in same)
     labels = _common("gpu", chosen.model.product, (), count, offer)
     if chosen.model.memory_mib:
