@@ -119,7 +119,9 @@ class OperatorSettings(Common):
     retired_seconds: float = SETTLED_SECONDS  # before a retired zero is removed from the Node; a kubelet needs these
 
 
+COMMON = options_of(Common)
 OPTIONS = options_of(OperatorSettings)
+OWN = OPTIONS[len(COMMON) :]  # for docs/flags.md
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:

@@ -57,9 +57,9 @@ class DeviceEventsConcern(Concern[Reported]):
 
 
 # --- notices ---------------------------------------------------------------------------------------------------------
-class NoticeEventsConcern(
-    Concern[set[tuple[HolderRecord, str, str, str]]]
-):  # of which an Event was written, or none is to be
+class NoticeEventsConcern(Concern[set[tuple[HolderRecord, str, str, str]]]):
+    """Remembered is of what an Event was written, or none is to be."""
+
     info = Info("notice-events", section="faults", informs=True)
 
     async def reconcile(self, view: View) -> Outcome:

@@ -20,7 +20,7 @@ from nodedevices_common.options import (
 )
 
 from nodedevices_operator.extender.server import WHOLE_NODES, ServerLimits
-from nodedevices_operator.settings import Common, given_by
+from nodedevices_operator.settings import COMMON, Common, given_by
 
 COMMAND = "extender"
 ADDRESS = "127.0.0.1:9739"
@@ -56,6 +56,7 @@ class ExtenderSettings(Common):
 
 
 OPTIONS = options_of(ExtenderSettings)
+OWN = OPTIONS[len(COMMON) :]  # for docs/flags.md
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:

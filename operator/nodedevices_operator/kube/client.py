@@ -30,6 +30,7 @@ from msgspec import Struct
 from nodedevices_common import __version__
 from nodedevices_common.errors import OperationError, retry_after_seconds
 from nodedevices_common.files import identity
+from nodedevices_common.raw import mapping, mappings
 
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.names import MANAGER, resource_of
@@ -356,9 +357,8 @@ def _error_message(data: bytes, reason: str) -> tuple[str, str | None, str]:
         said = str(status["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return (data.decode(errors="replace").strip() or reason)[:500], None, ""
-    details = status.get("details")
-    details = details if isinstance(details, dict) else {}
+    details = mapping(status.get("details"))
     name = details.get("name") if status.get("reason") == "NotFound" else None
-    causes = [it for it in details.get("causes") or () if isinstance(it, dict) and it.get("reason") == BUDGET_CAUSE]
+    causes = [it for it in mappings(details.get("causes")) if it.get("reason") == BUDGET_CAUSE]
     blocked = str(causes[0].get("message") or said) if causes else said if SEVERAL_BUDGETS in said else ""
     return said[:500], name if isinstance(name, str) else None, blocked[:500]
