@@ -1,4 +1,4 @@
-"""What all commands that list rows do: read, sort, print in the wanted form, and go on with what changes (`-w`).
+"""The part that all listing commands share: read, sort, print in the wanted form, follow what changes (`-w`).
 
 Several clusters are read in a thread each, and one that does not answer costs three seconds. What is bounded is the
 wait for a cluster's first page, its login plugin included; a cluster that answers may take as long as its pages do. An

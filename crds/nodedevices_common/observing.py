@@ -1,4 +1,4 @@
-"""What of a configuration has no effect on a node where another plugin serves the kubelet (serving.mode Observe).
+"""Settings that have no effect on a node where another plugin serves the kubelet (serving.mode Observe).
 
 Whether a node observes is what its agent says (status.configuration.serving): a flag or a file may say so as well as a
 policy, and a change of the mode may wait for pods.

@@ -1,4 +1,4 @@
-"""What goes wrong between us and an API server; the text is for people, and says what to do."""
+"""Errors of calls of an API server. Their text is for people, and says what to do."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the operator and the extender have in common as processes: their tasks, and /metrics, /healthz and /readyz, with
-a port for the kubelet's probes alone.
+"""The process of the operator, and that of the extender: tasks, signals, /metrics, /healthz and /readyz, with a port
+for the kubelet's probes alone.
 
 /healthz is about this process only: an API server that is away is no reason to be restarted. /readyz says whether it
 sees the cluster: everything was listed, the last LIST was complete and the watches run; and if not, why.

@@ -1,4 +1,4 @@
-"""What a person's word about a device is written as, and what there is to say of it.
+"""Changes of objects that carry a person's word about a device (cordon, confirm), and the text about each.
 
 Each function is given the object as it was just read and returns the change that makes it so, or none where it is so
 already. A change of a list names the resourceVersion that it was made of: of two people who write at the same time the

@@ -1,5 +1,5 @@
-"""What several views read of a raw NodeDevices: its conditions, its devices with their partitions, their holders; and
-times as people read them."""
+"""Readers of a raw NodeDevices that several views use: conditions, devices with their partitions, holders; and times as
+people read them."""
 
 from __future__ import annotations
 

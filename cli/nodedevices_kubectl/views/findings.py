@@ -1,4 +1,4 @@
-"""What `check` finds of a link: its status, what is seen, and what to do. The rows of its table."""
+"""Findings of `check`, the rows of its table: the status of a link, what is seen, and what to do."""
 
 from __future__ import annotations
 

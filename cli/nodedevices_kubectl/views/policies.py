@@ -1,4 +1,4 @@
-"""What policies make of nodes: which policy supplies each part of a node's configuration, which others it overrides,
+"""Rows and text about policies: which policy supplies each part of a node's configuration, which others it overrides,
 and whether it is in effect there; and what a changed policy would do, by node and in words."""
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class RetryLater(Exception):  # noqa: N818  it is no error: a wait was requested
 
 
 class Workers:
-    """Of one queue. Event loop only; start `run` and `run_ahead` as many times as shall work at once."""
+    """The workers of one queue. Event loop only; start `run` and `run_ahead` as many times as shall work at once."""
 
     def __init__(self, queue: KeyQueue) -> None:
         self._queue = queue

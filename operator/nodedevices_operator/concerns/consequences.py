@@ -60,7 +60,7 @@ log = structlog.get_logger()
 
 # --- the taint -------------------------------------------------------------------------------------------------------
 class TaintMemory(Struct):
-    """Of one node; lost, one repair more is made."""
+    """The memory about one node; if it is lost, one repair more is made."""
 
     written: tuple[TaintRecord, ...] | None = None  # our entries, as they were last written or found right
     repairs: CallBudget = field(default_factory=repairs)

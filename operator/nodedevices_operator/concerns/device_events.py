@@ -98,7 +98,7 @@ OF_THE_NODE = 4 * EVENTS_AT_ONCE
 
 
 class RejectionMemory(Struct):
-    """Of one node."""
+    """The memory about one node."""
 
     budget: CallBudget
     of_controllers: dict[str, CallBudget] = field(default_factory=dict)

@@ -52,7 +52,7 @@ Said = tuple[tuple[IdleHolding, ...], str]  # with why the node was stale; empty
 
 
 class _Memory(Struct):
-    """Of one node."""
+    """The memory about one node."""
 
     told: set[Period]  # of which there is an Event, or was long ago
     carrying: dict[str, ObjectRef]  # by uid, pods that may show more than InUse

@@ -50,7 +50,7 @@ NAMED = 5  # keys in a log line
 
 
 class _Copied(Struct):
-    """Of one node."""
+    """The memory about one node."""
 
     budget: CallBudget
     left_out: tuple[str, ...] = ()  # as logged last

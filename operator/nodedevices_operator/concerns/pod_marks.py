@@ -48,7 +48,7 @@ Mark = tuple[str, str, str, str]  # device, since, state, text
 
 
 class _Memory(Struct):
-    """Of one node; rebuilt from the cluster when lost."""
+    """The memory about one node; rebuilt from the cluster when lost."""
 
     uids: dict[HolderKey, str] = field(default_factory=dict)  # which pod a holder entry means
     not_ours: dict[HolderKey, float] = field(default_factory=dict)  # until when not to read the pod again

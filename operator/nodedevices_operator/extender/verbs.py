@@ -146,7 +146,7 @@ class Verbs:
         return orjson.dumps(found)
 
     async def inspect(self, name: str) -> dict[str, Any]:
-        """Who has what on this node; empty: on all. `nodes` is empty where nothing is known."""
+        """Return who has what on this node (empty name: on all). `nodes` is empty where nothing is known."""
         found = []
         for at, node in enumerate([name] if name else self._cache.nodes()):
             if (shares := self._cache.shares(node)) is not None:

@@ -1,4 +1,4 @@
-"""What other programs say on a Node that bears on its devices: monitors of its health, and the cloud that announces
+"""Reports of other programs on a Node that bear on its devices: monitors of its health, and the cloud that announces
 maintenance. SIGNS is the whole list, each with its source. What is not in it is not read, and what says that all is
 well leaves nothing in the record.
 

@@ -1,4 +1,4 @@
-"""What claims are answered from: the plan in effect, and what every claim was given. No I/O, nothing awaited.
+"""ClaimOffer: the answers to claims, from the plan in effect and what every claim was given. No I/O, nothing awaited.
 
 As granting.answers is for the device plugin API. Both use one lock: a device is entered here, or granted there, under
 it, and under it what is offered is replaced. So no device goes to a claim and to a container of the device plugin.

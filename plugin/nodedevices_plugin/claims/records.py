@@ -1,4 +1,5 @@
-"""What a ResourceClaim asks of this node, and what was prepared for it: the agent's memory of DRA, which survives it.
+"""ResourceClaims as this node reads them, and records of what was prepared: the memory of DRA, which survives the
+agent.
 
 A claim may have devices of other drivers and, through us, of other nodes' pools. Configuration for other drivers is
 theirs. A claim that makes no sense is refused with a text for the pod's Event, and nothing of it raises otherwise: it

@@ -152,7 +152,7 @@ def check_request(resource: OfferedResource, ids: Sequence[SchedulableId]) -> No
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Offered:
-    """What is answered from."""
+    """The values that one answer is made from, replaced as one."""
 
     resources: Mapping[str, OfferedResource] = dataclasses.field(default_factory=dict)
     inventory: Inventory = dataclasses.field(default_factory=Inventory)

@@ -1,5 +1,5 @@
-"""What the kubelet's list of holders shows that no single Allocate can know: containers of which two resources set one
-variable to different values, and devices that two pods hold.
+"""Conflicts that the kubelet's list of holders shows, and no single Allocate can know: containers of which two
+resources set one variable to different values, and devices that two pods hold.
 
 The kubelet calls Allocate for each resource, and does not say for which container. Where two answers to one container
 set the same variable, it keeps one of them, whichever (kubelet devicemanager, deviceRunContainerOptions). So who has

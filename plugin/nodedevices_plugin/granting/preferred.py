@@ -63,7 +63,7 @@ def gather(
 
 
 def _by_device(free: Sequence[SchedulableId]) -> Mapping[str, Sequence[SchedulableId]]:
-    """Those with the fewest first, of equal ones in the order of the resource."""
+    """Return the free ids by device: devices with the fewest first, equal ones in the order of the resource."""
     groups: dict[str, list[SchedulableId]] = {}
     for schedulable in free:
         groups.setdefault(schedulable.device_id, []).append(schedulable)

@@ -1,4 +1,4 @@
-"""What the agent learns of the machine apart from probes' lines: read here, or asked of the probe server.
+"""Facts about the machine that are in no probe's line: read here, or asked of the probe server.
 
 With `--probe-server` this container has no hardware: device nodes, the driver's root and vendors' programs are in the
 probe's. The server's answers are hostile input, as probes' lines are: their size is bounded, and an answer that does

@@ -1,4 +1,4 @@
-"""What the agent reads of the API server: the node's own NodeDevices, and the node's pods.
+"""Inputs from the API server: the node's own NodeDevices, and the node's pods.
 
 Of NodeDevices: its spec, and of its status what the agent takes up after a start: the conditions, and the most devices
 that the node has had.

@@ -1,4 +1,4 @@
-"""Whether a name may be registered: not where another device plugin serves it to this kubelet.
+"""Decides whether a name may be registered: not where another device plugin serves it to this kubelet.
 
 The kubelet accepts the plugin that registers last and notifies no other (pkg/kubelet/cm/devicemanager, 1.36.3): the
 earlier plugin keeps its stream, may still change what is offered, and its end takes the newer registration down. Two

@@ -195,7 +195,7 @@ class Tenure:
 
 
 class DeviceUse(Struct, frozen=True, kw_only=True):
-    """Of one held device. Times without a zone are time.monotonic()."""
+    """The use of one held device. Times without a zone are time.monotonic()."""
 
     word: str = ""  # one of the above; "": in use, or not observed for long enough
     since: datetime | None = None  # of the word, where it says that the device is not used
@@ -218,7 +218,7 @@ class HeldSeconds(Struct, frozen=True, kw_only=True):
 
 
 class Uses(Struct, frozen=True, kw_only=True):
-    """Of all held devices."""
+    """The use of all held devices."""
 
     devices: Mapping[str, DeviceUse] = field(default_factory=dict)  # by id
     namespaces: Mapping[str, HeldSeconds] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""What is held, and what may change while it is: the held ids that the shape of the plan does not have, and when a
-changed configuration may take effect.
+"""Occupancy: the held ids that the shape of the plan does not have, and when a changed configuration may take effect
+while pods hold devices.
 
 A shape follows from configuration and hardware alone. Pods keep what they were given: a whole device that a policy now
 offers in shares, a share of a plan that a lost state file had, a device that was cut into partitions under an idle pod,

@@ -1,4 +1,5 @@
-"""What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has.
+"""Notes on entries of a configuration that match nothing on this node: a name that is not offered, a pattern that no
+device has.
 
 It is no fault, since one configuration serves many nodes, and what is in effect is not changed by it; but a name with a
 typo shares nothing, and its author must see it, with the existing names and the nearest one. Every note has the section

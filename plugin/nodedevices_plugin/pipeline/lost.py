@@ -1,4 +1,4 @@
-"""What is lost: all devices of a probe, or what a container had on a device.
+"""Losses: all devices of a probe, or what a container had on a device.
 
 A probe that sees none of the devices that the node has makes the agent not ready, and no device faulty
 (health.machine's `blind`).

@@ -1,4 +1,4 @@
-"""What is remembered from one report to the next, and when a step's outcome is worth publishing.
+"""Reporter: remembers what the last report said, and decides whether a step's outcome is worth publishing.
 
 The facts of the latest step are what metrics and /readyz show, published or not. Nothing is published before a line
 came or a probe has been silent for a while: an empty node would be reported as one without devices.

@@ -1,5 +1,5 @@
-"""What a scrape reads of the agent's state. A table says of each metric what it is and where its series come from: the
-values of the labels, and the metric's own.
+"""Samples: the metrics that a scrape reads from the agent's state. A table says of each metric what it is and where its
+series come from: the values of the labels, and the metric's own.
 
 A row without series is not shown: what is gone leaves none, and a node that shares no memory has none of that.
 """

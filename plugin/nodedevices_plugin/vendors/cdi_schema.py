@@ -1,4 +1,4 @@
-"""Whether a document is a CDI spec: the rules of the CDI specification 1.1.0 (SPEC.md) as models.
+"""Checks that a document is a CDI spec: the rules of the CDI specification 1.1.0 (SPEC.md) as models.
 
 Runtimes refuse a spec with an unknown field, a bad name or a version too old for what it uses, and then every
 container that uses one of its devices fails to start. So it is checked before a file is written, ours or

@@ -1,4 +1,4 @@
-"""What the parts of a group mean on this machine: files of the host by their paths, USB devices by what sysfs says of
+"""Finds the parts of a group on this machine: files of the host by their paths, USB devices by what sysfs says of
 them (ids, serial number, and the device nodes that their drivers made).
 """
 

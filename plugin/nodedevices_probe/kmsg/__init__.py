@@ -1,4 +1,4 @@
-"""What the kernel's log says of devices that other probes list: the kinds of events that its lines stand for, and the
+"""The kernel's log about devices that other probes list: the kinds of events that its lines stand for, and the
 command `nodedevices-probe kmsg` with its flags.
 
 The probe writes them, and the vendors' parts of the agent read them back; no other module knows them. The kinds of a

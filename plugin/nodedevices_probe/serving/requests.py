@@ -1,4 +1,4 @@
-"""What an agent may ask of a probe server, how both say it, and how it is done: a connection each, one JSON line first.
+"""Requests of an agent to a probe server: their form and how they are done. Each has a connection, one JSON line first.
 
     {"protocol": "nodedevices.io/probe-server/v1alpha1", "probe": ["nvml", "--driver-root-ctr-path=/driver-root"]}
     {"protocol": ..., "paths": {"root": "/driver-root", "patterns": ["/dev/nvidia-caps-imex-channels/channel*"]}}

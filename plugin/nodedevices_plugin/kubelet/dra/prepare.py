@@ -196,8 +196,8 @@ class Claims:
 
 
 class _Locks:
-    """Of one claim. `prepares` is had while a prepare waits, `changes` only while record and files change, after it.
-    `unprepared`: how often that was."""
+    """The locks of one claim. `prepares` is held while a prepare waits, `changes` only while record and files change,
+    after it. `unprepared`: how often that was."""
 
     def __init__(self) -> None:
         self.prepares = threading.Lock()

@@ -1,4 +1,4 @@
-"""What the files of the plugins that the agent replaces say together of the NICs of a node, and their flag.
+"""The configuration files of the plugins that the agent replaces, as one view of a node's NICs; and their flag.
 
 A NIC is in one resource: the SR-IOV plugin's file comes first, because what it names belongs to one container, and must
 not be shared by another file's. A rule of `resources.devices` comes before all (offering.resources). Without these

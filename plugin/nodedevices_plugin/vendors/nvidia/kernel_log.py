@@ -1,4 +1,4 @@
-"""What lines of NVIDIA's driver in the kernel's log mean: SXIDs, GPUs that do not start, and what they say of an XID
+"""The meaning of lines of NVIDIA's driver in the kernel's log: SXIDs, GPUs that do not start, and details of an XID
 beside its number.
 
 SXIDs are the errors of an NVSwitch: NVIDIA's list as data, and our class for each. Source: NVIDIA's Fabric Manager user
