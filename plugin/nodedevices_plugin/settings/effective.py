@@ -24,12 +24,13 @@ from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections, Serving
 from nodedevices_common.errors import InputError
+from nodedevices_common.options import Values
 from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.model.plan import WHOLE, Api
-from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.file import ConfigError, FileConfig
 from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
@@ -203,7 +204,7 @@ def resolve(
 ) -> Effective:
     """Return the effective configuration. `device_files`: contents by name. `withheld`: vendors without a
     good one. Raises ConfigError, which names what is wrong in `spec.config`."""
-    values = options.values({**(file.flags if file else {}), **local.given}, local.vendors)
+    values = Values({**(file.flags if file else {}), **local.given}, by_name(local.vendors))
     own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
     for flags in local.vendors.own_flags().values():
         own = {**flags.sections(values), **own}  # of two vendors that set a section the first wins

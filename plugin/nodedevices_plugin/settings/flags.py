@@ -29,7 +29,6 @@ from nodedevices_plugin.settings.options import (
     paths,
     refused_by_vendors,
     variables,
-    vendors_flags,
 )
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
@@ -69,7 +68,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
         raise ConfigError(problems)
     # The options that are part of the configuration, and not of Local alone.
     configurable = {option.name for option in options(vendors) if option.key is not None}
-    configurable |= {DEVICES_DIR, *(option.name for flag in vendors_flags(vendors) for option in flag.options)}
+    configurable |= {DEVICES_DIR, *(option.name for flag in vendors.own_flags().values() for option in flag.options)}
     sources = {"flags": _configures(flags, vendors), "environment": bool(alone) or _configures(in_environment, vendors)}
     return Local(
         **fixed,
@@ -183,7 +182,7 @@ def _parser(vendors: Vendors) -> Parser:
         "probe": "the hardware",
         "kubelet": "the kubelet",
         "service": "logs and metrics",
-        **{flag.group: flag.title for flag in vendors_flags(vendors)},
+        **{flag.group: flag.title for flag in vendors.own_flags().values()},
     }
     for group, title in titles.items():
         parser.add_options([option for option in options(vendors) if option.group == group], title=title)

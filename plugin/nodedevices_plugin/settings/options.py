@@ -25,7 +25,6 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_plugin.model import DRA_DRIVER, PlanError
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.vendors.base import VendorFlags
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
@@ -299,10 +298,6 @@ OWN: tuple[Option, ...] = (
 )
 
 
-def vendors_flags(vendors: Vendors = VENDORS) -> tuple[VendorFlags, ...]:
-    return tuple(vendors.own_flags().values())
-
-
 def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return the options for files, folders and sockets in this container or on the host, where relative paths make no
     sense. Not the kubeconfig, which people give as kubectl takes it."""
@@ -314,7 +309,7 @@ def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
 @cache
 def options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return all options, with those of the vendors."""
-    return (*OWN, *(option for flags in vendors_flags(vendors) for option in flags.options))
+    return (*OWN, *(option for flags in vendors.own_flags().values() for option in flags.options))
 
 
 @cache
@@ -329,27 +324,22 @@ def by_key(vendors: Vendors = VENDORS) -> Mapping[str, Option]:
 
 def variables(vendors: Vendors = VENDORS) -> tuple[str, ...]:
     """Return the environment variables that vendors read and that have no flag."""
-    return tuple(name for flag in vendors_flags(vendors) for name in flag.variables)
-
-
-def values(given: Mapping[str, Value], vendors: Vendors = VENDORS) -> Values:
-    return Values(given, by_name(vendors))
+    return tuple(name for flag in vendors.own_flags().values() for name in flag.variables)
 
 
 def refused_by_vendors(given: Mapping[str, Value], vendors: Vendors = VENDORS) -> list[str]:
     """Return the vendors' errors about their options and variables, beyond those of each value alone."""
-    problems = []
-    for flags in vendors_flags(vendors):
+    problems, values = [], Values(given, by_name(vendors))
+    for flags in vendors.own_flags().values():
         try:
-            flags.settings(values(given, vendors))
-            flags.sections(values(given, vendors))
+            flags.settings(values)
+            flags.sections(values)
         except PlanError as error:
             problems.append(str(error))
     return problems
 
 
 OPTIONS = options()  # as the agent comes, for pages and tests that list them
-OF_VENDORS = tuple(option for option in OPTIONS if option not in OWN)
 
 
 ONLY_WITH: Mapping[str, str] = {"default-config": "config-dir", "fallback-strategies": "config-dir", **guard.ONLY_WITH}

@@ -51,6 +51,7 @@ CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 15.0
 # The server ends a watch after so long, a little random, so that a fleet does not come back together.
 WATCH_SECONDS = (1500, 1800)
+WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 WATCH_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 UNREADABLE = 200  # ApiError.status of an answer that makes no sense
 MAX_ERROR_CHARACTERS = 500

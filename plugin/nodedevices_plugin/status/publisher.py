@@ -30,13 +30,13 @@ from typing import Any
 
 import structlog
 from msgspec import Struct
-from nodedevices_common.backoff import Backoff, Draw
+from nodedevices_common.backoff import Draw
 from nodedevices_common.periodic import within
 from nodedevices_common.text import listing
 from nodedevices_common.times import rfc3339
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_plugin.status.client import KubeStore, Object, keep_watching
+from nodedevices_plugin.status.client import WRITE_BACKOFF, KubeStore, Object, keep_watching
 from nodedevices_plugin.status.fitting import without_unknown
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.pacing import (
@@ -53,7 +53,6 @@ from nodedevices_plugin.status.pacing import (
 
 log = structlog.get_logger(__name__)
 
-WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 REFUSED_SECONDS = 10.0  # until /readyz says that the API server refuses: one refusal may be a token or a version
 CREDENTIALS_SECONDS = 10.0  # between two checks whether the kubelet has refreshed the token
 STOP_SECONDS = 4.0  # for the last write: less than the pod's termination grace, 10 s

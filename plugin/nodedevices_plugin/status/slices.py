@@ -19,7 +19,6 @@ from typing import Any
 
 import structlog
 from nodedevices_api.dra import RESOURCE_API
-from nodedevices_common.backoff import Backoff
 from nodedevices_common.periodic import within
 from nodedevices_kube.errors import ApiError
 
@@ -37,10 +36,9 @@ from nodedevices_plugin.claims.slices import (
     stored,
     writes,
 )
-from nodedevices_plugin.status.client import ChangedItem, KubeStore, ListedItems, Object, keep_watching
+from nodedevices_plugin.status.client import WRITE_BACKOFF, ChangedItem, KubeStore, ListedItems, Object, keep_watching
 
 SETTLING_SECONDS = 10.0  # after a device has left the slices: a scheduler may not have seen that yet
-WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 
 log = structlog.get_logger(__name__)
 

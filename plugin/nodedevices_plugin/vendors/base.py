@@ -86,6 +86,12 @@ def content_of(files: Mapping[str, object], name: str, type_: type[C]) -> C | No
     return found if isinstance(found, type_) else None
 
 
+def value_of(value: object, type_: type[C]) -> C:
+    """Return settings of flags (`local` of a NodeView or a Naming), or what a device file has; where there is none, its
+    type's defaults."""
+    return value if isinstance(value, type_) else type_()
+
+
 class DeviceFileOutcome(Struct, frozen=True, kw_only=True):
     """One device file as it was read last: its content, None for `null`, or why it cannot be used. `field`: where the
     error is. `file`: what it is called in the folder, where that is this node's own name of it."""

@@ -30,7 +30,7 @@ from nodedevices_plugin.model import (
     Mount,
     Unit,
 )
-from nodedevices_plugin.vendors.base import DeviceFile, Naming, NodeView, Vendor, VendorShares, content_of, gone, text
+from nodedevices_plugin.vendors.base import DeviceFile, Naming, NodeView, Vendor, VendorShares, gone, text, value_of
 from nodedevices_plugin.vendors.faults import FaultCondition, node_missing
 
 GENERIC_DOMAIN = "generic.nodedevices.io"
@@ -52,7 +52,7 @@ class Generic(Vendor):
         ]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
-        config = _config(naming.files)
+        config = value_of(naming.files.get(attributes.FILE), GenericConfig)
         found = _found(config, unit.device.fact)
         if found is None:
             return None
@@ -60,13 +60,16 @@ class Generic(Vendor):
         return name if "/" in name else f"{config.domain or naming.prefix or GENERIC_DOMAIN}/{name}"
 
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
-        config = _config(naming.files)
+        config = value_of(naming.files.get(attributes.FILE), GenericConfig)
         found = [_found(config, unit.device.fact) for unit in units]
         counts = tuple(match[1].count if match is not None else 1 for match in found)
         return VendorShares(counts=counts) if max(counts, default=1) > 1 else None
 
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
-        return attributes.FILE not in files or _found(_config(files), fact) is not None
+        return (
+            attributes.FILE not in files
+            or _found(value_of(files.get(attributes.FILE), GenericConfig), fact) is not None
+        )
 
     def own_nodes(self, fact: DeviceFact) -> Collection[str]:
         own = fact.extra.get(attributes.EXCLUSIVE)
@@ -78,7 +81,7 @@ class Generic(Vendor):
 
     def containers(self, node: NodeView) -> GenericContainers:
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
-        return GenericContainers(facts=facts, config=_config(node.files))
+        return GenericContainers(facts=facts, config=value_of(node.files.get(attributes.FILE), GenericConfig))
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (node_missing(readings),)
@@ -135,10 +138,6 @@ class GenericContainers(Struct, frozen=True, kw_only=True):
             devices=tuple(dict.fromkeys(devices)),
             cdi_devices=tuple(dict.fromkeys(names)),
         )
-
-
-def _config(files: Mapping[str, object]) -> GenericConfig:
-    return content_of(files, attributes.FILE, GenericConfig) or GenericConfig()
 
 
 def _found(config: GenericConfig, fact: DeviceFact) -> tuple[ConfigEntry, DeviceGroup] | None:
@@ -211,22 +210,22 @@ class Remote(Vendor):
     files = (DeviceFile(name=remote.FILE, type=RemoteConfig, parse=parse_pools),)
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
-        config = _pools(naming.files)
+        config = value_of(naming.files.get(remote.FILE), RemoteConfig)
         pool = _pool(config, unit.device.fact)
         if pool is None or "/" in pool.name:
             return None if pool is None else pool.name
         return f"{config.domain or naming.prefix or REMOTE_DOMAIN}/{pool.name}"
 
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
-        config = _pools(naming.files)
+        config = value_of(naming.files.get(remote.FILE), RemoteConfig)
         pools = [_pool(config, unit.device.fact) for unit in units]
         return VendorShares(counts=tuple(1 if pool is None else pool.count for pool in pools))
 
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
-        return remote.FILE not in files or _pool(_pools(files), fact) is not None
+        return remote.FILE not in files or _pool(value_of(files.get(remote.FILE), RemoteConfig), fact) is not None
 
     def containers(self, node: NodeView) -> RemoteContainers:
-        config = _pools(node.files)
+        config = value_of(node.files.get(remote.FILE), RemoteConfig)
         return RemoteContainers(pools={device.fact.id: _pool(config, device.fact) for device in node.inventory.devices})
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
@@ -262,10 +261,6 @@ class RemoteContainers(Struct, frozen=True, kw_only=True):
             values = {"count": str(len(own)), "controller": pool.controller, "id": device_id}
             envs |= {name: rendered(template, values) for name, template in pool.env.items()}
         return ContainerEdits(envs=envs)
-
-
-def _pools(files: Mapping[str, object]) -> RemoteConfig:
-    return content_of(files, remote.FILE, RemoteConfig) or RemoteConfig()
 
 
 def _pool(config: RemoteConfig, fact: DeviceFact) -> RemotePool | None:

@@ -42,6 +42,7 @@ from nodedevices_plugin.vendors.base import (
     VendorShares,
     content_of,
     text,
+    value_of,
     whole_or_partitions,
 )
 from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
@@ -197,11 +198,6 @@ class XilinxSettings:
     management: bool = False
 
 
-def settings_of(local: object) -> XilinxSettings:
-    """Return the settings of a NodeView or a Naming; the defaults where it has none."""
-    return local if isinstance(local, XilinxSettings) else XilinxSettings()
-
-
 def settings(values: Values) -> XilinxSettings:
     return XilinxSettings(
         prefix=values.text("fpga-resource-prefix"),
@@ -313,7 +309,7 @@ class Xilinx(Vendor):
         return [unit for device in with_shell for unit in whole_or_partitions(device, strategy)]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
-        own, card = settings_of(naming.local), Card.from_fact(unit.device.fact)
+        own, card = value_of(naming.local, XilinxSettings), Card.from_fact(unit.device.fact)
         if card is None:
             return None
         aliases = content_of(naming.files, NAMES_FILE, Aliases) if own.names else None
@@ -323,13 +319,13 @@ class Xilinx(Vendor):
 
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
         """VirtualDev and VirtualNum."""
-        count = settings_of(naming.local).shares
+        count = value_of(naming.local, XilinxSettings).shares
         return VendorShares(counts=(count,) * len(units)) if count else None
 
     def containers(self, node: NodeView) -> DeviceNodes:
         devices = [device for device in node.inventory.devices if device.fact.vendor == VENDOR]
         usual = DeviceNodes.for_devices(devices)
-        if not settings_of(node.local).management:
+        if not value_of(node.local, XilinxSettings).management:
             return usual
         more = {id_: found for device in devices for id_, found in _management_nodes(device.fact).items()}
         return DeviceNodes(nodes={id_: (*nodes, *more.get(id_, ())) for id_, nodes in usual.nodes.items()})

@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
 from nodedevices_common.errors import InputError
+from nodedevices_common.options import Values
 from nodedevices_plugin.granting.answers import node_containers
 from nodedevices_plugin.model import (
     ContainerEdits,
@@ -31,7 +32,7 @@ from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.mps import Mps
-from nodedevices_plugin.vendors.base import NodeView
+from nodedevices_plugin.vendors.base import NodeView, value_of
 from nodedevices_plugin.vendors.nvidia import flags
 from nodedevices_plugin.vendors.nvidia.cdi import NEEDED
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia, mps_limits
@@ -66,7 +67,7 @@ def answered(
         inventory,
         BY_DIRECTORY,
         existing=existing,
-        values=VendorValues(local={"nvidia": flags.settings(options.values(local.given))}),
+        values=VendorValues(local={"nvidia": flags.settings(Values(local.given, options.by_name()))}),
         modes=Settings(mps_root="/run/nvidia/mps"),
     )
     settings = PlanSettings(
@@ -176,7 +177,7 @@ def test_a_policy_may_replace_it_and_the_folders_stay_the_nodes() -> None:
     assert resolve(local, None, None).sections.injection.device_list_strategies == ("driver-directory",)
     replaced = resolve(local, None, {"injection": {"deviceListStrategies": ["envvar"]}})
     assert replaced.sections.injection.device_list_strategies == ("envvar",)
-    assert flags.settings_of(replaced.node.vendors["nvidia"]).driver_path == "/opt/nv"
+    assert value_of(replaced.node.vendors["nvidia"], flags.NvidiaSettings).driver_path == "/opt/nv"
 
 
 def _node(existing: Set[str], *gpus: DeviceFact, injection: Injection = BY_DIRECTORY) -> NodeView:

@@ -6,8 +6,8 @@ from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.settings.effective import resolve
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.vendors.base import NodeView
-from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings, settings_of
+from nodedevices_plugin.vendors.base import NodeView, value_of
+from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from support.cases import cases
 
@@ -18,7 +18,7 @@ LOCAL = parse(["--standalone"], {})
 @cases("values", "[]", '["0"]', "[0]", "[0, 0]")
 def test_no_channel_or_channel_0_may_be_selected(values: str) -> None:
     effective = resolve(LOCAL, parse_file(f"imex: {{channelIDs: {values}}}".encode()), None)
-    assert settings_of(effective.node.vendors["nvidia"]).imex_channels == (() if values == "[]" else (0,))
+    assert value_of(effective.node.vendors["nvidia"], NvidiaSettings).imex_channels == (() if values == "[]" else (0,))
 
 
 @cases("value", "1", "0,1", "x", "-1", "00")

@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]  # the folder that holds the package: generated imports and pool names are relative to it
 SUFFIXES = ("_pb2.py", "_pb2.pyi")
+HEADER = "# Generated from {} by nodedevices_plugin.kubelet.api.generate (make gen). Apache-2.0.\n"
 
 
 def rendered() -> dict[str, str]:
@@ -31,14 +32,10 @@ def rendered() -> dict[str, str]:
             raise SystemExit(f"protoc failed with status {status} on {', '.join(names)}")
         made = Path(folder) / HERE.relative_to(ROOT)
         return {
-            f"{source.stem}{suffix}": header(source) + (made / f"{source.stem}{suffix}").read_text(encoding="utf-8")
+            f"{source.stem}{suffix}": HEADER.format(source.name) + (made / f"{source.stem}{suffix}").read_text(encoding="utf-8")
             for source in sources
             for suffix in SUFFIXES
         }
-
-
-def header(source: Path) -> str:
-    return f"# Generated from {source.name} by nodedevices_plugin.kubelet.api.generate (make gen). Apache-2.0.\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from nodedevices_probe.nic import ONLOAD_FILE, RDMA_FILE, SRIOV_FILE
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import PlanError, resource_names
-from nodedevices_plugin.vendors.base import DeviceFile, VendorFlags, content_of
+from nodedevices_plugin.vendors.base import DeviceFile, VendorFlags, content_of, value_of
 from nodedevices_plugin.vendors.nic import onload, rdma_config, sriov_config
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 
@@ -48,7 +48,7 @@ class Configs(Struct, frozen=True, kw_only=True):
             sriov=content_of(files, SRIOV_FILE, sriov_config.SriovConfig) or NO_SRIOV,
             rdma=content_of(files, RDMA_FILE, rdma_config.RdmaConfig) or NO_RDMA,
             onload=content_of(files, ONLOAD_FILE, OnloadConfig),
-            sriov_prefix=local.sriov_prefix if isinstance(local, NicSettings) else sriov_config.DEFAULT_PREFIX,
+            sriov_prefix=value_of(local, NicSettings).sriov_prefix,
         )
 
     def name(self, fact: DeviceFact) -> str | None:

@@ -141,11 +141,6 @@ def _check_alone(strategies: Sequence[str]) -> None:
         raise PlanError("deviceListStrategy", ", ".join(strategies), hint)
 
 
-def settings_of(local: object) -> NvidiaSettings:
-    """Return the settings of a NodeView; the defaults where it has none."""
-    return local if isinstance(local, NvidiaSettings) else NvidiaSettings()
-
-
 def sections(values: Values) -> dict[str, Any]:
     """The sections that they set."""
     found: dict[str, Any] = {}

@@ -39,11 +39,11 @@ from nodedevices_plugin.model import (
     resource_names,
 )
 from nodedevices_plugin.model.inventory import plain
-from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, gone, path_score, unlike_most
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, gone, path_score, unlike_most, value_of
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiNeeds, qualified
 from nodedevices_plugin.vendors.nvidia import cdi, gpu_config
 from nodedevices_plugin.vendors.nvidia.faults import NvidiaFaults
-from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, CDI_PREFIX, DRIVER_DIRECTORY, FLAGS, settings_of
+from nodedevices_plugin.vendors.nvidia.flags import BY_DIRECTORY, CDI_PREFIX, DRIVER_DIRECTORY, FLAGS, NvidiaSettings
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's container toolkit
 # The toolkit reads device names from mounts under this folder, which an unprivileged image cannot forge.
@@ -92,7 +92,7 @@ class Nvidia(NvidiaFaults, Vendor):
         return f"{domain}/mig-{resource_names.plain_profile(part.profile)}" if fills_instance(part) else None
 
     def containers(self, node: NodeView) -> InjectionContext:
-        own = settings_of(node.local)
+        own = value_of(node.local, NvidiaSettings)
         return InjectionContext(
             injection=node.injection,
             host=own.host(node.existing),
@@ -104,7 +104,7 @@ class Nvidia(NvidiaFaults, Vendor):
 
     def check(self, node: NodeView) -> None:
         """Raises PlanError where an IMEX channel that is required is not there, or without which GPUs are of no use."""
-        own = settings_of(node.local)
+        own = value_of(node.local, NvidiaSettings)
         for channel in own.imex_channels if own.imex_required else ():
             if (path := cdi.imex_node(channel)) not in node.existing:
                 hint = f"{path} does not exist on this node; start nvidia-imex, or set imex.required to false"
@@ -129,7 +129,7 @@ class Nvidia(NvidiaFaults, Vendor):
         return {id_: lacking for id_, fact in facts.items() if (lacking := cdi.missing(fact, existing))}
 
     def cdi(self, node: NodeView) -> CdiNeeds:
-        own = settings_of(node.local)
+        own = value_of(node.local, NvidiaSettings)
         host, elsewhere = own.host(node.existing), cdi.toolkit_names(node.inventory, node.cdi.toolkit).keys()
         id_strategy = node.injection.device_id_strategy
         specs = cdi.specs(node.inventory, host, id_strategy=id_strategy, elsewhere=elsewhere)
