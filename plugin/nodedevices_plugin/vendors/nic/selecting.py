@@ -37,16 +37,6 @@ def interface_names(fact: DeviceFact) -> tuple[str, ...]:
     return tuple((text(fact, attributes.IF_NAMES) or text(fact, attributes.IF_NAME)).split(","))
 
 
-def physical_name(fact: DeviceFact) -> str:
-    """The network interface of the physical function; of a physical function its own."""
-    return text(fact, attributes.PF_NAME) or text(fact, attributes.IF_NAME)
-
-
-def physical_address(fact: DeviceFact) -> str:
-    """The PCI address of the physical function; of a physical function its own."""
-    return text(fact, attributes.PHYSICAL_FUNCTION) or fact.pci_bus_id
-
-
 def pci_driver(fact: DeviceFact) -> str:
     """Return the PCI function's driver; for a subfunction its card's: its own is another one (`mlx5_core.sf`)."""
     return (text(fact, attributes.PF_DRIVER) if auxiliary(fact) else "") or text(fact, attributes.DRIVER)
@@ -61,11 +51,6 @@ def has_default_route(fact: DeviceFact) -> bool:
     """True when the node's own traffic goes through it."""
     attribute = fact.extra.get(attributes.DEFAULT_ROUTE)
     return attribute is not None and bool(attribute.boolean)
-
-
-def has_functions(fact: DeviceFact) -> bool:
-    """True for a physical function that has virtual functions now."""
-    return (number(fact, attributes.VIRTUAL_FUNCTIONS) or 0) > 0
 
 
 def is_hca(fact: DeviceFact) -> bool:

@@ -50,13 +50,10 @@ from nodedevices_plugin.vendors.nic.selecting import (
     Selector,
     auxiliary,
     has_default_route,
-    has_functions,
     is_hca,
     listed,
     number,
     pci_driver,
-    physical_address,
-    physical_name,
 )
 from nodedevices_plugin.vendors.plugin_files import Entries, Text, matching, read, refuse
 
@@ -137,14 +134,17 @@ class SriovSelector(Selector):
 
     def fit(self, fact: DeviceFact) -> bool:
         index = number(fact, attributes.VF_INDEX)
+        # Of the physical function; of a physical function its own.
+        physical_name = text(fact, attributes.PF_NAME) or text(fact, attributes.IF_NAME)
+        physical_address = text(fact, attributes.PHYSICAL_FUNCTION) or fact.pci_bus_id
         return (
             listed(self.vendors, text(fact, attributes.PCI_VENDOR))
             and listed(self.devices, text(fact, attributes.DEVICE_ID))
             and listed(self.drivers, pci_driver(fact))
             and listed(self.pci_addresses, fact.pci_bus_id)
             and (not self.acpi_indexes or str(number(fact, attributes.ACPI_INDEX)) in self.acpi_indexes)
-            and _selected(self.pf_names, physical_name(fact), index)
-            and _selected(self.root_devices, physical_address(fact), index)
+            and _selected(self.pf_names, physical_name, index)
+            and _selected(self.root_devices, physical_address, index)
             and listed(self.link_types, text(fact, attributes.LINK_TYPE))
             and listed(self.ddp_profiles, text(fact, attributes.DDP_PROFILE))
             and (not self.p_keys or bool(_keys(text(fact, attributes.P_KEYS).split(",")) & _keys(self.p_keys)))
@@ -203,7 +203,8 @@ class SriovResource(ListedResource):
     def selector(self, fact: DeviceFact) -> SriovSelector | None:
         """The first that selects the device; None: it is not selected."""
         right_kind = {NET: bool(fact.pci_bus_id) and not auxiliary(fact), AUXILIARY: auxiliary(fact)}
-        if not right_kind.get(self.device_type, False) or has_functions(fact):
+        has_functions = (number(fact, attributes.VIRTUAL_FUNCTIONS) or 0) > 0  # a physical function with virtual ones
+        if not right_kind.get(self.device_type, False) or has_functions:
             return None
         asked = (selector for selector in self.selectors if selector.pci_addresses or not has_default_route(fact))
         return next((selector for selector in asked if selector.fit(fact)), None)
