@@ -257,25 +257,6 @@ def to_saved(effective: Effective) -> dict[str, Any]:
     }
 
 
-def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> Effective:
-    """Read what `to_saved` wrote, but for the parts that `understood` names. Raises ConfigError for anything else."""
-    said = saved.get("sections")
-    try:
-        try:
-            sections = parse(Sections, said, "sections", strategies=modes.names)
-        except InputError:  # perhaps of another version
-            sections = parse(Sections, _known(said), "sections", strategies=modes.names)
-        return Effective(
-            sections=with_defaults(sections),
-            resource_prefix=str(saved["resourcePrefix"]),
-            node=from_plain(saved.get("node", {}), vendors)[0],
-            modes=modes,
-            vendors=vendors,
-        )
-    except (InputError, KeyError) as error:
-        raise ConfigError([f"saved configuration: {error}"]) from error
-
-
 def _known(sections: object) -> object:
     """The saved sections without fields that this version does not have, where these decide no ids: an upgrade must
     not cost the node its offers."""
@@ -292,13 +273,24 @@ def _known(sections: object) -> object:
 def understood(
     saved: Mapping[str, Any] | None, modes: SharingModes = MODES, vendors: Vendors = VENDORS
 ) -> tuple[Effective | None, str]:
-    """Return what was saved, and for people what of it cannot be read. None where there is nothing, or another version
-    wrote it in a way that this one does not read."""
+    """Read what `to_saved` wrote; return it, and for people what of it cannot be read. None where there is nothing, or
+    another version wrote it in a way that this one does not read."""
     if saved is None:
         return None, ""
+    said = saved.get("sections")
     try:
-        effective = from_saved(saved, modes, vendors)
-    except ConfigError as error:
-        return None, f"applied: {error}"
-    problems = from_plain(saved.get("node", {}), vendors)[1]
+        try:
+            sections = parse(Sections, said, "sections", strategies=modes.names)
+        except InputError:  # perhaps of another version
+            sections = parse(Sections, _known(said), "sections", strategies=modes.names)
+        node, problems = from_plain(saved.get("node", {}), vendors)
+        effective = Effective(
+            sections=with_defaults(sections),
+            resource_prefix=str(saved["resourcePrefix"]),
+            node=node,
+            modes=modes,
+            vendors=vendors,
+        )
+    except (InputError, KeyError) as error:
+        return None, f"applied: saved configuration: {error}"
     return effective, "; ".join(f"applied.node.{problem}" for problem in problems)

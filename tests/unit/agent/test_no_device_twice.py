@@ -52,7 +52,6 @@ from nodedevices_plugin.pipeline.configuration import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
-from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.daemons import DaemonState, DaemonStatus, MpsFacts
@@ -64,7 +63,7 @@ from support.cases import cases
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
 from support.fuzzing import TIMES, scaled
 from support.hubs import FLAG as HUB_FLAG, HubFile, Hubs
-from support.local import at_once
+from support.local import at_once, restored
 from support.steps import step
 
 pytestmark = pytest.mark.timeout(600 * TIMES)  # thousands of steps, on a machine that runs clusters beside them
@@ -245,7 +244,7 @@ class TheNode(RuleBasedStateMachine):
                     seen=self.seen if self.known_object else None,
                     holdings=self.holdings,
                     recent=self.recent,
-                    saved=from_saved(self.saved_state.applied, self.local().modes, self.local().vendors)
+                    saved=restored(self.saved_state.applied, self.local().modes, self.local().vendors)
                     if self.saved_state is not None and self.saved_state.applied is not None
                     else None,
                     unsaved_because="disk full" if self.disk_full else "",

@@ -6,12 +6,13 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from nodedevices_plugin.settings.effective import Effective, NodeSettings, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.effective import Effective, NodeSettings, resolve, to_saved, understood
 from nodedevices_plugin.settings.file import ConfigError, FileConfig, parse
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 from support.cases import cases
 from support.contract import INVALID_SHARING
+from support.local import restored
 
 
 def own_of(node: NodeSettings) -> NvidiaSettings:
@@ -222,10 +223,10 @@ def test_what_is_in_effect_survives_the_state_file_and_what_that_lacks_is_as_wit
     arguments = ("--resource-prefix=example.com", *node)
     now = effective(text=SLICED, arguments=arguments, spec={"health": {"holdDownSeconds": 7}})
     assert own_of(now.node).imex_channels == (0,)
-    assert from_saved(to_saved(now)) == now
+    assert restored(to_saved(now)) == now
     # As in one of an earlier version. Two usual paths in the agent's image stand in its flags alone.
     saved = to_saved(effective()) | {"node": {}}
-    assert from_saved(saved) == effective(arguments=("--driver-root-ctr-path=", "--nvidia-cdi-hook-path="))
+    assert restored(saved) == effective(arguments=("--driver-root-ctr-path=", "--nvidia-cdi-hook-path="))
 
 
 def test_everything_that_nvidias_file_has_is_taken_and_what_is_of_no_use_here_is_named() -> None:
@@ -271,15 +272,17 @@ def test_a_saved_field_that_is_gone_costs_the_node_nothing_where_it_decides_no_i
     before = deepcopy(saved)
     before["sections"]["faults"] |= {"taint": {"effect": "None"}, "rules": [{"evict": {"mode": "Immediate"}}]}
     before["sections"]["health"]["rules"] = [{"reasons": ["Xid31"], "state": "Ignored", "match": {"near": "nic"}}]
-    found = from_saved(before)
-    assert found.shape == from_saved(saved).shape
-    assert [rule.reasons for rule in found.sections.health.rules] == [("Xid31",)]
+    read = restored(before)
+    assert read.shape == restored(saved).shape
+    assert [rule.reasons for rule in read.sections.health.rules] == [("Xid31",)]
     before["sections"]["sharing"]["gone"] = 1
-    with pytest.raises(ConfigError, match="gone: unknown key"):
-        from_saved(before)
+    found, why = understood(before)
+    assert found is None
+    assert "gone: unknown key" in why
 
 
 @cases("saved", {}, {"sections": {}}, {"resourcePrefix": "a.b", "sections": {"x": 1}})
 def test_a_saved_configuration_of_another_version_is_refused(saved: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        from_saved(saved)
+    found, why = understood(saved)
+    assert found is None
+    assert why.startswith("applied: saved configuration: ")

@@ -40,9 +40,9 @@ from nodedevices_plugin.pipeline.state import (
     same_but_times,
     to_save,
 )
-from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition, ProbeEvent, Readings
 from support.facts import gpu, gpu_id
+from support.local import restored
 from support.stepped_node import Node
 
 RECORDED = Path(__file__).parent / "states" / "v1.json"  # as this version writes it: to be read by each later one
@@ -131,7 +131,7 @@ def test_a_recorded_file_is_read_whole(tmp_path: Path) -> None:
     state = file.load()
     assert file.unread == ""
     assert (state.boot_id, state.applied_hash, state.offered) == ("boot-1", "abc", ("nvidia.com/gpu",))
-    assert from_saved(state.applied or {}).sections.sharing.strategy == "timeSlicing"
+    assert restored(state.applied or {}).sections.sharing.strategy == "timeSlicing"
     [device] = state.devices
     assert (device.fact.id, device.present) == ("GPU-1", True)
     assert (device.fact.extra, device.fact.capacity) == ({"migEnabled": Attribute(boolean=True)}, {"memory": "80Gi"})

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.granting.answers import edits, grant
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.runtime.threads import Worker
-from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.effective import Effective, resolve, to_saved
 from nodedevices_plugin.settings.file import ConfigError, parse as parse_file
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
@@ -18,7 +18,7 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_probe.protocol import DeviceFact
 from support.acme_cdi import FILE, KIND, AcmeByCdi, AcmeSettings
 from support.facts import gpu, gpu_id, old
-from support.local import at_once
+from support.local import at_once, restored
 from support.stepped_node import Node
 
 NODE = "--node-name=n1"
@@ -69,9 +69,9 @@ def test_its_flags_variables_and_keys_come_back_to_it_and_a_policy_replaces_what
 def test_what_they_say_survives_the_state_file_and_a_flag_of_no_vendor_is_refused() -> None:
     now = effective("--acme-shells=a")
     saved = json.loads(json.dumps(to_saved(now)))
-    assert from_saved(saved, vendors=WITH_ACME) == now
+    assert restored(saved, vendors=WITH_ACME) == now
     del saved["node"]["vendors"]["acme"]
-    assert acmes(from_saved(saved, vendors=WITH_ACME)) == AcmeSettings()
+    assert acmes(restored(saved, vendors=WITH_ACME)) == AcmeSettings()
     with pytest.raises(ConfigError, match="--acme-shells: unknown flag"):
         parse([NODE, "--acme-shells=a"], {})
 

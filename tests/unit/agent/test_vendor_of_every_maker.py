@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from nodedevices_plugin.model import Holder, Unit
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
-from nodedevices_plugin.settings.effective import from_saved, to_saved, understood
+from nodedevices_plugin.settings.effective import to_saved, understood
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.base import DeviceFileOutcome, Naming, Vendor
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_probe.protocol import DeviceFact, Readings
 from support.facts import START, gpu, gpu_id, old
 from support.hubs import COMMON, FLAG, HubFile, Hubs
-from support.local import at_once
+from support.local import at_once, restored
 from support.stepped_node import Node, nodes
 
 HUB, OTHER = "example.com/hub", "example.com/other"
@@ -156,8 +156,8 @@ def test_a_saved_content_survives_the_state_file_and_what_of_it_cannot_be_read_i
     assert "applied.node.files.hubs.json: " in understood({**damaged(node), "node": {"files": 7}}, vendors=WITH_HUBS)[1]
     node = Hubbed(hub(0), file=HubFile(HUB, shares=3, together=True)).now()
     effective = node.world.active.effective
-    assert from_saved(to_saved(effective), vendors=WITH_HUBS) == effective
-    assert from_saved({**to_saved(effective), "node": {}}, vendors=WITH_HUBS).node.files == {}
+    assert restored(to_saved(effective), vendors=WITH_HUBS) == effective
+    assert restored({**to_saved(effective), "node": {}}, vendors=WITH_HUBS).node.files == {}
 
 
 def test_what_a_file_needs_of_the_host_is_looked_for() -> None:

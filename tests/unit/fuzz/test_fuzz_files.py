@@ -17,14 +17,14 @@ from hypothesis import given, strategies as st
 from nodedevices_api.base import to_dict
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.settings import file
-from nodedevices_plugin.settings.effective import from_saved, resolve, to_saved
+from nodedevices_plugin.settings.effective import resolve, to_saved
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.simulated import probe as simulated
 from nodedevices_probe.simulated.probe import SimulatedState
 from support.cases import cases
 from support.corpus import CORPUS, changed, sentence
-from support.local import at_once
+from support.local import at_once, restored
 
 LOCAL = at_once(["--node-name=n1", "--probe=nic", "--probe=fpga"], {})
 PARSED: dict[str, Callable[[bytes], object]] = {
@@ -82,7 +82,7 @@ def check(name: str, raw: bytes) -> None:
         return
     to_dict(effective.sections)
     saved = to_saved(effective)
-    assert to_saved(from_saved(saved)) == saved
+    assert to_saved(restored(saved)) == saved
 
 
 @cases(("name", "path"), *[(name, path) for name in PARSED for path in sorted((CORPUS / name).iterdir())])

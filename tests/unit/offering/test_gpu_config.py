@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from nodedevices_common.errors import InputError
-from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.effective import Effective, resolve, to_saved
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.nvidia.gpu_config import FILE, GpuConfig, parse
 from pydantic import TypeAdapter
 from support.cases import cases
+from support.local import restored
 
 GPU = "nvidia.com/gpu"
 
@@ -76,7 +77,7 @@ def test_what_it_says_is_part_of_the_shape_and_replaced_by_a_flag_a_file_or_a_po
     before = effective({"GPUSharingConfig": shared("time-sharing", 2)})
     after = effective({"GPUSharingConfig": shared("time-sharing", 3)})
     assert before.shape != after.shape
-    assert from_saved(to_saved(before)) == before
+    assert restored(to_saved(before)) == before
     assert TypeAdapter(FILE.type).validate_python({}) == GpuConfig()
 
 
