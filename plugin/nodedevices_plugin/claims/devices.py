@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 from nodedevices_api.withheld import TOLERABLE
+from nodedevices_common.grouping import grouped
 from nodedevices_common.quantity import from_bytes, whole_units
 from nodedevices_common.raw import mapping, text
 
@@ -59,9 +60,7 @@ class Available(Struct, frozen=True, kw_only=True):
 def devices_of(resource: OfferedResource) -> Iterator[Available]:
     """Yield the resource's devices in the plan's order, those that are left out too. One is left out where any of its
     shares is."""
-    by_part: dict[str, list[SchedulableId]] = {}
-    for schedulable in (*resource.ids, *resource.unlisted):
-        by_part.setdefault(schedulable.part_id, []).append(schedulable)
+    by_part = grouped((schedulable.part_id, schedulable) for schedulable in (*resource.ids, *resource.unlisted))
     for part_id, ids in by_part.items():
         reasons = [schedulable.blocked for schedulable in ids if schedulable.blocked is not None]
         first = next(filter(_leaves_out, reasons), reasons[0] if reasons else None)

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+from nodedevices_common.grouping import grouped
 
 from nodedevices_plugin.claims.devices import Available, Prepare, added, devices_of, prepare
 from nodedevices_plugin.claims.records import Claim, ClaimError, NotNowError, Prepared, Record
@@ -138,11 +139,10 @@ class ClaimOffer:
         """Return what a container needs for each request, by the devices as they are now. Raises ClaimError."""
         offered = self._offered
         devices = devices_by_id(offered.inventory)
-        by_request: dict[str, list[Prepared]] = {}
+        by_request = grouped((entry.result.request, entry) for entry in record.prepared)
         for entry in record.prepared:
             if entry.part_id not in devices:
                 raise NotNowError(f"device {entry.result.device} ({entry.part_id}) has just left this node")
-            by_request.setdefault(entry.result.request, []).append(entry)
         try:
             return {
                 request: merged(
@@ -177,10 +177,9 @@ def _keeps(before: Available, now: Available | None) -> bool:
 
 def _with_added(record: Record, offered: _Offered) -> Record:
     """Enter what containers are given for shares: those of one request and resource together. Raises ClaimError."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for number, entry in enumerate(record.prepared):
-        if entry.shares:
-            found.setdefault((entry.result.request, entry.resource), []).append(number)
+    found = grouped(
+        ((entry.result.request, entry.resource), number) for number, entry in enumerate(record.prepared) if entry.shares
+    )
     prepared = list(record.prepared)
     for numbers in found.values():
         first = numbers[0]

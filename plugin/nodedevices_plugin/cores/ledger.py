@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+from nodedevices_common.grouping import grouped
 from nodedevices_common.pod_requests import ALL, WHOLE, Demand, wants
 
 from nodedevices_plugin.model import AllocationError, Holder, NodePod, OfferedResource
@@ -203,18 +204,16 @@ def room(ledger: Ledger, shares: CoreShares, need: Wanted, *, ids: Set[str] = fr
     is needed."""
     unknown = {shares.device_of[id_] for id_ in _unknown(ledger, shares) - ids if id_ in shares.device_of}
     owners = {booking.owner for booking in ledger.bookings}
-    by_device: dict[str, list[Booking]] = {device: [] for device in shares.totals}
-    for booking in ledger.without(ids):
-        by_device.setdefault(booking.device, []).append(booking)
+    by_device = grouped((booking.device, booking) for booking in ledger.without(ids))
     left: dict[str, int] = {}
     fits = set()
     new = _booking(need, ids, "")
     for device, total in shares.totals.items():
         full = 0 if device in unknown else WHOLE * total
-        booked = _booked(by_device[device], total, owners)
+        here = by_device.get(device, [])
+        booked = _booked(here, total, owners)
         left[device] = max(0, full - booked) // total
-        with_it = _booked([*by_device[device], new], total, owners)
-        if with_it <= full:
+        if _booked([*here, new], total, owners) <= full:
             fits.add(device)
     return Room(wanted=need, left=left, fits=frozenset(fits))
 

@@ -64,22 +64,17 @@ class GateFacts(Struct, frozen=True, kw_only=True):
     def unless_held(self, blocked: Blocked, concerns: Callable[[OfferedResource, SchedulableId], bool]) -> Check:
         """Block what the gate concerns, but for what is held, or may be."""
         in_use = {(held_id.resource, held_id.id) for held_id in self.held}
-
-        def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-            stays = (resource.name, schedulable.id) in in_use or not concerns(resource, schedulable)
-            return None if stays else blocked
-
-        return check
+        return lambda resource, schedulable: (
+            None if (resource.name, schedulable.id) in in_use or not concerns(resource, schedulable) else blocked
+        )
 
 
 def by_device(reason: str, why: Mapping[str, str]) -> Check | None:
     """Block all ids of some devices and partitions. `why`: the message, by their ids."""
     blocked = {id_: Blocked(reason=reason, message=message) for id_, message in why.items()}
-
-    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
-        return blocked.get(schedulable.device_id) or blocked.get(schedulable.part_id)
-
-    return check if blocked else None
+    if not blocked:
+        return None
+    return lambda resource, schedulable: blocked.get(schedulable.device_id) or blocked.get(schedulable.part_id)
 
 
 Gate = Callable[[Plan, GateFacts], Check | None]

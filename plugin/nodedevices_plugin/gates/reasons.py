@@ -40,6 +40,7 @@ from nodedevices_api.withheld import (
     SAME_PLACE,
     UNHEALTHY,
 )
+from nodedevices_common.grouping import grouped
 from nodedevices_common.times import rfc3339
 from nodedevices_probe.nvidia import compute_capability
 
@@ -55,7 +56,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.model.health import HealthState
-from nodedevices_plugin.offering.occupancy import HeldId, bound_to, collide, held_as
+from nodedevices_plugin.offering.occupancy import bound_to, collide, held_as
 from nodedevices_plugin.sharing.daemons import described, has_daemon, not_ready, reserved
 from nodedevices_plugin.sharing.mps import max_clients
 
@@ -137,9 +138,7 @@ def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
         return None
     listed = {unit.partition.id: unit.partition for unit in facts.inventory.units if unit.partition is not None}
     departed = facts.inventory.departed_partitions
-    by_device: dict[str, list[HeldId]] = {}
-    for held_id in facts.held_otherwise:
-        by_device.setdefault(held_id.device_id, []).append(held_id)
+    by_device = grouped((held_id.device_id, held_id) for held_id in facts.held_otherwise)
 
     @cache
     def blocked(device_id: str, partition_id: str | None) -> Blocked | None:

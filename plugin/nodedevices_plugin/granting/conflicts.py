@@ -27,6 +27,7 @@ from datetime import datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
+from nodedevices_common.grouping import grouped
 from nodedevices_common.text import some
 
 from nodedevices_plugin.granting.answers import NodeContainers, edits
@@ -139,11 +140,11 @@ def held_twice(
     same thing. `departed`: partitions that no longer exist, and whose place another one may have. What administrators
     have (HeldId.any_shape) others may have beside them.
     """
-    by_device: dict[str, list[HeldId]] = {}
-    for held_id in held:
-        counts = held_id.resource is not None or held_id.driver == DRA_DRIVER
-        if held_id.holder and counts and not held_id.any_shape:
-            by_device.setdefault(held_id.device_id, []).append(held_id)
+    by_device = grouped(
+        (held_id.device_id, held_id)
+        for held_id in held
+        if held_id.holder and not held_id.any_shape and (held_id.resource is not None or held_id.driver == DRA_DRIVER)
+    )
     found: dict[tuple[str, str], set[str]] = {}
     for device_id, ids in by_device.items():
         for id_, pods in (*_same_ids(ids), *_parts(ids, by_nature, departed)):
@@ -156,9 +157,7 @@ def held_twice(
 
 
 def _same_ids(ids: Iterable[HeldId]) -> Iterator[tuple[str, Set[str]]]:
-    same: dict[tuple[str | None, str], list[HeldId]] = {}
-    for held_id in ids:
-        same.setdefault((held_id.resource, held_id.id), []).append(held_id)
+    same = grouped(((held_id.resource, held_id.id), held_id) for held_id in ids)
     for (_, id_), of_id in same.items():
         if len({held_id.owner for held_id in of_id}) > 1:
             yield id_, {held_id.holder for held_id in of_id}
@@ -166,11 +165,11 @@ def _same_ids(ids: Iterable[HeldId]) -> Iterator[tuple[str, Set[str]]]:
 
 def _parts(ids: Iterable[HeldId], by_nature: Set[str], departed: Set[str]) -> Iterator[tuple[str, Set[str]]]:
     """Yield each whole device or partition of which another owner has all or some, with the pods of all."""
-    taken: dict[tuple[str | None, tuple[str, str], bool], list[HeldId]] = {}
-    for held_id in ids:
-        if held_id.resource not in by_nature and held_id.partition_id not in departed:
-            all_of_it = held_id.replica is None or is_core(held_id.id)
-            taken.setdefault((held_id.partition_id, held_id.owner, all_of_it), []).append(held_id)
+    taken = grouped(
+        ((held_id.partition_id, held_id.owner, held_id.replica is None or is_core(held_id.id)), held_id)
+        for held_id in ids
+        if held_id.resource not in by_nature and held_id.partition_id not in departed
+    )
     for (partition_id, owner, whole), own in taken.items():
         others = {
             held_id.holder

@@ -29,6 +29,7 @@ from math import comb
 from operator import itemgetter
 
 from msgspec import Struct, field
+from nodedevices_common.grouping import grouped
 
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.cores.ledger import Room
@@ -53,21 +54,15 @@ def gather(
     must: Sequence[SchedulableId], free: Sequence[SchedulableId], needed: int, topology: Topology
 ) -> list[SchedulableId]:
     """`needed` of the free ones, no more than there are, to go with those of `must`."""
-    groups = _by_device(free)
+    by_device = grouped((schedulable.device_id, schedulable) for schedulable in free)
+    # Those with the fewest first, of equal ones in the order of the resource.
+    groups = dict(sorted(by_device.items(), key=lambda group: len(group[1])))
     names = list(groups)
     scores = [[topology.score(one, other) for other in names] for one in names]
     sizes = [len(groups[name]) for name in names]
     start = tuple(sum(topology.score(name, schedulable.device_id) for schedulable in must) for name in names)
     devices = _best(_Taken(gains=start), sizes, scores, needed)
     return [schedulable for device in devices for schedulable in groups[names[device]]][:needed]
-
-
-def _by_device(free: Sequence[SchedulableId]) -> Mapping[str, Sequence[SchedulableId]]:
-    """Return the free ids by device: devices with the fewest first, equal ones in the order of the resource."""
-    groups: dict[str, list[SchedulableId]] = {}
-    for schedulable in free:
-        groups.setdefault(schedulable.device_id, []).append(schedulable)
-    return dict(sorted(groups.items(), key=lambda group: len(group[1])))
 
 
 def _best(start: _Taken, sizes: Sequence[int], scores: Sequence[Sequence[int]], needed: int) -> Sequence[int]:

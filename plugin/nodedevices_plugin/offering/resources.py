@@ -40,6 +40,7 @@ from nodedevices_api.sections import (
     SharedResource,
     Sharing,
 )
+from nodedevices_common.grouping import grouped
 from nodedevices_common.quantity import to_bytes
 from nodedevices_probe.protocol import DeviceFact, PciePath
 
@@ -123,10 +124,7 @@ def nearest(inventory: Inventory) -> dict[str, tuple[str, ...]]:
     here = [device.fact for device in inventory.devices if device.present and device.fact.pcie_root]
     found: dict[str, list[DeviceFact]] = {}
     for own, other in PAIRS:
-        by_root: dict[str, list[DeviceFact]] = {}
-        for fact in here:
-            if fact.type == other:
-                by_root.setdefault(fact.pcie_root, []).append(fact)
+        by_root = grouped((fact.pcie_root, fact) for fact in here if fact.type == other)
         found |= {fact.id: by_root[fact.pcie_root] for fact in here if fact.type == own and fact.pcie_root in by_root}
     facts = {fact.id: fact for fact in here}
     known = {

@@ -10,20 +10,19 @@ What can be offered are units: whole devices or partitions, as their vendor deci
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from msgspec.structs import replace
 from nodedevices_api.sections import Serving
+from nodedevices_common.grouping import grouped
 from nodedevices_common.quantity import from_bytes
 
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.model import (
     Api,
     Inventory,
-    InventoryDevice,
     OfferedResource,
     Plan,
     PlanError,
@@ -35,7 +34,6 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.resources import PlanSettings, Share, by_name, near, share
 from nodedevices_plugin.sharing.registry import SHARED
-from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import Vendors
 
 __all__ = ["PlanError", "PlanSettings", "fitting", "make_shape", "shape_of"]
@@ -246,15 +244,17 @@ def units(inventory: Inventory, settings: PlanSettings) -> tuple[Unit, ...]:
     Raises PlanError where the strategy makes no sense with these devices."""
     exclude, strategy = settings.resources.exclude, settings.partitions.strategy
     excluded = frozenset(id_ for id_ in devices_by_id(inventory) if excluded_by(id_, exclude) is not None)
-    by_vendor: dict[Vendor, list[InventoryDevice]] = defaultdict(list)
-    for device in inventory.devices:
-        if device.fact.id not in excluded:
-            by_vendor[settings.vendors.known.vendor_of(device.fact)].append(device)
-    found: dict[str, list[Unit]] = defaultdict(list)
-    for vendor, devices in by_vendor.items():
-        for unit in vendor.units(devices, strategy=strategy, excluded=excluded):
-            found[unit.device.fact.id].append(unit)
-    in_order = (unit for device in inventory.devices for unit in found[device.fact.id])
+    by_vendor = grouped(
+        (settings.vendors.known.vendor_of(device.fact), device)
+        for device in inventory.devices
+        if device.fact.id not in excluded
+    )
+    found = grouped(
+        (unit.device.fact.id, unit)
+        for vendor, devices in by_vendor.items()
+        for unit in vendor.units(devices, strategy=strategy, excluded=excluded)
+    )
+    in_order = (unit for device in inventory.devices for unit in found.get(device.fact.id, ()))
     return tuple(unit for unit in in_order if unit.id not in excluded)
 
 

@@ -22,6 +22,7 @@ from typing import Self
 
 from msgspec.structs import replace
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
+from nodedevices_common.grouping import grouped
 from nodedevices_common.text import some
 
 from nodedevices_plugin.claims.records import DraFacts
@@ -175,18 +176,20 @@ def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: Shari
     remembered = {(resource, id_) for resource, ids in known.items() for id_ in ids}
     ids = live | {(holder.resource, id_) for holder in holdings.holders if holder.resource for id_ in holder.ids}
     ids |= {pair for pair in remembered if _device(index, *pair) not in shown}
-    resources: dict[str, list[SchedulableId]] = {}
-    for resource, id_ in sorted(ids, key=lambda pair: (pair[0], _order(pair[1]))):
-        if (part := index.named(resource, id_)) is not None:
-            resources.setdefault(resource, []).append(
-                SchedulableId(
-                    id=id_,
-                    device_id=part.device_id,
-                    partition_id=part.partition_id,
-                    replica=split(id_)[1],
-                    blocked=None if (resource, id_) in live else _NOT_OFFERED,
-                )
-            )
+    resources = grouped(
+        (
+            resource,
+            SchedulableId(
+                id=id_,
+                device_id=part.device_id,
+                partition_id=part.partition_id,
+                replica=split(id_)[1],
+                blocked=None if (resource, id_) in live else _NOT_OFFERED,
+            ),
+        )
+        for resource, id_ in sorted(ids, key=lambda pair: (pair[0], _order(pair[1])))
+        if (part := index.named(resource, id_)) is not None
+    )
     return Plan(resources=tuple(_resource(name, ids, mode) for name, ids in list(resources.items())[:MAX_RESOURCES]))
 
 

@@ -19,8 +19,9 @@ from functools import cache, partial
 
 from msgspec import Struct
 from msgspec.structs import replace
+from nodedevices_common.grouping import grouped
 
-from nodedevices_plugin.claims.records import DraFacts, Prepared, Record
+from nodedevices_plugin.claims.records import DraFacts, Record
 from nodedevices_plugin.model import DRA_DRIVER, Holder, Holdings, Inventory, Offer, Plan, RecentAllocate, held_key
 from nodedevices_plugin.offering.occupancy import HeldId, not_listed
 from nodedevices_plugin.offering.shape import fitting, named_units
@@ -138,10 +139,7 @@ def _split(holder: Holder, records: Mapping[str, Record]) -> Iterable[Holder]:
     record = records.get(holder.claim or "")
     if record is None:
         return (holder,)
-    of_devices: dict[str, list[Prepared]] = {}
-    for entry in record.prepared:
-        if entry.shares:
-            of_devices.setdefault(entry.result.device, []).append(entry)
+    of_devices = grouped((entry.result.device, entry) for entry in record.prepared if entry.shares)
     shares: dict[str | None, list[str]] = {}
     for id_ in holder.ids:
         driver, _, rest = id_.partition("/")

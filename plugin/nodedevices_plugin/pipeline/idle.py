@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
+from nodedevices_common.grouping import grouped
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import Holder, Holdings, Inventory, InventoryDevice, facts_by_id, is_core, physical_id
@@ -119,12 +120,13 @@ def _judged(device: InventoryDevice) -> bool:
 
 def _holders(inventory: Inventory, holdings: Holdings) -> dict[str, list[Holder]]:
     devices = facts_by_id(inventory)
-    found: dict[str, list[Holder]] = {}
-    for holder in holdings.holders:
-        parts = map(physical_id, (*holder.ids, *holder.also))
-        for id_ in dict.fromkeys(devices[part].id for part in parts if part in devices):
-            found.setdefault(id_, []).append(holder)
-    return found
+    return grouped(
+        (id_, holder)
+        for holder in holdings.holders
+        for id_ in dict.fromkeys(
+            devices[part].id for part in map(physical_id, (*holder.ids, *holder.also)) if part in devices
+        )
+    )
 
 
 def _only(device: InventoryDevice, holders: Sequence[Holder]) -> Holder | None:

@@ -17,12 +17,12 @@ count that are in a resource, or held. What a probe that was taken away has left
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import combinations
 
 from msgspec import Struct, field
+from nodedevices_common.grouping import grouped
 from nodedevices_common.text import some
 from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 
@@ -142,11 +142,13 @@ def taken(
     """Return the places that are taken. `parts`: each probe's own devices, the first probe first. `given`: what was
     given with held ids (`remembered`). `held`: ids of devices that are held. `offered`: ids of devices that new pods
     can get now. `used`: whether a device is in a resource."""
-    claims: dict[str, list[_Claim]] = defaultdict(list)
-    for number, part in enumerate(parts.values()):
-        for device in (listed for listed in part.devices if listed.present):
-            for place, claim in _claims(device, number, vendors):
-                claims[place].append(claim)
+    claims = grouped(
+        claim
+        for number, part in enumerate(parts.values())
+        for device in part.devices
+        if device.present
+        for claim in _claims(device, number, vendors)
+    )
 
     def here(place: str) -> list[_Claim]:  # asked where two may be at one place: most places are one's for good
         return [claim for claim in claims.get(place, ()) if claim.device in held or used(claim.device)]
@@ -232,9 +234,7 @@ def _joined(*every: Given | None) -> Given | None:
 
 def _by_device(found: Mapping[str, Pair]) -> list[tuple[str, str, str]]:
     """Return for people by device: the device, the other one, and the ids that are not offered."""
-    ids: dict[Pair, list[str]] = defaultdict(list)
-    for id_, pair in found.items():
-        ids[pair].append(id_)
+    ids = grouped((pair, id_) for id_, pair in found.items())
     return [
         (one, other, one if one in parts else some(sorted(parts), NAMED)) for (one, other), parts in sorted(ids.items())
     ]
