@@ -77,8 +77,9 @@ class ConfigurationConcern(Concern[RolloutWatch]):
             return
         since = f"since a change of {', '.join(change.policies)}"
         message = f"{why}, {since}; no other node gets this change until a person resumes the roll-out"
-        about = ObjectRef.record(view.record)
-        self._tools.events.write(Event(names.EVENT_ROLLOUT, about, message, name, since=change.time))
+        self._tools.events.write(
+            Event(names.EVENT_ROLLOUT, ObjectRef.record(view.record), message, name, since=change.time)
+        )
         self._told[name] = change.time
         log.warning("roll-out stopped", node=name, policies=",".join(change.policies), why=why)
 

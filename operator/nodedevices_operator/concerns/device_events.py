@@ -86,8 +86,9 @@ class NoticeEventsConcern(Concern[set[tuple[HolderRecord, str, str, str]]]):
                 continue
             if match is HolderMatch.YES and pod is not None:
                 about = ObjectRef.holder(holding.holder, str(pod["metadata"]["uid"]))
-                event = Event(EVENT_NOTICED, about, wanted[key].text, record.name, holding.device, *key[2:])
-                self._tools.events.write(event)
+                self._tools.events.write(
+                    Event(EVENT_NOTICED, about, wanted[key].text, record.name, holding.device, *key[2:])
+                )
             settled.add(key)
         return Outcome(requeue_after=again, problems=tuple(problems))
 

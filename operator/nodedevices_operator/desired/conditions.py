@@ -213,8 +213,10 @@ def xid_condition(record: NodeDevicesRecord, node: NodeRecord, *, now: str) -> d
         return None
     reason = json.dumps(dict.fromkeys(numbers, True), separators=(",", ":"))
     before = shown if of_this_boot else None
-    made = conditions.build(names.XID_CRITICAL_ERROR, "True", reason, boot, shown=before, now=now)
-    return made | {"lastHeartbeatTime": now}
+    return {
+        **conditions.build(names.XID_CRITICAL_ERROR, "True", reason, boot, shown=before, now=now),
+        "lastHeartbeatTime": now,
+    }
 
 
 def _numbers(reason: str) -> frozenset[int]:

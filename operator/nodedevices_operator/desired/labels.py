@@ -39,10 +39,9 @@ def plan_labels(
     vendors: Sequence[VendorLabels] = VENDORS,
 ) -> LabelPlan:
     """Return the labels of ours that the Node shall have. `now`: seconds since 1970, for timestamps."""
-    sources = vendors if section.feature_discovery else ()
     described = {  # by label, of each vendor those below its own prefixes
         key: (value, vendor.timestamp)
-        for vendor in sources
+        for vendor in (vendors if section.feature_discovery else ())
         for key, value in vendor.labels(record).items()
         if key.startswith(vendor.prefixes)
     }

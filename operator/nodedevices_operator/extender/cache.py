@@ -105,8 +105,11 @@ class SharesCache:
         requests = requests_of(raw, resources)
         if not requests:
             return None
-        conditions = mappings(status.get("conditions"))
-        scheduled = (it.get("lastTransitionTime") for it in conditions if it.get("type") == "PodScheduled")
+        scheduled = (
+            it.get("lastTransitionTime")
+            for it in mappings(status.get("conditions"))
+            if it.get("type") == "PodScheduled"
+        )
         return BoundPod(
             order=(_moment(next(scheduled, "")), arrival, _moment(metadata.get("creationTimestamp")), _uid(raw)),
             key=pod_key(str(metadata.get("namespace", "")), str(metadata.get("name", ""))),

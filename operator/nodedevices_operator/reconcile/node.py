@@ -103,8 +103,7 @@ class NodeReconciler:
             shown = view.before.action(action)
             if verdict is not None and verdict[1] == REFUSED and (shown is None or shown.reason != REFUSED):
                 about, text = ObjectRef.record(record), f"{action}: {verdict[2]}"
-                event = Event(EVENT_REFUSED, about, text, record.name, cause=action, since=view.now)
-                self._tools.events.write(event)
+                self._tools.events.write(Event(EVENT_REFUSED, about, text, record.name, cause=action, since=view.now))
 
     def _view(self, record: NodeDevicesRecord, node: NodeRecord | None) -> View:
         return View(

@@ -148,8 +148,9 @@ class PolicyReconciler:
         elif stop is None and was and shown is not None:
             self._writer.event(Event(names.EVENT_RESUMED, about, "taints and evictions continue", since=shown.since))
         if stop is not None and stop.refusal and (shown is None or stop.refusal not in shown.message):
-            refused = Event(names.EVENT_RESUME_REFUSED, about, stop.refusal, cause=stop.refusal, since=stop.since)
-            self._writer.event(refused)
+            self._writer.event(
+                Event(names.EVENT_RESUME_REFUSED, about, stop.refusal, cause=stop.refusal, since=stop.since)
+            )
 
     def _say_of_rollout(self, policy: PolicyRecord, rollout: RolloutState) -> None:
         """Write an Event where the status says that the roll-out is stopped, and `policy` did not."""

@@ -264,9 +264,8 @@ def rejected_pod(raw: Raw) -> RejectedPod | None:
     """Return the record of a pod that its node's kubelet rejected: Failed, with this reason. None: it is no such pod,
     or is being deleted. Nothing starts it again, and its controller, if it has one, makes another one."""
     metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
-    if status.get("phase") != FAILED or status.get("reason") != REASON:
-        return None
-    if metadata.get("deletionTimestamp") or not metadata.get("uid"):
+    rejected = status.get("phase") == FAILED and status.get("reason") == REASON
+    if not rejected or metadata.get("deletionTimestamp") or not metadata.get("uid"):
         return None
     owner = _controller(metadata)
     return _rejected(
