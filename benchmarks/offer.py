@@ -40,7 +40,7 @@ from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline import inventory
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_probe.loop import LineLoop
-from nodedevices_probe.simulated.probe import FileSource
+from nodedevices_probe.simulated.probe import ProfileSource, parse
 
 GPU = "nvidia.com/gpu"
 ILL = Blocked(reason="Unhealthy", message="Xid79")
@@ -174,12 +174,11 @@ def serving(case: str) -> Iterator[Offer]:
 
 
 # --- the server's process -------------------------------------------------------------------------------------------
-def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
+def offered(case: Case) -> tuple[OfferedResource, Answers]:
     """The agent's stages, from a probe's line to what answers the kubelet."""
     lines: list[bytes] = []
-    file = folder / "devices.yaml"
-    file.write_text(yaml.safe_dump(case.devices))
-    LineLoop(source=FileSource.for_file(file, node="bench"), write=lines.append).once()
+    state = parse(yaml.safe_dump(case.devices).encode(), node="bench")
+    LineLoop(source=ProfileSource(state=state), write=lines.append).once()
     now = datetime.now(UTC)
     devices = inventory.update(Inventory(), parse_line(lines[0]), now=now, monotonic=time.monotonic())
     plan = make_shape(devices, PlanSettings.from_sections(case.sections))
@@ -201,7 +200,7 @@ async def _never(*_: object) -> NoReturn:
 
 async def serve(folder: Path, case: Case) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
-    resource, answers = offered(case, folder)
+    resource, answers = offered(case)
     states = [with_one_ill(resource), resource]
     recent = RecentAllocations()
     observe = AgentMetrics(facts=lambda: None, probes=dict).kubelet_called

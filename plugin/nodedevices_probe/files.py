@@ -1,9 +1,9 @@
 """Files that people write for a probe, and may edit while it runs: YAML (and so JSON) of bounded length, to plain
 values; and a small checker for these: types, ranges, known keys; the first error names its place.
 
-Rules are data, combined by `Object` and `ListOf`. They exist because a probe stays too small for pydantic. Nothing is
-converted: what passes has the type that the rule says. Texts may have fields in them, `{{id}}`, as files of generic and
-remote devices have (`Template`).
+A rule is a function, and `keyed`, `list_of` and others make one of several. They exist because a probe stays too small
+for pydantic. Nothing is converted: what passes has the type that the rule says. Texts may have fields in them,
+`{{id}}`, as files of generic and remote devices have (`written`).
 
 A watched file's metadata is compared at every `refresh`, and the file is read when two in a row saw the same change, so
 that one half written by an editor is not taken for the truth; the first time it is read at once. A mounted ConfigMap is
@@ -17,7 +17,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -33,119 +33,102 @@ class CheckError(InputError):
     """Raised with what is wrong, for people: place, value, and what would be right."""
 
 
-class Rule(Protocol):
-    def check(self, place: str, value: Any) -> None:
-        """Raises CheckError when the value does not follow the rule."""
-        ...
+Rule = Callable[[str, Any], None]  # of a place and its value; raises CheckError when the value does not follow it
 
 
-@dataclass(frozen=True, slots=True)
-class Fits:
+def fits(test: Callable[[Any], object], right: str) -> Rule:
     """What the test accepts; `right` describes it."""
 
-    test: Callable[[Any], object]
-    right: str
+    def check(place: str, value: Any) -> None:
+        if not test(value):
+            raise wrong(place, value, right)
 
-    def check(self, place: str, value: Any) -> None:
-        if not self.test(value):
-            raise wrong(place, value, self.right)
-
-
-ANYTHING = Fits(lambda _: True, "anything")  # what is checked elsewhere, or means nothing
-FLAG = Fits(lambda value: isinstance(value, bool), "true or false")
+    return check
 
 
-def integer(low: int, high: int) -> Fits:
-    return Fits(lambda value: type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
+ANYTHING = fits(lambda _: True, "anything")  # what is checked elsewhere, or means nothing
+FLAG = fits(lambda value: isinstance(value, bool), "true or false")
 
 
-def one_of(*values: str) -> Fits:
-    return Fits(lambda value: isinstance(value, str) and value in values, "one of " + ", ".join(values))
+def integer(low: int, high: int) -> Rule:
+    return fits(lambda value: type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
+
+
+def one_of(*values: str) -> Rule:
+    return fits(lambda value: isinstance(value, str) and value in values, "one of " + ", ".join(values))
 
 
 _FIELD = re.compile(r"\{\{([^{}]*)\}\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+def written(regex: str, right: str, longest: int = 64, fields: Collection[str] = ()) -> Rule:
     """Text that matches `regex`; `right` describes it. `fields`: of a template, which without them matches."""
 
-    regex: str
-    right: str
-    longest: int = 64
-    fields: Collection[str] = ()
-
-    def check(self, place: str, value: Any) -> None:
+    def check(place: str, value: Any) -> None:
         if not isinstance(value, str):
-            raise wrong(place, value, f"{self.right}, in quotes")
-        for name in map(str.strip, _FIELD.findall(value) if self.fields else ()):
-            if name not in self.fields:
-                known = ", ".join(f"{{{{{field}}}}}" for field in self.fields)
+            raise wrong(place, value, f"{right}, in quotes")
+        for name in map(str.strip, _FIELD.findall(value) if fields else ()):
+            if name not in fields:
+                known = ", ".join(f"{{{{{field}}}}}" for field in fields)
                 raise CheckError(f"{place}: {{{{{name[:40]}}}}} is not a field; known here: {known}")
-        plain = _FIELD.sub("0", value) if self.fields else value
-        if len(value) > self.longest or not re.fullmatch(self.regex, plain):
-            raise wrong(place, value, f"{self.right}, at most {self.longest} characters")
+        plain = _FIELD.sub("0", value) if fields else value
+        if len(value) > longest or not re.fullmatch(regex, plain):
+            raise wrong(place, value, f"{right}, at most {longest} characters")
+
+    return check
 
 
-@dataclass(frozen=True, slots=True)
-class OrNull:
-    rule: Rule
-
-    def check(self, place: str, value: Any) -> None:
+def or_null(rule: Rule) -> Rule:
+    def check(place: str, value: Any) -> None:
         if value is not None:
-            self.rule.check(place, value)
+            rule(place, value)
+
+    return check
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
-    rule: Rule
-    most: int
-
-    def check(self, place: str, value: Any) -> None:
+def list_of(rule: Rule, most: int) -> Rule:
+    def check(place: str, value: Any) -> None:
         if not isinstance(value, list):
             raise wrong(place, value, "a list")
-        _check_length(place, value, self.most)
+        _check_length(place, value, most)
         for number, item in enumerate(value):
-            self.rule.check(f"{place}[{number}]", item)
+            rule(f"{place}[{number}]", item)
+
+    return check
 
 
-@dataclass(frozen=True, slots=True)
-class MapOf:
+def map_of(name_rule: Rule, rule: Rule, most: int, what: str) -> Rule:
     """Names of the user's own, each with a value."""
 
-    name: Rule
-    rule: Rule
-    most: int
-    what: str
-
-    def check(self, place: str, value: Any) -> None:
+    def check(place: str, value: Any) -> None:
         if not isinstance(value, dict):
-            raise wrong(place, value, self.what)
-        _check_length(place, value, self.most)
+            raise wrong(place, value, what)
+        _check_length(place, value, most)
         for name, each in value.items():
-            self.name.check(f"{place}: a name", name)
-            self.rule.check(f"{place}.{name}", each)
+            name_rule(f"{place}: a name", name)
+            rule(f"{place}.{name}", each)
+
+    return check
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
-    keys: Mapping[str, Rule]
-    required: tuple[str, ...] = ()
-    what: str = field(default="a mapping")
+def keyed(keys: Mapping[str, Rule], required: tuple[str, ...] = (), what: str = "a mapping") -> Rule:
+    """A mapping with these keys and no others."""
 
-    def check(self, place: str, value: Any) -> None:
+    def check(place: str, value: Any) -> None:
         if not isinstance(value, dict):
-            raise wrong(place, value, self.what)
+            raise wrong(place, value, what)
         for key, each in value.items():
             where = f"{place}.{key}" if place else str(key)
-            if key not in self.keys:
-                close = get_close_matches(str(key), self.keys, n=1)
-                right = f"did you mean {close[0]}?" if close else "known here: " + ", ".join(sorted(self.keys))
+            if key not in keys:
+                close = get_close_matches(str(key), keys, n=1)
+                right = f"did you mean {close[0]}?" if close else "known here: " + ", ".join(sorted(keys))
                 raise CheckError(f"{where}: no such key; {right}")
-            self.keys[key].check(where, each)
-        for key in self.required:
+            keys[key](where, each)
+        for key in required:
             if key not in value:
                 raise CheckError(f"{place}.{key}: is missing" if place else f"{key}: is missing")
+
+    return check
 
 
 def _check_length(place: str, value: Sized, most: int) -> None:
@@ -230,19 +213,19 @@ def entries(place: str, given: Sequence[Any], read: Callable[[str, Any], Entry],
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NOT_KUBERNETES = r"(?!requests\.)(?![^/]*kubernetes\.io(/|$))"  # no kubelet takes such a name
 _DOMAIN = rf"{_NOT_KUBERNETES}{_LABEL}(\.{_LABEL})*"
-NAME = Text(
+NAME = written(
     rf"({_DOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
     "a resource's name, such as fuse, or under a domain of your own, such as example.com/fuse",
     63,
 )
-DOMAIN = Text(_DOMAIN, "a domain of your own, such as example.com", 63)
+DOMAIN = written(_DOMAIN, "a domain of your own, such as example.com", 63)
 
 
-def variables(fields: tuple[str, ...]) -> MapOf:
+def variables(fields: tuple[str, ...]) -> Rule:
     """The rule of variables; `fields`: of their templates."""
-    return MapOf(
-        Text("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name"),
-        Text(r"[^\x00-\x1f\x7f]*", "a text", 1024, fields),
+    return map_of(
+        written("[A-Za-z_][A-Za-z0-9_.-]*", "a variable's name"),
+        written(r"[^\x00-\x1f\x7f]*", "a text", 1024, fields),
         64,
         "a mapping of variables to texts",
     )

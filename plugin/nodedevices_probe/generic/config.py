@@ -22,15 +22,15 @@ from nodedevices_probe.files import (
     FLAG,
     NAME,
     CheckError,
-    ListOf,
-    Object,
     Rule,
-    Text,
     entries,
     integer,
+    keyed,
+    list_of,
     load,
     one_of,
     variables,
+    written,
     wrong,
 )
 from nodedevices_probe.generic import glob
@@ -123,25 +123,22 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {  # what an entry has where the file
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Pattern:
+def _check_pattern(place: str, value: Any) -> None:
     """A path of the host, where wildcards may be."""
-
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, str):
-            raise wrong(place, value, "a path, in quotes")
-        if problem := glob.problem_of(value.strip()):
-            raise CheckError(f"{place}: {ascii(value)[:60]} is not allowed; {problem}")
+    if not isinstance(value, str):
+        raise wrong(place, value, "a path, in quotes")
+    if problem := glob.problem_of(value.strip()):
+        raise CheckError(f"{place}: {ascii(value)[:60]} is not allowed; {problem}")
 
 
 _PLAIN_PATH = _NO_DOTS + r"/[^/\x00-\x1f\x7f:]+(/[^/\x00-\x1f\x7f:]+)*"
-_CONTAINER_PATH = Text(_PLAIN_PATH, "an absolute path", 255, DEVICE_FIELDS)
-_PART_PATH = Text(_PLAIN_PATH + "/?", "an absolute path", 255, DEVICE_FIELDS)
+_CONTAINER_PATH = written(_PLAIN_PATH, "an absolute path", 255, DEVICE_FIELDS)
+_PART_PATH = written(_PLAIN_PATH + "/?", "an absolute path", 255, DEVICE_FIELDS)
 _COUNT = integer(1, MAX_COUNT)
-_PERMISSIONS = Text(r"(?!.*(.).*\1)[rwm]+", "some of r, w and m, such as rw", 3)
-_HEX = Text("[0-9A-Fa-f]{4}", "four hexadecimal digits, such as 1a86", 4)
+_PERMISSIONS = written(r"(?!.*(.).*\1)[rwm]+", "some of r, w and m, such as rw", 3)
+_HEX = written("[0-9A-Fa-f]{4}", "four hexadecimal digits, such as 1a86", 4)
 _PATH_KEYS: Mapping[str, Rule] = {
-    "path": _Pattern(),
+    "path": _check_pattern,
     "containerPath": _PART_PATH,
     "mountPath": _PART_PATH,
     "permissions": _PERMISSIONS,
@@ -153,35 +150,35 @@ _PATH_KEYS: Mapping[str, Rule] = {
 _USB_KEYS: Mapping[str, Rule] = {
     "vendor": _HEX,
     "product": _HEX,
-    "serial": Text(r"[^\x00-\x1f\x7f]+", "a serial number", 63),
-    "nodes": ListOf(Text(r"[a-z0-9_]+", "a subsystem of the kernel, such as tty", 32), MAX_PARTS),
+    "serial": written(r"[^\x00-\x1f\x7f]+", "a serial number", 63),
+    "nodes": list_of(written(r"[a-z0-9_]+", "a subsystem of the kernel, such as tty", 32), MAX_PARTS),
     "permissions": _PERMISSIONS,
 }
 _GROUP_KEYS: Mapping[str, Rule] = {
     "count": _COUNT,
-    "paths": ListOf(Object(_PATH_KEYS, required=("path",)), MAX_PARTS),
-    "usb": ListOf(Object(_USB_KEYS, required=("vendor",)), MAX_PARTS),
+    "paths": list_of(keyed(_PATH_KEYS, required=("path",)), MAX_PARTS),
+    "usb": list_of(keyed(_USB_KEYS, required=("vendor",)), MAX_PARTS),
     "pair": one_of(BY_ORDER, BY_MATCH),
     "together": FLAG,
 }
 _MOUNT_KEYS: Mapping[str, Rule] = {
-    "hostPath": Text(_NO_DOTS + r"/[^\x00-\x1f\x7f:]*", "an absolute path", 255, DEVICE_FIELDS),
+    "hostPath": written(_NO_DOTS + r"/[^\x00-\x1f\x7f:]*", "an absolute path", 255, DEVICE_FIELDS),
     "containerPath": _CONTAINER_PATH,
     "readOnly": FLAG,
 }
 
 
-_ENTRY = Object(
+_ENTRY = keyed(
     {
         "preset": one_of(*PRESETS),
         "name": NAME,
-        "groups": ListOf(Object(_GROUP_KEYS), MAX_GROUPS),
+        "groups": list_of(keyed(_GROUP_KEYS), MAX_GROUPS),
         **_GROUP_KEYS,
         "required": FLAG,
         "env": variables(FIELDS),
-        "mounts": ListOf(Object(_MOUNT_KEYS, required=("hostPath",)), 32),
-        "cdiDevices": ListOf(
-            Text(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+", "a name such as a.com/b=c", 255, DEVICE_FIELDS),
+        "mounts": list_of(keyed(_MOUNT_KEYS, required=("hostPath",)), 32),
+        "cdiDevices": list_of(
+            written(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+", "a name such as a.com/b=c", 255, DEVICE_FIELDS),
             32,
         ),
     },
@@ -197,9 +194,9 @@ def parse(raw: bytes) -> GenericConfig:
     if value is None:
         raise CheckError("is empty; give devices, for example 'devices: [{preset: fuse}]'")
     top: Any = {"devices": value} if isinstance(value, list) else value
-    listed = ListOf(ANYTHING, MAX_DEVICES)
+    listed = list_of(ANYTHING, MAX_DEVICES)
     keys: dict[str, Rule] = {"device": listed, "devices": listed, **dict.fromkeys(_SQUATS, ANYTHING)}
-    Object({**keys, "domain": DOMAIN}, what="a mapping with devices, or a list of them").check("", top)
+    keyed({**keys, "domain": DOMAIN}, what="a mapping with devices, or a list of them")("", top)
     if ("devices" in top) == ("device" in top):
         raise CheckError("devices: is missing" if "devices" not in top else "device: devices is given, too; keep one")
     place = "devices" if "devices" in top else "device"
@@ -208,7 +205,7 @@ def parse(raw: bytes) -> GenericConfig:
 
 
 def _entry(place: str, value: Any) -> ConfigEntry:
-    _ENTRY.check(place, value)
+    _ENTRY(place, value)
     odd = [key for key in ("groups", "paths", "usb", "pair", "together") if key in value and "preset" in value]
     if odd:
         raise CheckError(f"{place}.{odd[0]}: cannot be combined with a preset; write the groups without one")
@@ -309,7 +306,7 @@ def _path(place: str, value: Mapping[str, Any]) -> PathPart:
 def _mount(place: str, value: Mapping[str, Any]) -> HostMount:
     host = value["hostPath"]
     if "containerPath" not in value:
-        _CONTAINER_PATH.check(f"{place}.containerPath", host)
+        _CONTAINER_PATH(f"{place}.containerPath", host)
     return HostMount(
         host_path=host, container_path=value.get("containerPath", host), read_only=value.get("readOnly", True)
     )

@@ -15,11 +15,11 @@ from nodedevices_probe.files import (
     DOMAIN,
     NAME,
     CheckError,
-    Fits,
-    ListOf,
-    Object,
     entries,
+    fits,
     integer,
+    keyed,
+    list_of,
     load,
     one_of,
     variables,
@@ -92,19 +92,19 @@ def _is_url(value: Any) -> bool:
         return False
 
 
-_ADDRESS = Fits(
+_ADDRESS = fits(
     lambda value: isinstance(value, str) and split_address(value) is not None, "host:port, such as 10.0.0.5:9123"
 )
-_CHECK = Object(
+_CHECK = keyed(
     {
         "tcp": _ADDRESS,
-        "http": Fits(_is_url, "a URL, such as http://10.0.0.5:9123/healthz"),
+        "http": fits(_is_url, "a URL, such as http://10.0.0.5:9123/healthz"),
         "periodSeconds": integer(1, 300),
         "timeoutSeconds": integer(1, 10),
         "failureThreshold": integer(1, 100),
     }
 )
-_POOL = Object(
+_POOL = keyed(
     {
         "preset": one_of(*PRESETS),
         "name": NAME,
@@ -123,13 +123,13 @@ def parse(raw: bytes) -> RemoteConfig:
     value = load(raw, aliases=False)
     if value is None:
         raise CheckError("is empty; give pools, for example 'pools: [{preset: orion, controller: ..., count: 4}]'")
-    pools = ListOf(ANYTHING, MAX_POOLS)
-    Object({"domain": DOMAIN, "pools": pools}, required=("pools",), what="a mapping with pools").check("", value)
+    pools = list_of(ANYTHING, MAX_POOLS)
+    keyed({"domain": DOMAIN, "pools": pools}, required=("pools",), what="a mapping with pools")("", value)
     return RemoteConfig(domain=value.get("domain", ""), pools=entries("pools", value["pools"], _pool, again="keep one"))
 
 
 def _pool(place: str, value: Any) -> RemotePool:
-    _POOL.check(place, value)
+    _POOL(place, value)
     preset = PRESETS.get(value.get("preset", ""), {})
     given = {**preset, **value}
     if "name" not in given:

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from nodedevices_api.bounds import MAX_DEVICES
@@ -66,7 +65,7 @@ def parse(raw: bytes, *, node: str) -> SimulatedState:
     value = load(raw)
     if value is None:
         raise CheckError("is empty; give a profile or devices, for example 'profile: h100 x 8'")
-    RULES.check("", value)
+    RULES("", value)
     return _state(value, node)
 
 
@@ -257,8 +256,7 @@ def _connected(devices: list[DeviceFact], links: Any, entries: Mapping[int, _Ent
                 direct.append(Link(kind="NVLink", to=other.id, count=count))
             if own.board.xgmi and its.board.xgmi:
                 direct.append(Link(kind="XGMI", to=other.id, count=1))
-        linked = (*device.links, *direct)[:MAX_LINKS]
-        result.append(replace(device, pcie=nearest(paths, len(devices)), links=linked))
+        result.append(replace(device, pcie=nearest(paths, len(devices)), links=(*device.links, *direct)[:MAX_LINKS]))
     return tuple(result)
 
 
@@ -322,10 +320,6 @@ class FileSource(Source):
     _remembered: dict[str, None] = field(default_factory=dict)  # ids of events, oldest first
     _had_good: bool = False
 
-    @classmethod
-    def for_file(cls, path: Path, *, node: str) -> FileSource:
-        return cls(file=WatchedFile(path=path, parse=partial(parse, node=node)))
-
     def poll(self) -> SourceFacts:
         before = self.file.value
         self.file.refresh()
@@ -358,7 +352,7 @@ def source(options: Namespace) -> ProfileSource | FileSource:
     """From its arguments (kind). Raises CheckError when there is no such profile."""
     node = options.node_name or os.environ.get("NODE_NAME") or platform.node() or "node"
     if options.file:
-        return FileSource.for_file(options.file, node=node)
+        return FileSource(file=WatchedFile(path=options.file, parse=partial(parse, node=node)))
     try:
         return ProfileSource(state=from_profile(options.profile, node=node))
     except CheckError as error:

@@ -34,7 +34,19 @@ from nodedevices_api.bounds import (
 )
 
 from nodedevices_probe import amd, fpga, generic, intel, nic, nvidia, remote
-from nodedevices_probe.files import FLAG, CheckError, ListOf, MapOf, Object, OrNull, Rule, Text, integer, one_of, shown
+from nodedevices_probe.files import (
+    FLAG,
+    CheckError,
+    Rule,
+    integer,
+    keyed,
+    list_of,
+    map_of,
+    one_of,
+    or_null,
+    shown,
+    written,
+)
 from nodedevices_probe.nic.models import MAKERS
 from nodedevices_probe.nic.rdma import COUNTERS
 from nodedevices_probe.node.sysfs import NODE_MISSING
@@ -183,11 +195,11 @@ def _why(what: str, given: str, known: tuple[str, ...], whose: str) -> str:
     return f"{meant}{what}s of {whose}: {', '.join(known)}"
 
 
-_TEXT = Text(PLAIN_TEXT, "text")
-_MESSAGE = Text(PLAIN_TEXT, "text", 512)
-_WORD = Text(WORD, "letters, digits and hyphens")
-_ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ - with single colons between them", MAX_DEVICE_ID)
-_NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", MAX_DEVICE_NODE)
+_TEXT = written(PLAIN_TEXT, "text")
+_MESSAGE = written(PLAIN_TEXT, "text", 512)
+_WORD = written(WORD, "letters, digits and hyphens")
+_ID = written(DEVICE_ID, "A-Z a-z 0-9 . _ - with single colons between them", MAX_DEVICE_ID)
+_NODE = written(DEVICE_NODE, "a path such as /dev/nvidia0", MAX_DEVICE_NODE)
 _COUNT = integer(0, MAX_INTEGER)
 _SMALL = integer(0, 65535)
 _INDEX = integer(0, MAX_INDEX)
@@ -197,14 +209,14 @@ _READINGS_BY_TYPE: Mapping[Any, Rule] = {
     Count: _COUNT,
     Small: _SMALL,
     Celsius: integer(-300, 1000),
-    Message: OrNull(_MESSAGE),
-    UpTo16[PlainWord]: ListOf(Text(WORD_PATTERN, "letters and digits, such as linkDown"), 16),
+    Message: or_null(_MESSAGE),
+    UpTo16[PlainWord]: list_of(written(WORD_PATTERN, "letters and digits, such as linkDown"), 16),
 }
 _READINGS_BY_NAME: Mapping[str, Rule] = {
     "recovery_action": one_of(*nvidia.RECOVERY_ACTIONS),
     "fabric_state": one_of(*nvidia.FABRIC_STATES),
-    "counters": MapOf(
-        Text(WORD_PATTERN, "letters and digits, such as symbolError"),
+    "counters": map_of(
+        written(WORD_PATTERN, "letters and digits, such as symbolError"),
         _COUNT,
         MAX_COUNTERS,
         "a mapping such as {symbolError: 3}",
@@ -222,16 +234,13 @@ READINGS: Mapping[str, str] = {camel(reading.name): reading.name for reading in 
 TEXTS = ("product_name", "brand", "architecture", "firmware", "pcie_root")
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+def _check_value(place: str, value: Any) -> None:
     """Text, a whole number, true or false."""
-
-    def check(self, place: str, value: Any) -> None:
-        if not isinstance(value, bool):
-            (integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(value, int) else _TEXT).check(place, value)
+    if not isinstance(value, bool):
+        (integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(value, int) else _TEXT)(place, value)
 
 
-_MIG = Object(
+_MIG = keyed(
     {
         "profile": _TEXT,
         "id": _ID,
@@ -242,32 +251,32 @@ _MIG = Object(
         **dict.fromkeys(
             ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines"), _SMALL
         ),
-        "deviceNodes": ListOf(_NODE, 4),
+        "deviceNodes": list_of(_NODE, 4),
     },
     required=("profile",),
     what="a MIG device such as {profile: 1g.10gb}",
 )
-_DEVICE = Object(
+_DEVICE = keyed(
     {
         "index": _INDEX,
         "model": one_of(*sorted(MODELS)),
         "absent": FLAG,
         "id": _ID,
         "minor": integer(0, MAX_MINOR),
-        "type": Text(DEVICE_TYPE, "letters and digits, a letter first", 32),
+        "type": written(DEVICE_TYPE, "letters and digits, a letter first", 32),
         "vendor": _WORD,
         **dict.fromkeys((*map(camel, TEXTS), "computeCapability"), _TEXT),
         "pciBusId": _TEXT,
-        "numaNode": OrNull(integer(-1, MAX_NUMA_NODE)),
+        "numaNode": or_null(integer(-1, MAX_NUMA_NODE)),
         "memoryBytes": _COUNT,
         "migCapable": FLAG,
         "migEnabled": FLAG,
-        "mig": ListOf(_MIG, MAX_PARTITIONS),
+        "mig": list_of(_MIG, MAX_PARTITIONS),
         "nvlinksToSwitch": integer(0, 64),
-        "deviceNodes": ListOf(_NODE, 16),
-        "extra": MapOf(
-            Text(ATTRIBUTE_NAME_PATTERN, "a name such as speedGbps", MAX_ATTRIBUTE_NAME),
-            _Value(),
+        "deviceNodes": list_of(_NODE, 16),
+        "extra": map_of(
+            written(ATTRIBUTE_NAME_PATTERN, "a name such as speedGbps", MAX_ATTRIBUTE_NAME),
+            _check_value,
             MAX_EXTRA,
             "a mapping such as {speedGbps: 400}",
         ),
@@ -275,19 +284,19 @@ _DEVICE = Object(
     },
     what="a device such as {index: 0, lost: true}",
 )
-RULES = Object(
+RULES = keyed(
     {
-        "profile": Text(PLAIN_TEXT, "text", MAX_PROFILE),
-        "driver": Object(
+        "profile": written(PLAIN_TEXT, "text", MAX_PROFILE),
+        "driver": keyed(
             {
                 "state": one_of(*DriverState),
                 **dict.fromkeys(("name", "version", "cudaVersion"), _TEXT),
             }
         ),
-        "machine": Object(dict.fromkeys(("type", "mode", "clique", "vgpuVersion", "vgpuBranch"), _TEXT)),
-        "devices": ListOf(_DEVICE, MAX_DEVICES),
-        "links": ListOf(
-            Object(
+        "machine": keyed(dict.fromkeys(("type", "mode", "clique", "vgpuVersion", "vgpuBranch"), _TEXT)),
+        "devices": list_of(_DEVICE, MAX_DEVICES),
+        "links": list_of(
+            keyed(
                 {
                     "a": _INDEX,
                     "b": _INDEX,
@@ -299,9 +308,9 @@ RULES = Object(
             ),
             MAX_DEVICES * (MAX_DEVICES - 1) // 2,
         ),
-        "migMinors": ListOf(_TEXT, 4096),
-        "events": ListOf(
-            Object(
+        "migMinors": list_of(_TEXT, 4096),
+        "events": list_of(
+            keyed(
                 {
                     "id": _ID,
                     "device": _INDEX,
@@ -326,7 +335,7 @@ RULES = Object(
         ),
         "recoveryActionSupported": FLAG,
         "acceleratorsOnBus": _SMALL,
-        "problems": ListOf(Object({"code": _WORD, "message": _MESSAGE}, required=("code", "message")), 16),
+        "problems": list_of(keyed({"code": _WORD, "message": _MESSAGE}, required=("code", "message")), 16),
         "silent": FLAG,
         "hang": FLAG,
     },
