@@ -30,11 +30,9 @@ from nodedevices_plugin.vendors.registry import VENDORS
 
 from nodedevices_dryrun import facts
 
-DRA_COMPONENT = "dra"
 _BY = {Api.DEVICE_PLUGIN: "plugin", Api.DRA: "dra"}  # status.resources[].managedBy
 DECIDE_IDS = ("serving", "resources", "sharing", "partitions")  # as Effective.shape has them
 INJECTION = "injection"
-_POLICY = "policy"  # in status.configuration.sources
 
 
 class ResourceChange(Struct, frozen=True):
@@ -139,7 +137,7 @@ def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
 def _own_sources(status: Raw) -> list[str]:
     """Return where the node has settings from beside policies: its flags, variables and files."""
     sources = mapping(status.get("configuration")).get("sources")
-    return [str(source) for source in sources if source != _POLICY] if isinstance(sources, list) else []
+    return [str(source) for source in sources if source != "policy"] if isinstance(sources, list) else []
 
 
 def _not_for_claims(status: Raw, inventory: Inventory, then: Mapping[str, Any]) -> str:
@@ -157,7 +155,7 @@ def _assumes(current: Plan, wanted: Plan) -> str:
     have, want = (any(has_daemon(resource) for resource in plan.resources) for plan in (current, wanted))
     if want and not have:
         return mps.NAME
-    return DRA_COMPONENT if wanted.by(Api.DRA).resources and not current.by(Api.DRA).resources else ""
+    return "dra" if wanted.by(Api.DRA).resources and not current.by(Api.DRA).resources else ""
 
 
 def _settings(config: Mapping[str, Any]) -> PlanSettings:

@@ -88,5 +88,4 @@ def _metadata(name: str, raw: Raw, there: Raw | None, now: datetime) -> Mapping[
     known = mapping(there.get("metadata"))
     generation = known.get("generation")
     newer = generation + 1 if isinstance(generation, int) else 1
-    kept = {key: known[key] for key in ("uid", "creationTimestamp") if key in known}
-    return {**own, **kept, "generation": newer}
+    return {**own, "generation": newer, **{key: known[key] for key in ("uid", "creationTimestamp") if key in known}}

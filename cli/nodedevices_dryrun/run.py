@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from nodedevices_api.conditions import ACTIONS_STOPPED, CONFLICT
 from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.raw import Raw, mapping, text
-from nodedevices_common.text import some
+from nodedevices_common.text import listing
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.capacity import plan_capacity
 from nodedevices_operator.desired.configuration import (
@@ -55,8 +55,6 @@ REFUSED, WAITS, HOLDS_BACK, ACTS, TAKES_NAMES, UNCERTAIN, CHANGES, NOTHING = (
     "Changes",
     "None",
 )
-MOST_NAMED = 8  # devices or pods, in a sentence
-_CAPACITY = "capacity"
 _RULES = ("health", FAULTS)  # sections whose rules may be about some devices
 
 
@@ -101,9 +99,9 @@ class NodeEffect(Struct, frozen=True):
     @property
     def message(self) -> str:
         found = self.ids
-        pods, keep = some(found.pods, MOST_NAMED), ""
+        pods, keep = listing(found.pods), ""
         if found.held_back:
-            keep = f"{some(found.held_back, MOST_NAMED)}: not for new pods until these have ended: {pods}"
+            keep = f"{listing(found.held_back)}: not for new pods until these have ended: {pods}"
         elif found.pods and not found.waits and not found.unknown:
             keep = f"these pods keep what they hold until they end: {pods}"
         parts = (
@@ -236,7 +234,7 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
         without_names="" if refused or ids.refused else _without_names(changes, ids, node),
     )
     made = _Node(raw, record, node, now, then, effect)
-    if _CAPACITY in sections:
+    if "capacity" in sections:
         made.effect = _with_capacity(made)
     if FAULTS in sections and FAULTS in then.config:
         policy = DryRun(faults=then.config[FAULTS], now=now.config, then=then.config)

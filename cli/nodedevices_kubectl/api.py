@@ -79,8 +79,7 @@ def connect(context: Context, environment: Mapping[str, str], seconds: float = 0
     asked to log in; 0: as usual."""
     known = kubeconfig.credentials(context, partial(log_in, environment=environment, ask=not seconds))
     limits = {"connect_seconds": seconds, "answer_seconds": seconds} if seconds else {}
-    connection = Connection(context.cluster, known, environment, user_agent=USER_AGENT, **limits)
-    return Api(connection, context.name)
+    return Api(Connection(context.cluster, known, environment, user_agent=USER_AGENT, **limits), context.name)
 
 
 # --- the client -------------------------------------------------------------------------------------------------------
@@ -150,7 +149,11 @@ class Api(Client):
         elif status == 403 and not answer.said:
             message = f"{method} {path} is forbidden: {message}"
         if status == 403 and ours:
-            advice = _rights("nodedevices-view" if method == "GET" else "nodedevices-admin")
+            role = "nodedevices-view" if method == "GET" else "nodedevices-admin"
+            advice = (
+                f"This needs the cluster role {role} in the whole cluster; a RoleBinding is not enough. To grant it: "
+                f"kubectl create clusterrolebinding NAME --clusterrole={role} --user=USER"
+            )
         elif status == 404 and ours and not answer.names_object:
             message = f"it has no {path.removeprefix(f'{objects.OURS}/').partition('/')[0]} ({API_VERSION})"
             advice = f"Is NodeDevices installed in the cluster of context {self.context}? docs/operations.md says how."
@@ -161,13 +164,6 @@ class Api(Client):
             names_object=answer.names_object,
             advice=advice,
         )
-
-
-def _rights(role: str) -> str:
-    return (
-        f"This needs the cluster role {role} in the whole cluster; a RoleBinding is not enough. To grant it: "
-        f"kubectl create clusterrolebinding NAME --clusterrole={role} --user=USER"
-    )
 
 
 # --- exec plugins ----------------------------------------------------------------------------------------------------

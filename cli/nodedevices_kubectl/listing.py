@@ -214,8 +214,7 @@ def _follow(session: Session, listing: Listing, source: Source, printer: _Printe
             if not version:
                 items, version = session.api.list_all(objects.NODE_DEVICES, selector=selector, fields=fields)
                 printer.relisted(items)
-            events = session.api.watch(objects.NODE_DEVICES, version, selector=selector, fields=fields)
-            for event, item in events:
+            for event, item in session.api.watch(objects.NODE_DEVICES, version, selector=selector, fields=fields):
                 version = facts.version_of(item) or version
                 if event != "BOOKMARK":
                     printer.changed(item, deleted=event == "DELETED")
@@ -278,8 +277,7 @@ class _Reading:
 
     def answer(self, deadline: float, seconds: float) -> Answer:
         if not self._began.wait(max(0.0, deadline - time.monotonic())):
-            too_late = f"no answer within {seconds:g} s"
-            return Answer(self._session.context_name, state="Unreachable", problem=too_late)
+            return Answer(self._session.context_name, state="Unreachable", problem=f"no answer within {seconds:g} s")
         self._thread.join()
         return self._answer
 

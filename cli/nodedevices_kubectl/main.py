@@ -60,19 +60,15 @@ def arranged(args: Sequence[str]) -> list[str]:
         return ["version", "--client"]
     if not first[0].startswith("-") or first[0] in {"-h", "--help", "--"}:
         return first
-    values = _options_with_values()
+    # Of the commands that people begin with an option: all that list have those of `devices`.
+    known = commands.load("devices").params
+    values = {flag for it in known if isinstance(it, click.Option) and not it.is_flag for flag in it.opts}
     at = 0
     while at < len(first) and first[at].startswith("-"):
         at += 2 if first[at] in values else 1
     if at >= len(first):
         return [commands.DEFAULT, *first]
     return [first[at], *first[:at], *first[at + 1 :]]
-
-
-def _options_with_values() -> set[str]:
-    """Of the commands that people begin with an option: all that list have those of `devices`."""
-    known = commands.load("devices").params
-    return {name for option in known if isinstance(option, click.Option) and not option.is_flag for name in option.opts}
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -130,10 +126,9 @@ def proposals(args: Sequence[str], machine: Machine) -> list[str]:
     """`args`: the words so far, the last of which is not whole."""
     *words, last = args or [""]
     first = arranged(words) if words and words[0].startswith("-") else words
-    shell = ShellComplete(cli, {"obj": machine}, PROGRAM, "")
     return [
         printable(completion.value) + (f"\t{printable(completion.help)}" if completion.help else "")
-        for completion in shell.get_completions(first, last)
+        for completion in ShellComplete(cli, {"obj": machine}, PROGRAM, "").get_completions(first, last)
         if completion.type == "plain"
     ]
 

@@ -42,8 +42,7 @@ def parse(model: type[M], data: object, where: str = "", *, strategies: Sequence
         context = None if strategies is None else {"strategies": strategies}
         made = model.model_validate(data, by_alias=True, by_name=False, context=context)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(explain(error, model, where), place_at(where, first["loc"])) from error
+        raise InputError(explain(error, model, where), place_at(where, error.errors()[0]["loc"])) from error
     if nulls := [place_at(where, loc) for loc in _nulls(made)]:
         lines = [f"{place}: null is not allowed; give it a value, or leave it out" for place in nulls[:MAX_PROBLEMS]]
         raise InputError(lines, nulls[0])

@@ -43,7 +43,6 @@ from nodedevices_api.bounds import (
 )
 
 INTEGER_MAX = 2**53 - 1  # the API server keeps bounds as float64: 2**63-1 is rounded up and refused
-CONDITION_MESSAGE_LIMIT = MESSAGE_LIMIT
 HEALTH_MESSAGE_LIMIT = 512
 PLACE_LIMIT = 192  # of an entry or field of a configuration
 
@@ -134,7 +133,7 @@ Short = Annotated[str, _clipped(64), _limit(64)]
 Line = Annotated[str, _clipped(128), _limit(128)]
 HealthMessage = Annotated[str, _clipped(HEALTH_MESSAGE_LIMIT), _limit(HEALTH_MESSAGE_LIMIT)]
 Place = Annotated[str, _clipped(PLACE_LIMIT), _limit(PLACE_LIMIT)]
-ConditionMessage = Annotated[str, _clipped(CONDITION_MESSAGE_LIMIT), _limit(CONDITION_MESSAGE_LIMIT)]
+ConditionMessage = Annotated[str, _clipped(MESSAGE_LIMIT), _limit(MESSAGE_LIMIT)]
 
 
 def in_schema(default: JsonValue) -> JsonDict:
@@ -207,16 +206,12 @@ MicroTime = Annotated[
 
 
 # --- quantities ------------------------------------------------------------------------------------------------------
-def _quantity(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, max_length=32)]
 # People may write a plain number, as everywhere in Kubernetes.
 QuantityInput = Annotated[
     str,
     StringConstraints(pattern=QUANTITY_PATTERN, max_length=32),
-    BeforeValidator(_quantity),
+    BeforeValidator(lambda value: str(value) if isinstance(value, int) and not isinstance(value, bool) else value),
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 

@@ -73,16 +73,13 @@ class LabelSelector(Strict):
 
 
 def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value is not None and value in (requirement.values or ())
-        case "NotIn":  # an object without the label is selected
-            return value is None or value not in (requirement.values or ())
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
+    value, values = labels.get(requirement.key), requirement.values or ()
+    return {
+        "In": value in values,
+        "NotIn": value not in values,  # an object without the label is selected
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }[requirement.operator]
 
 
 class Condition(Loose):

@@ -50,8 +50,7 @@ class InputError(NodeDevicesError, ValueError):
     them, or half of a character, which no UTF-8 has: those are escaped, so that every log and status can have them."""
 
     def __init__(self, problems: str | Iterable[str], place: str = "") -> None:
-        given = (problems,) if isinstance(problems, str) else problems
-        self.problems: tuple[str, ...] = tuple(map(printable, given))
+        self.problems: tuple[str, ...] = tuple(map(printable, (problems,) if isinstance(problems, str) else problems))
         self.place = printable(place) or next(
             (it.place for it in self.problems[:1] if isinstance(it, InputProblem)), ""
         )

@@ -43,11 +43,10 @@ def replace(path: Path, content: str | bytes, *, mode: int = MODE, durable: bool
 def update(path: Path, content: str | bytes, *, mode: int = MODE, durable: bool = False) -> bool:
     """Replace a file that says something else, is missing or is none. True when it was replaced. Raises OSError."""
     wanted = content.encode() if isinstance(content, str) else content
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if file.read(len(wanted) + 1) == wanted:
-                return False
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with contextlib.suppress(OSError), os.fdopen(os.open(path, flags), "rb") as file:
+        if file.read(len(wanted) + 1) == wanted:
+            return False
     replace(path, wanted, mode=mode, durable=durable)
     return True
 

@@ -54,8 +54,7 @@ def configure(level: Level = "info", format: Format = "auto", *, stdlib: bool = 
 
 
 def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    line = str(_JSON(logger, method, event))
-    return _HIDDEN_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return _HIDDEN_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", str(_JSON(logger, method, event)))
 
 
 _JSON: Final = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)

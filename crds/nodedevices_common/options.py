@@ -245,7 +245,8 @@ class Parser(argparse.ArgumentParser):
     def read(self, arguments: Sequence[str], *, rest: str) -> tuple[argparse.Namespace, dict[str, Given]]:
         """Return what argparse found of its own arguments, and the options that were given. rest: what is wrong with an
         argument that is neither."""
-        parsed, unknown = self.parse_known_args([_with_two_dashes(argument) for argument in arguments])
+        # Go's flag package, which NVIDIA's plugin uses, takes `-name` for `--name`.
+        parsed, unknown = self.parse_known_args([f"-{it}" if _ONE_DASH.match(it) else it for it in arguments])
         problems = []
         names = {name for action in self._actions for name in action.option_strings if name.startswith("--")}
         for extra in unknown:
@@ -343,11 +344,6 @@ def check(option: Option, value: str | tuple[str, ...], place: str) -> str | tup
             hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
             raise ValueError(f"{place}: {show(text)} is not allowed{hint}")
     return value
-
-
-def _with_two_dashes(argument: str) -> str:
-    """Go's flag package, which NVIDIA's plugin uses, takes `-name` for `--name`."""
-    return f"-{argument}" if _ONE_DASH.match(argument) else argument
 
 
 def _dashed(name: str) -> str:

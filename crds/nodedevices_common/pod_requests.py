@@ -98,10 +98,9 @@ def extended_resources(container: Raw) -> dict[str, int]:
 
 def pod_containers(pod: Raw) -> tuple[tuple[Container, ...], tuple[str, ...]]:
     """In the order in which the kubelet allocates; and the names in the pod's annotations that no container has."""
-    annotations = mapping(mapping(pod.get("metadata")).get("annotations"))
     said = {
         key.removeprefix(CORES_ANNOTATION): value if isinstance(value, str) else ""
-        for key, value in annotations.items()
+        for key, value in mapping(mapping(pod.get("metadata")).get("annotations")).items()
         if key.startswith(CORES_ANNOTATION)
     }
     containers = tuple(

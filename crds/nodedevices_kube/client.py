@@ -21,7 +21,6 @@ MAX_PAGES = 2000
 LISTS = 3  # a list that expires is begun anew
 JSON = "application/json"
 
-WatchEvent = tuple[str, Raw]
 T = TypeVar("T")
 
 
@@ -78,7 +77,7 @@ class Client:
 
     def watch(
         self, collection: str, version: str, *, selector: str = "", fields: str = "", seconds: int = 0
-    ) -> Iterator[WatchEvent]:
+    ) -> Iterator[tuple[str, Raw]]:
         """What happens after this resourceVersion, until the API server ends the watch (after `seconds`, or some
         minutes) or the connection breaks: the type and the object, BOOKMARK included."""
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
@@ -136,8 +135,7 @@ class Client:
     def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, body: bytes | None, headers: Mapping[str, str]
     ) -> bytes:
-        target = f"{path}?{urlencode(query)}" if query else path
-        answer = self._connection.exchange(method, target, body, headers)
+        answer = self._connection.exchange(method, f"{path}?{urlencode(query)}" if query else path, body, headers)
         self.dated(answer.headers.get("Date", ""))
         if not 200 <= answer.status <= 299:
             raise self._refusal(method, path, answer)

@@ -242,8 +242,6 @@ def _content(entry: _Entry, key: str) -> bytes:
 
 
 # --- what a user authenticates with ----------------------------------------------------------------------------------
-Login = Callable[[Context, Raw], Raw]
-"""Runs the exec plugin of a context, and returns the status of the ExecCredential that it prints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +251,9 @@ class Credentials:
     key: bytes = field(repr=False, default=b"")
 
 
-def credentials(context: Context, login: Login | None = None) -> Credentials:
-    """Read the token's file, or run the exec plugin, where there is `login`. Raises KubeconfigError."""
+def credentials(context: Context, login: Callable[[Context, Raw], Raw] | None = None) -> Credentials:
+    """Read the token's file, or run the exec plugin by `login`, where there is one, which returns the status of the
+    ExecCredential that it prints. Raises KubeconfigError."""
     user = context.user
     token, certificate, key = user.token, user.certificate, user.key
     if user.token_file is not None:

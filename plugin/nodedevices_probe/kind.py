@@ -33,11 +33,11 @@ class PciFunction:
     pci_class: str
 
 
+@dataclass
 class Hardware:
     """Hardware that a machine shows below these roots; the PCI bus is read once, at the first question."""
 
-    def __init__(self, roots: Roots) -> None:
-        self.roots = roots
+    roots: Roots
 
     @cached_property
     def pci(self) -> tuple[PciFunction, ...]:

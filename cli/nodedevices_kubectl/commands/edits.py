@@ -19,8 +19,6 @@ from nodedevices_kubectl.session import PROGRAM, Session
 from nodedevices_kubectl.views import edits, facts, find
 
 ATTEMPTS = 5
-_CONFLICT = 409
-_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 LOOKS, LOOK_AGAIN_SECONDS = 20, 0.5  # the operator watches what is stopped, and writes a policy's status once a second
 
 
@@ -50,8 +48,7 @@ def cordon(session: Session, *, devices: tuple[str, ...], reason: str | None, un
     except ValueError as error:
         raise click.UsageError(f"--until: {error}") from error
     nodes = _by_node(devices)
-    decide = partial(edits.cordon, reason=why, until=end, by=_who(session), now=now)
-    _change(session, nodes, decide, dry_run=dry_run)
+    _change(session, nodes, partial(edits.cordon, reason=why, until=end, by=_who(session), now=now), dry_run=dry_run)
 
 
 @click.command(short_help="Take a device back into service.")
@@ -108,8 +105,7 @@ def confirm(session: Session, *, targets: tuple[str, ...], outcome: str, dry_run
             else:
                 _rollout(session, target.removeprefix(edits.POLICY), dry_run=dry_run)
     elif outcome == "accepted":
-        nodes = [session.node(target) for target in targets]
-        for item in nodes:
+        for item in [session.node(target) for target in targets]:
             _accept(session, item, dry_run=dry_run)
     else:
         decide = partial(edits.confirm, outcome=outcome, now=session.now())
@@ -214,7 +210,7 @@ def _write(session: Session, path: str, item: Raw, decide: Callable[[Raw], edits
             session.api.merge(path, edit.patch, dry_run=dry_run)
             break
         except ApiError as error:
-            if error.status != _CONFLICT or not left:
+            if error.status != 409 or not left:
                 raise
         item = session.api.get(path)
     for line in edit.said:
@@ -226,7 +222,7 @@ def _who(session: Session) -> str:
     """The user's name, as the API server knows it; empty where it does not say."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        status = mapping(session.api.create(_REVIEWS, review).get("status"))
+        status = mapping(session.api.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review).get("status"))
     except ApiError:
         return ""
     return text(mapping(status.get("userInfo")).get("username"))

@@ -12,7 +12,7 @@ from functools import partial
 
 import click
 from nodedevices_common import __version__
-from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.raw import mapping, text
 from nodedevices_common.text import printable
 from nodedevices_kube.errors import ApiError
 
@@ -20,8 +20,6 @@ from nodedevices_kubectl import objects, options
 from nodedevices_kubectl.listing import Listing, Source, document, print_rows, show
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import describe as describing, facts, find, lists as view
-
-FORBIDDEN = 403
 
 
 @click.command(short_help="List nodes: health of agent and devices, and held devices.")
@@ -126,7 +124,7 @@ def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: 
     try:
         show(session, listing, Source(view.PODS, partial(view.pod_rows, namespace=namespace, names=names), empty=empty))
     except ApiError as error:
-        if error.status != FORBIDDEN or not namespace or listing.watch or listing.selector or listing.several:
+        if error.status != 403 or not namespace or listing.watch or listing.selector or listing.several:
             raise
         _show_alone(session, listing, namespace, names, empty)
 
@@ -191,14 +189,11 @@ def _agents(session: Session) -> tuple[Sequence[tuple[str, int]], str]:
     """Return the agents' versions, each with the number of its nodes; or none, and why they cannot be read, which hides
     neither of the others."""
     try:
-        return Counter(session.api.read_all(objects.NODE_DEVICES, _version_of)[0]).most_common(), ""
+        agents, _ = session.api.read_all(objects.NODE_DEVICES, lambda item: mapping(facts.status_of(item).get("agent")))
+        return Counter(text(agent.get("version")) or "none" for agent in agents).most_common(), ""
     except ApiError as error:
         if error.no_such_kind:
             return (), "NodeDevices is not installed"
         if error.status == 403:
             return (), "you may not read them"
         raise
-
-
-def _version_of(item: Raw) -> str:
-    return text(mapping(facts.status_of(item).get("agent")).get("version")) or "none"

@@ -44,8 +44,7 @@ def support(session: Session, *, file: str, system_namespace: str) -> None:
     content = bundle.files(_read(session, system_namespace), rfc3339(now))
     packed = _packed(content, path.name.removesuffix(".tar.gz"), int(now.timestamp()))
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
-        with os.fdopen(descriptor, "wb") as opened:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY), "wb") as opened:
             opened.write(packed)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; give another -f") from error

@@ -48,8 +48,6 @@ _WAITS = {
     *("WaitingForHolders", "WaitingForKubelet", "WaitingForDaemon", "NoConfig"),  # the agent's
     *("Pending", "Refused", "Blocked", "Progressing", "Paused", "NoNodes", "SamePriority"),  # the operator's
 }
-# Conditions of a node that say whether what policies set is in effect there, beside its actions.
-_OF_POLICIES = (names.POLICY_RESOLVED, names.CONFIG_APPLIED)
 # A DevicePolicy's conditions, each with its status where all is well.
 _POLICY_WELL = {
     "Accepted": "True",
@@ -164,11 +162,9 @@ def not_installed(context: str) -> Finding:
 
 def without_agent(node: Raw) -> list[Finding]:
     """A Node that has no NodeDevices."""
-    labels = mapping(mapping(node.get("metadata")).get("labels"))
-    if labels.get(AWAY) == "away":
+    if mapping(mapping(node.get("metadata")).get("labels")).get(AWAY) == "away":
         return [Finding("agent", OK, f"switched off here (label {AWAY}=away)")]
-    name = facts.name_of(node)
-    return [Finding("agent", WARNING, "no agent has reported on this node", _agent_pods(name))]
+    return [Finding("agent", WARNING, "no agent has reported on this node", _agent_pods(facts.name_of(node)))]
 
 
 def chain(item: Raw, node: Raw | None, seen: SeenClaims | None, now: datetime) -> list[Finding]:
@@ -232,8 +228,7 @@ def _agent(item: Raw, name: str, now: datetime) -> Finding:
 
 
 def _driver(item: Raw, name: str) -> Finding:
-    status = facts.status_of(item)
-    bad = [probe for probe in mappings(status.get("probes")) if probe.get("state") != "Ready"]
+    bad = [probe for probe in mappings(facts.status_of(item).get("probes")) if probe.get("state") != "Ready"]
     ready = facts.condition(item, names.READY)
     if text(ready.get("reason")) in {"DriverNotLoaded", "ProbeUnavailable"}:
         return Finding("driver", BROKEN, about(ready), "docs/troubleshooting.md; on the node: lsmod, nvidia-smi")
@@ -279,7 +274,7 @@ def _health(item: Raw, name: str) -> Finding:
 
 def _configuration(item: Raw, name: str) -> Finding:
     explain = f"kubectl nodedevices policy explain {name}"
-    conditions = {kind: facts.condition(item, kind) for kind in _OF_POLICIES}
+    conditions = {kind: facts.condition(item, kind) for kind in (names.POLICY_RESOLVED, names.CONFIG_APPLIED)}
     bad = {kind: found for kind, found in conditions.items() if found.get("status", "True") != "True"}
     bad |= facts.not_in_sync(item)
     if bad:

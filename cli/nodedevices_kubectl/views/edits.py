@@ -230,8 +230,7 @@ def why_stopped(policies: Sequence[Raw]) -> list[str]:
 
 def resume_record(policies: Sequence[Raw]) -> str:
     """Return namespace/name of the ConfigMap by which a person lets them go on; empty: the operator does not say."""
-    records = (text(facts.status_of(policy).get("resumeRecord")) for policy in policies)
-    return next(filter(None, records), "")
+    return next(filter(None, (text(facts.status_of(policy).get("resumeRecord")) for policy in policies)), "")
 
 
 def resume_actions(record: Raw, now: datetime) -> Edit:

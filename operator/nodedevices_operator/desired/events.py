@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 from nodedevices_api import API_VERSION, conditions as names
-from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT
+from nodedevices_common.conditions import MESSAGE_LIMIT
 from nodedevices_common.text import clip
 
 from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord, PolicyRecord
@@ -84,7 +84,7 @@ class Event(Struct, frozen=True):
             "involvedObject": involved,
             "reason": self.reason,
             "type": "Normal" if self.reason in NORMAL else "Warning",
-            "message": clip(self.message, CONDITION_MESSAGE_LIMIT),
+            "message": clip(self.message, MESSAGE_LIMIT),
             "source": {"component": REPORTER, "host": self.node},
             "reportingComponent": REPORTER,
             "reportingInstance": REPORTER,

@@ -47,15 +47,11 @@ def match_text(path: str, pattern: str) -> str:
     for name, part in zip(path.split("/"), pattern.split("/"), strict=False):
         if is_pattern(part):
             try:
-                match = re.fullmatch(_expression(part), name)
+                match = re.fullmatch("".join(map(_piece, re.findall(r"\[[!^]?[^\[\]]+\]|.", part))), name)
             except re.error:  # [z-a], which matches nothing
                 continue
             found += match.groups() if match is not None else ()
     return "-".join(found)
-
-
-def _expression(pattern: str) -> str:
-    return "".join(map(_piece, re.findall(r"\[[!^]?[^\[\]]+\]|.", pattern)))
 
 
 def _piece(piece: str) -> str:

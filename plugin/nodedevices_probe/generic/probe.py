@@ -112,8 +112,7 @@ class _Devices(Search):
     def found_by(self, config: GenericConfig) -> Iterator[DeviceFact]:
         for entry in config.devices:
             for group in entry.groups:
-                found = [*map(self.of_path, group.paths), *map(self.of_usb, group.usb)]
-                made = sets(group, found)
+                made = sets(group, [*map(self.of_path, group.paths), *map(self.of_usb, group.usb)])
                 if not made and entry.required:
                     made = [[(number, self.literal(group.paths[number])) for number in needed(group)]]
                 yield from filter(None, (self._device(entry, group, members) for members in made))

@@ -41,12 +41,10 @@ class IntelSource(SysfsSource):
             bus_id: driver
             for driver, folder in zip(DRIVERS, FOLDERS, strict=True)
             for bus_id in self.system.bus_ids(folder)
-            if self._is_wanted(self.roots.word(f"{PCI_DEVICES}/{bus_id}/device"))
+            for device in [self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")]
+            if device not in self.denied and (not self.allowed or device in self.allowed)
         }
         return [self._device(bus_id, found[bus_id]) for bus_id in sorted(found)]
-
-    def _is_wanted(self, device: str) -> bool:
-        return device not in self.denied and (not self.allowed or device in self.allowed)
 
     def _device(self, bus_id: str, driver: str) -> DeviceFact:
         at = f"{PCI_DEVICES}/{bus_id}"

@@ -235,8 +235,7 @@ def kernel_tail(size: int) -> bytes:
 def file_tail(path: Path, size: int) -> bytes:
     """Read a file in the place of the kernel's log."""
     with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        start = file.seek(max(0, end - size))
+        start = file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         chunk = file.read(size)
     first = chunk.find(b"\n") + 1 if start else 0
     return chunk[first : chunk.rfind(b"\n") + 1]  # the last line may be half written

@@ -283,8 +283,7 @@ class NvmlSource(SysfsSource):
         gpus = kernel_gpus(self.system)
         if len(gpus) == count and gpus[index].id not in answering:
             return replace(gpus[index], readings=readings)
-        name = f"nvml-index-{index}"
-        return DeviceFact(id=name, index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
+        return DeviceFact(id=f"nvml-index-{index}", index=index, type="gpu", vendor=nvidia.VENDOR, readings=readings)
 
     def _joined(self, gpus: list[_Gpu]) -> tuple[DeviceFact, ...]:
         """The devices with what connects them: NVLinks and PCIe paths, read once per pair."""

@@ -118,8 +118,7 @@ class Checker:
     def _run(self) -> None:
         while not self._ended.is_set():
             self.step()
-            period = FIRST_PERIOD_SECONDS if self.reachable is None else self.check.period_seconds
-            self._ended.wait(period)
+            self._ended.wait(FIRST_PERIOD_SECONDS if self.reachable is None else self.check.period_seconds)
 
 
 # --- pools ------------------------------------------------------------------------------------------------------------
@@ -171,7 +170,6 @@ class RemoteSource(Source):
 def _device(index: int, pool: RemotePool, reachable: bool | None) -> DeviceFact:
     said = {POOL: pool.name, CONTROLLER: text(pool.controller or pool.check.tcp or pool.check.http)}
     short = re.sub("[^a-z0-9]+", "-", pool.name.rpartition("/")[2].lower()).strip("-")
-    conditions = {True: (), False: (UNREACHABLE,), None: (UNCHECKED,)}[reachable]
     return DeviceFact(
         id=f"pool:{pool.name.replace('/', ':')}",
         name=f"pool-{short}"[:MAX_DEVICE_NAME].strip("-"),
@@ -179,7 +177,7 @@ def _device(index: int, pool: RemotePool, reachable: bool | None) -> DeviceFact:
         type=TYPE,
         vendor=VENDOR,
         extra=attributes(said),
-        readings=Readings(conditions=conditions),
+        readings=Readings(conditions={True: (), False: (UNREACHABLE,), None: (UNCHECKED,)}[reachable]),
     )
 
 

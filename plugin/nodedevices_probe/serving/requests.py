@@ -257,8 +257,7 @@ def perform(
             answer = present(kinds)
         case RunProgram():
             try:
-                program = known_programs[request.name]
-                done = programs.run(program, request.arguments, driver_root=request.root)
+                done = programs.run(known_programs[request.name], request.arguments, driver_root=request.root)
                 answer = {"text": done.text, "driverRoot": done.driver_root}
             except programs.ProgramError as error:
                 answer = {"error": str(error)}

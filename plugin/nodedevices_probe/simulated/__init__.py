@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nodedevices_probe.files import CheckError
-from nodedevices_probe.kind import AgentOptions, AgentValue, ProbeKind
+from nodedevices_probe.kind import AgentOptions, ProbeKind
 
 OPTION = "simulated"  # of the agent
 
@@ -13,10 +13,6 @@ OPTION = "simulated"  # of the agent
 def is_file(value: str) -> bool:
     """True where the agent's option names a file; all else is a profile."""
     return value.startswith("/") or value.endswith((".yaml", ".json"))
-
-
-def _passes(flag: str, value: AgentValue) -> bool:
-    return flag == "node-name" or is_file(str(value)) == (flag == "file")
 
 
 def _check(given: AgentOptions) -> None:
@@ -47,7 +43,7 @@ SIMULATED = ProbeKind(
     interval="after which an unchanged line is repeated, at most 5",
     interval_seconds=1.0,
     passed_on={"file": OPTION, "profile": OPTION, "node-name": "node-name"},
-    passes=_passes,
+    passes=lambda flag, value: flag == "node-name" or is_file(str(value)) == (flag == "file"),
     opens=frozenset({"file"}),
     requires={OPTION: "a file of devices or a profile such as 'h100 x 8'"},
     alone=True,

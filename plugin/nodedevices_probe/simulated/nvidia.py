@@ -97,8 +97,7 @@ def _capacity(entry: Mapping[str, Any], memory: int, multiprocessors: int | None
 
 
 def _memory_slices(gigabytes: int, memory_bytes: int) -> int:
-    whole = max(1, round(memory_bytes / GIB))
-    return max(1, min(MEMORY_SLICES, round(gigabytes * MEMORY_SLICES / whole)))
+    return max(1, min(MEMORY_SLICES, round(gigabytes * MEMORY_SLICES / max(1, round(memory_bytes / GIB)))))
 
 
 def _start(where: str, entry: Mapping[str, Any], size: int, placed: Mapping[int, tuple[int, int]]) -> int:

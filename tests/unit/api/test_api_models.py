@@ -12,10 +12,11 @@ from nodedevices_api.base import Model, to_dict
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.devicepolicy import DevicePolicy, DevicePolicySpec, DevicePolicyStatus, NodeCounts
 from nodedevices_api.errors import parse
-from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, HEALTH_MESSAGE_LIMIT
+from nodedevices_api.fields import HEALTH_MESSAGE_LIMIT
 from nodedevices_api.meta import Condition, LabelSelector
 from nodedevices_api.nodedevices import DeviceAttributes, DeviceHealth, Holder, NodeDevices, NodeDevicesSpec, Summary
 from nodedevices_api.sections import Health, Sections, SharedResource, Sharing
+from nodedevices_common.conditions import MESSAGE_LIMIT
 from nodedevices_common.errors import InputError
 from pydantic import ValidationError
 from support.cases import cases
@@ -150,7 +151,7 @@ def test_times_are_written_in_utc_and_long_texts_are_clipped() -> None:
     condition = Condition(type="Ready", status="True", reason="Because", message="ü" * 5000, last_transition_time=NOW)
     assert len(health.message) == HEALTH_MESSAGE_LIMIT
     assert health.message.endswith("…")
-    assert len(condition.message) == CONDITION_MESSAGE_LIMIT
+    assert len(condition.message) == MESSAGE_LIMIT
     assert DeviceAttributes(product_name="N" * 200).product_name == "N" * 63 + "…"
 
 
