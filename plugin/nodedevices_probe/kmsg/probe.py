@@ -67,9 +67,7 @@ class Row:
 class Said:
     """One line that is an event. `seconds`: since the boot; None: the line does not say."""
 
-    kind: str
-    pci_bus_id: str
-    code: int | None
+    key: EventKey
     details: dict[str, str]
     seconds: float | None
 
@@ -196,10 +194,12 @@ def _said(kind: str, groups: dict[str, str], *, at: float | None) -> Said:
         if int(register, 16):
             details[f"register{place}"] = register.strip().lower()
     return Said(
-        kind=kind,
-        # NVIDIA's driver leaves the function out
-        pci_bus_id=normal_bus_id(address if "." in address else f"{address}.0"),
-        code=int(code) if code else None,
+        key=EventKey(
+            kind=kind,
+            # NVIDIA's driver leaves the function out
+            pci_bus_id=normal_bus_id(address if "." in address else f"{address}.0"),
+            xid=int(code) if code else None,
+        ),
         details=details,
         seconds=at,
     )
@@ -246,20 +246,20 @@ class Follower:
     """Returns what is new at each look; at the first one all that the log still has."""
 
     tail: Tail
-    _last: bytes | None = None  # the newest lines that were seen; None: there was no look yet
+    seen: bytes | None = None  # the newest lines that were seen; None: there was no look yet
     _size: int = field(default=len(SIZES) - 1)  # the first look reads all
 
     def news(self) -> tuple[bytes, bool]:
         """Return whole lines, oldest first, and whether there may have been others before them, which nobody can read
         now. Raises OSError."""
-        before, chunk, at = self._last, b"", -1
+        before, chunk, at = self.seen, b"", -1
         for number in range(self._size, len(SIZES)):
             self._size, chunk = number, self.tail(SIZES[number])
             at = _after(chunk, before) if before else -1
             if at >= 0:
                 break
         if chunk or before is None:
-            self._last = _last_lines(chunk, REMEMBERED_LINES)
+            self.seen = _last_lines(chunk, REMEMBERED_LINES)
         lines, lost = chunk[max(at, 0) :], False
         if at < 0 and before and chunk:
             lines = _later_than(chunk, seconds(_last_lines(before, 1)))
@@ -312,10 +312,9 @@ LOST = Problem(
 class KernelLogSource(SysfsSource):
     name: str = "kmsg"
     poll_seconds: float = 1.0
-    tail: Tail = kernel_tail
+    follower: Follower = field(default_factory=lambda: Follower(kernel_tail))
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _follower: Follower | None = field(default=None, init=False)
     _lost_at: float | None = field(default=None, init=False)
 
     def poll(self) -> SourceFacts:
@@ -332,18 +331,15 @@ class KernelLogSource(SysfsSource):
         return (), (LOST,) if shown else ()
 
     def _read(self) -> None:
-        first = self._follower is None
-        follower = self._follower or Follower(self.tail)
-        news, lost = follower.news()
-        self._follower = follower
+        first = self.follower.seen is None
+        news, lost = self.follower.news()
         events, unread = read(news, most=None if first else MAX_LINES)
         since_boot, now = self.monotonic(), self.wall()
         for said in events:
             # Of a line that is new the log's own clock says less than ours: it is not corrected, and drifts.
             age = _age(said, since_boot) if first else 0.0
             if age is not None:
-                key = EventKey(kind=said.kind, pci_bus_id=said.pci_bus_id, xid=said.code)
-                self.events.record(key, when=now - timedelta(seconds=age), details=said.details)
+                self.events.record(said.key, when=now - timedelta(seconds=age), details=said.details)
         if lost or unread:
             self._lost_at = since_boot
 
@@ -361,5 +357,5 @@ def source(options: Namespace) -> KernelLogSource:
     return KernelLogSource(
         system=System(options.root),
         poll_seconds=options.interval_seconds,
-        tail=kernel_tail if path is None else partial(file_tail, path),
+        follower=Follower(kernel_tail if path is None else partial(file_tail, path)),
     )

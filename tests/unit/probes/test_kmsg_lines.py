@@ -144,7 +144,7 @@ def line(text: str, prefix: str = KERNEL) -> bytes:
 @cases(("text", "event"), *KNOWN)
 def test_a_drivers_line_is_an_event_with_its_address_number_and_details(text: str, event: tuple[object, ...]) -> None:
     [said] = read(line(text))[0]
-    assert (said.kind, said.pci_bus_id, said.code, said.details) == event
+    assert (said.key.kind, said.key.pci_bus_id, said.key.xid, said.details) == event
     assert said.seconds == 830.456422
 
 
@@ -172,7 +172,7 @@ def test_a_line_that_only_contains_such_words_is_none(text: str) -> None:
 
 def test_kernels_that_name_callers_or_no_times_are_read_and_long_lines_cut() -> None:
     called = f"<3>[  830.456422][  T812] {STALLED}\n<3>{STALLED}\n"
-    assert [(each.kind, each.seconds) for each in read(called.encode())[0]] == [
+    assert [(each.key.kind, each.seconds) for each in read(called.encode())[0]] == [
         (kinds.MLX5_STALLED, 830.456422),
         (kinds.MLX5_STALLED, None),
     ]
@@ -192,16 +192,16 @@ def test_kernels_that_name_callers_or_no_times_are_read_and_long_lines_cut() -> 
 )
 def test_an_address_is_reported_as_sysfs_has_it(said: str, address: str) -> None:
     [found] = read(line(f"nvidia-nvswitch0: SXid (PCI:{said}): 20034, Fatal, Link 28 LTSSM Fault Up"))[0]
-    assert found.pci_bus_id == address
+    assert found.key.pci_bus_id == address
 
 
 def test_a_flood_of_one_drivers_lines_hides_no_other_and_as_many_as_are_read_at_a_time_are_read() -> None:
     flood = b"".join(line(f"mlx5_core 0000:d2:00.0: firmware version: {number}") for number in range(MAX_LINES + 5))
     events, unread = read(flood + line(KNOWN[1][0]))
-    assert ([event.kind for event in events], unread) == ([kinds.SXID_FATAL], True)
+    assert ([event.key.kind for event in events], unread) == ([kinds.SXID_FATAL], True)
     events, unread = read(line(STALLED) * MAX_LINES)
     assert (len(events), unread) == (MAX_LINES, False)
-    assert [each.kind for each in read(b"\n" + line(STALLED))[0]] == [kinds.MLX5_STALLED]
+    assert [each.key.kind for each in read(b"\n" + line(STALLED))[0]] == [kinds.MLX5_STALLED]
 
 
 _PIECES = st.one_of(
@@ -216,4 +216,4 @@ def test_whatever_the_log_has_is_read_and_what_is_found_fits_a_line(raw: bytes) 
     for said in read(raw)[0]:
         assert len(said.details) <= MAX_DETAILS
         assert all(value and len(value) <= MAX_TEXT and value.isprintable() for value in said.details.values())
-        assert len(said.pci_bus_id) <= MAX_TEXT
+        assert len(said.key.pci_bus_id) <= MAX_TEXT

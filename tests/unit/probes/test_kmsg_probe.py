@@ -52,7 +52,7 @@ class Probe:
         self.clock = Clock(uptime)
         self.source = KernelLogSource(
             system=System(Path("/nonexistent")),
-            tail=log.tail,
+            follower=Follower(log.tail),
             monotonic=lambda: self.clock.now,
             wall=lambda: START + timedelta(seconds=self.clock.now),
         )
