@@ -6,14 +6,14 @@ these facts before they have led to what the node shows (ids.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from nodedevices_api.conditions import HOLDERS_KNOWN, MISSING
 from nodedevices_common.devices import grouped
-from nodedevices_common.quantity import to_bytes
-from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.quantity import QUANTITY_PATTERN
+from nodedevices_common.raw import Raw, mapping, mappings, number, text
 from nodedevices_operator.records.names import is_pod
 from nodedevices_plugin.model import DRA_DRIVER, Holder, HoldersState, Holdings, Inventory, InventoryDevice, split
 from nodedevices_plugin.offering.occupancy import HeldId
@@ -31,8 +31,8 @@ def _device(raw: Raw, parts: Sequence[Raw]) -> InventoryDevice:
     fact = DeviceFact(
         id=text(raw.get("id")),
         name=text(raw.get("name")) or None,
-        index=_number(raw.get("index")) or 0,
-        minor=_number(attributes.get("minor")),
+        index=number(raw.get("index")) or 0,
+        minor=number(attributes.get("minor")),
         type=text(raw.get("type")),
         vendor=text(attributes.get("vendor")),
         uuid=text(attributes.get("uuid")),
@@ -42,7 +42,7 @@ def _device(raw: Raw, parts: Sequence[Raw]) -> InventoryDevice:
         firmware=text(attributes.get("firmware")),
         pci_bus_id=text(attributes.get("pciBusID")),
         pcie_root=text(attributes.get("pcieRoot")),
-        numa_node=_number(attributes.get("numaNode")),
+        numa_node=number(attributes.get("numaNode")),
         extra={name: _attribute(mapping(value)) for name, value in mapping(attributes.get("extra")).items()},
         capacity=_capacity(raw),
         partitions=tuple(map(_partition, parts)),
@@ -64,9 +64,9 @@ def _partition(raw: Raw) -> Partition:
         id=text(raw.get("id")),
         name=text(raw.get("name")) or None,
         profile=text(raw.get("profile")),
-        index=_number(raw.get("index")) or 0,
-        gi=_number(mapping(extra.get("gi")).get("int")),
-        ci=_number(mapping(extra.get("ci")).get("int")),
+        index=number(raw.get("index")) or 0,
+        gi=number(mapping(extra.get("gi")).get("int")),
+        ci=number(mapping(extra.get("ci")).get("int")),
         capacity=_capacity(raw),
     )
 
@@ -75,47 +75,35 @@ def _attribute(raw: Raw) -> Attribute:
     boolean = raw.get("bool")
     return Attribute(
         string=text(raw.get("string")) or None,
-        integer=_number(raw.get("int")),
+        integer=number(raw.get("int")),
         boolean=boolean if isinstance(boolean, bool) else None,
         version=text(raw.get("version")) or None,
     )
 
 
 def _capacity(raw: Raw) -> dict[str, str]:
-    return {name: value for name, value in mapping(raw.get("capacity")).items() if _is_amount(value)}
-
-
-def _is_amount(value: Any) -> bool:
-    try:
-        to_bytes(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    given = mapping(raw.get("capacity")).items()
+    return {name: value for name, value in given if re.fullmatch(QUANTITY_PATTERN, text(value))}
 
 
 # --- holders ---------------------------------------------------------------------------------------------------------
 def held(status: Raw) -> tuple[HeldId, ...]:
     """Every id that is held, as far as the status names it."""
-    return tuple(dict.fromkeys(_held(status)))
-
-
-def _held(status: Raw) -> Iterator[HeldId]:
-    for device, part, holder in _holders(status):
-        for id_ in _ids(part, holder):
-            yield HeldId(
-                resource=text(holder.get("resource")) or None,
-                driver=DRA_DRIVER if holder.get("claim") else "",  # another's claims are where this agent observes
-                claim=f"{holder['namespace']}/{text(holder.get('claim'))}" if holder.get("claim") else "",
-                id=id_,
-                device_id=text(device.get("id")),
-                partition_id=text(part.get("id")) if part is not device else None,
-                replica=split(id_)[1],
-                holder=f"{holder['namespace']}/{holder['pod']}",
-            )
+    found = (
+        HeldId(
+            resource=text(holder.get("resource")) or None,
+            driver=DRA_DRIVER if holder.get("claim") else "",  # another's claims are where this agent observes
+            claim=f"{holder['namespace']}/{text(holder.get('claim'))}" if holder.get("claim") else "",
+            id=id_,
+            device_id=text(device.get("id")),
+            partition_id=text(part.get("id")) if part is not device else None,
+            replica=split(id_)[1],
+            holder=f"{holder['namespace']}/{holder['pod']}",
+        )
+        for device, part, holder in _holders(status)
+        for id_ in _ids(part, holder)
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def _holders(status: Raw) -> Iterator[tuple[Raw, Raw, Raw]]:

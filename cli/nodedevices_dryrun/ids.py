@@ -105,12 +105,13 @@ def rules_without_effect(raw: Raw, then: Mapping[str, Any]) -> tuple[Note, ...]:
     behind a rule that always comes first, or about devices of which the node has none. Reasons are those of the
     built-in vendors."""
     inventory, sections = facts.inventory(mapping(raw.get("status"))), understood(then).sections
-    found = (
-        *reasons.unmatched(sections.health.rules, VENDORS.fault_sources()),
-        *reasons.unmatched_faults(sections.faults.rules, VENDORS.fault_sources()),
-        *unmatched_rules(inventory, sections),
+    return _notes(
+        (
+            *reasons.unmatched(sections.health.rules, VENDORS.fault_sources()),
+            *reasons.unmatched_faults(sections.faults.rules, VENDORS.fault_sources()),
+            *unmatched_rules(inventory, sections),
+        )
     )
-    return _notes(found)
 
 
 def _notes(found: Iterable[Unmatched]) -> tuple[Note, ...]:

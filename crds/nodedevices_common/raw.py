@@ -41,6 +41,11 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def number(value: object) -> int | None:
+    """Return the value if it is a whole number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 # --- records ---------------------------------------------------------------------------------------------------------
 R = TypeVar("R")
 Convert = Callable[[Any], Any]
@@ -71,9 +76,7 @@ def reader(record: type[R], *, given: str = "") -> Callable[..., R]:
         return record(*[convert(get(key)) for _, key, convert in plan])
 
     def read_others(raw: Raw, **values: Any) -> R:
-        for name, key, convert in plan:
-            values[name] = convert(raw.get(key))
-        return record(**values)
+        return record(**values, **{name: convert(raw.get(key)) for name, key, convert in plan})
 
     return read_others if left_out else read
 

@@ -12,7 +12,7 @@ from contextlib import closing
 
 import click
 from nodedevices_common.errors import NodeDevicesError, OperationError
-from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.raw import Raw, mapping, mappings, number, text
 from nodedevices_common.table import Row
 
 from nodedevices_kubectl import objects, options
@@ -92,5 +92,5 @@ def _read(session: Session, namespace: str, names: frozenset[str]) -> dict[str, 
 def _port(pod: Raw) -> int | None:
     containers = mappings(mapping(pod.get("spec")).get("containers"))
     ports = (port for container in containers for port in mappings(container.get("ports")))
-    numbers = (facts.number(port.get("containerPort")) for port in ports if port.get("name") == _PORT)
+    numbers = (number(port.get("containerPort")) for port in ports if port.get("name") == _PORT)
     return next(filter(None, numbers), None)

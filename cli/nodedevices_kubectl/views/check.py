@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 
 from nodedevices_api import conditions as names
 from nodedevices_common.quantity import whole_units
-from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.raw import Raw, mapping, mappings, number, text
 from nodedevices_common.table import Row
 from nodedevices_common.text import some
 from nodedevices_common.times import zoned_time
@@ -129,7 +129,7 @@ def watched(seen: Seen, found: Sequence[Row]) -> str:
     """Return for people how many nodes of an installation were looked at, and what these report."""
     names = {row.fields["node"] for row in found if row.fields["link"] == "agent"}
     sums = [mapping(facts.status_of(item).get("summary")) for item in seen.items if facts.name_of(item) in names]
-    devices, healthy = (sum(facts.number(summary.get(key)) or 0 for summary in sums) for key in ("devices", "healthy"))
+    devices, healthy = (sum(number(summary.get(key)) or 0 for summary in sums) for key in ("devices", "healthy"))
     return f"{len(names)} node{'' if len(names) == 1 else 's'} with {devices} devices, {healthy} healthy"
 
 
@@ -252,7 +252,7 @@ def _devices(item: Raw, name: str) -> Finding:
     expected = facts.condition(item, names.EXPECTED_DEVICES)
     if expected.get("status") == "False":
         return Finding("devices", BROKEN, about(expected), "docs/troubleshooting.md#conditions-of-nodedevices")
-    count = facts.number(mapping(facts.status_of(item).get("summary")).get("devices"))
+    count = number(mapping(facts.status_of(item).get("summary")).get("devices"))
     if not count:
         return Finding(
             "devices",
@@ -266,7 +266,7 @@ def _devices(item: Raw, name: str) -> Finding:
 def _health(item: Raw, name: str) -> Finding:
     found = facts.condition(item, names.DEVICES_HEALTHY)
     if found.get("status") == "True":
-        out = facts.number(mapping(facts.status_of(item).get("summary")).get("unschedulable")) or 0
+        out = number(mapping(facts.status_of(item).get("summary")).get("unschedulable")) or 0
         return Finding("health", OK, "all healthy" + (f", {out} out of service" if out else ""))
     status = BROKEN if found.get("status") == "False" else WARNING
     return Finding("health", status, about(found), f"kubectl nodedevices devices {name} --unhealthy")
@@ -323,7 +323,7 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
     if not node:
         return Finding("allocatable", UNKNOWN, "you may not read Nodes" if node is None else "there is no Node")
     shown = mapping(facts.status_of(node).get("allocatable"))
-    offered = {text(it.get("name")): facts.number(it.get("healthy")) for it in _by_plugin(item)}
+    offered = {text(it.get("name")): number(it.get("healthy")) for it in _by_plugin(item)}
     known = {name: whole_units(shown.get(name)) for name, healthy in offered.items() if healthy is not None}
     differ = {name: count for name, count in known.items() if count != offered[name]}
     if differ:
@@ -342,7 +342,7 @@ def _holders(item: Raw) -> Finding:
         return Finding("holders", BROKEN, about(once), "docs/runbooks/NodeDevicesDoubleAllocation.md")
     if known.get("status") != "True":
         return Finding("holders", WARNING, about(known) or "not known yet")
-    held = facts.number(mapping(facts.status_of(item).get("summary")).get("held")) or 0
+    held = number(mapping(facts.status_of(item).get("summary")).get("held")) or 0
     return Finding("holders", OK, f"devices held: {held}")
 
 
@@ -366,10 +366,10 @@ def policies(items: Sequence[Raw] | None) -> Iterator[Finding]:
     if items is None:
         yield Finding("policies", UNKNOWN, "you may not read DevicePolicies")
         return
-    conditions = [(item, kind, well) for item in items for kind, well in _POLICY_WELL.items()]
     wrong = [
         (facts.name_of(item), kind, found)
-        for item, kind, well in conditions
+        for item in items
+        for kind, well in _POLICY_WELL.items()
         if (found := facts.condition(item, kind)).get("status", well) != well
         and text(found.get("reason")) not in _SAID_ELSEWHERE.get(kind, ())
     ]

@@ -17,7 +17,7 @@ from datetime import datetime
 from nodedevices_api import conditions as names
 from nodedevices_api.dra import DRA_DRIVER, RESOURCE_API, RESOURCE_ATTRIBUTE, class_name
 from nodedevices_common.quantity import whole_units
-from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.raw import Raw, mapping, mappings, number, text
 from nodedevices_common.text import some
 
 from nodedevices_kubectl.views import facts
@@ -44,7 +44,7 @@ class SeenClaims:
 def served(item: Raw) -> dict[str, int]:
     """Return the resources that the node serves by DRA, with how many healthy devices each has."""
     return {
-        text(resource.get("name")): facts.number(resource.get("healthy")) or 0
+        text(resource.get("name")): number(resource.get("healthy")) or 0
         for resource in mappings(facts.status_of(item).get("resources"))
         if resource.get("managedBy") == "dra"
     }
@@ -68,11 +68,11 @@ def slices(item: Raw, seen: SeenClaims, *, changed: bool) -> Finding:
     node = facts.name_of(item)
     own = [spec for piece in seen.slices if (spec := mapping(piece.get("spec"))).get("nodeName") == node]
     pools = [mapping(spec.get("pool")) for spec in own]
-    newest = max((facts.number(pool.get("generation")) or 0 for pool in pools), default=0)
+    newest = max((number(pool.get("generation")) or 0 for pool in pools), default=0)
     current = [(spec, pool) for spec, pool in zip(own, pools, strict=True) if pool.get("generation") == newest]
     if not current:
         return Finding("slices", later, "the node has no ResourceSlice, although its agent published it", _PAGE)
-    wanted = facts.number(current[0][1].get("resourceSliceCount")) or 0
+    wanted = number(current[0][1].get("resourceSliceCount")) or 0
     if len(current) < wanted:
         missing = f"{len(current)} of {wanted} ResourceSlices are there: the scheduler uses none of them"
         return Finding("slices", later, missing, _PAGE)

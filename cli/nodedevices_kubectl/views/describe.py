@@ -34,8 +34,11 @@ def _plain(*names: str) -> tuple[Column, ...]:
 
 
 _EVENTS = (*_plain("type", "reason"), Column("LAST", "last", facts.age), *_plain("message"))
-_SINCE = Column("SINCE", "lastTransitionTime", facts.age)
-_CONDITIONS = (*_plain("type", "status", "reason"), _SINCE, *_plain("message"))
+_CONDITIONS = (
+    *_plain("type", "status", "reason"),
+    Column("SINCE", "lastTransitionTime", facts.age),
+    *_plain("message"),
+)
 _ACTIONS = _plain("name", "reason", "message")
 _PROBES = (*_plain("name", "state", "devices"), Column("SINCE", "since", facts.age), *_plain("message"))
 _DEVICES = (

@@ -26,7 +26,7 @@ from nodedevices_common.confirming import (
 )
 from nodedevices_common.errors import InputError
 from nodedevices_common.observing import observes
-from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.raw import Raw, mapping, mappings, number, text
 from nodedevices_common.text import clip, some
 from nodedevices_common.times import rfc3339, zoned_time
 
@@ -240,7 +240,7 @@ def resume_actions(record: Raw, now: datetime) -> Edit:
 def resume_rollout(policy: Raw) -> Edit:
     """Let a stopped roll-out go on, for this generation of the policy and no later one."""
     name, about = facts.name_of(policy), facts.condition(policy, "RolledOut")
-    generation = str(facts.number(mapping(policy.get("metadata")).get("generation")) or "")
+    generation = str(number(mapping(policy.get("metadata")).get("generation")) or "")
     if says(_annotation(policy), ROLLOUT_RESUMED, generation):
         return Edit(None, [f"The roll-out of {name} was resumed already for generation {generation}: nothing to do."])
     if about.get("reason") != "Stopped":

@@ -76,10 +76,6 @@ def drivers(item: Raw) -> str:
     return ", ".join(" ".join(filter(None, pair)) for pair in named)
 
 
-def number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def action_of(health: Raw) -> str:
     """Return what would help; empty: nothing is to be done."""
     action = text(health.get("recoveryAction"))

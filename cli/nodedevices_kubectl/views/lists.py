@@ -11,7 +11,7 @@ from typing import Any
 
 from nodedevices_api import conditions
 from nodedevices_common.quantity import from_bytes, to_bytes
-from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.raw import Raw, mapping, mappings, number, text
 from nodedevices_common.table import NONE, Column, Kind, Row, first_of
 
 from nodedevices_kubectl.views import facts
@@ -60,7 +60,7 @@ def _memory_free(status: Raw) -> str:
     """The free memory of resources whose shares are amounts of memory; a node has one such, as a rule."""
     found = []
     for resource in mappings(status.get("resources")):
-        unit, free = text(resource.get("unit")), facts.number(resource.get("free"))
+        unit, free = text(resource.get("unit")), number(resource.get("free"))
         if unit and free is not None:
             with suppress(ValueError):
                 found.append(from_bytes(free * to_bytes(unit)))
@@ -72,7 +72,7 @@ def node_row(item: Raw) -> Row:
     shown = facts.status_of(item)
     summary = mapping(shown.get("summary"))
     drivers = [text(driver.get("version")) for driver in mappings(shown.get("drivers"))]
-    counts = {name: facts.number(summary.get(name)) for name in ("devices", "healthy", "degraded", "unhealthy", "held")}
+    counts = {name: number(summary.get(name)) for name in ("devices", "healthy", "degraded", "unhealthy", "held")}
     return Row(
         facts.name_of(item),
         {
@@ -80,8 +80,8 @@ def node_row(item: Raw) -> Row:
             "status": status,
             "model": text(summary.get("model")),
             **counts,
-            "unknown": facts.number(summary.get("unknown")),
-            "outOfService": facts.number(summary.get("unschedulable")),
+            "unknown": number(summary.get("unknown")),
+            "outOfService": number(summary.get("unschedulable")),
             "reason": ",".join(dict.fromkeys(filter(None, [*reasons, text(summary.get("reason"))]))),
             "message": text(summary.get("message")),
             "recoveryAction": facts.action_of(summary),
@@ -90,10 +90,10 @@ def node_row(item: Raw) -> Row:
             "resources": [
                 {
                     "name": text(resource.get("name")),
-                    "capacity": facts.number(resource.get("capacity")),
-                    "healthy": facts.number(resource.get("healthy")),
-                    "allocated": facts.number(resource.get("allocated")),
-                    "free": facts.number(resource.get("free")),
+                    "capacity": number(resource.get("capacity")),
+                    "healthy": number(resource.get("healthy")),
+                    "allocated": number(resource.get("allocated")),
+                    "free": number(resource.get("free")),
                 }
                 for resource in mappings(shown.get("resources"))
             ],
@@ -155,13 +155,13 @@ def _device_fields(node: str, unit: facts.Unit) -> dict[str, Any]:
         "id": unit.id,
         "partitionOf": facts.Unit(unit.device, unit.device).name if unit.is_partition else "",
         "type": text(unit.device.get("type")),
-        "index": facts.number(unit.device.get("index")),
+        "index": number(unit.device.get("index")),
         "vendor": text(attributes.get("vendor")),
         "model": text(attributes.get("productName")),
         "profile": text(unit.raw.get("profile")),
         "memory": text(mapping(unit.raw.get("capacity")).get("memory")),
         "pciBusID": text(attributes.get("pciBusID")),
-        "numaNode": facts.number(attributes.get("numaNode")),
+        "numaNode": number(attributes.get("numaNode")),
         "health": f"{state},{'Drained' if drained else 'OutOfService'}" if unit.out_of_service else state,
         "state": state,
         "reason": text(health.get("reason")),
@@ -215,7 +215,7 @@ def pod_rows(item: Raw, namespace: str = "", names: Collection[str] = ()) -> Ite
 def _pod_row(node: str, pod: tuple[str, str], held: list[tuple[facts.Unit, Raw]]) -> Row:
     healths = [facts.health_for(holder, unit) for unit, holder in held]
     worst = min(healths, key=lambda health: _rank(text(health.get("state"))), default={})
-    shares = [number for _, holder in held if (number := facts.number(holder.get("shares"))) is not None]
+    shares = [share for _, holder in held if (share := number(holder.get("shares"))) is not None]
     return Row(
         f"pod/{pod[1]}",
         {

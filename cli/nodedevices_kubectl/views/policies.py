@@ -11,7 +11,7 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_common.observing import SERVED, observes, without_effect
-from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.raw import Raw, mapping, mappings, number, text
 from nodedevices_common.table import NONE, Column, Kind, Row, Tone, first_of
 from nodedevices_common.text import clip, place_of
 
@@ -68,8 +68,8 @@ def explained(item: Raw, policies: Mapping[str, Raw]) -> Iterator[Row]:
                 "node": node,
                 "section": section,
                 "policy": name,
-                "priority": facts.number(by.get("priority")),
-                "generation": facts.number(by.get("generation")),
+                "priority": number(by.get("priority")),
+                "generation": number(by.get("generation")),
                 "state": _state(item, section),
                 "overrides": overrides,
                 "value": value,
@@ -119,8 +119,8 @@ def explained_in_words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
     if observes(status):
         yield from (f"{node}: {said}" for _, said in without_effect(mapping(spec.get("config"))))
     for policy in mappings(spec.get("policies")):
-        name, mine = text(policy.get("name")), facts.number(policy.get("generation"))
-        newest = facts.number(mapping(mapping(policies.get(name)).get("metadata")).get("generation"))
+        name, mine = text(policy.get("name")), number(policy.get("generation"))
+        newest = number(mapping(mapping(policies.get(name)).get("metadata")).get("generation"))
         if newest is not None and mine is not None and mine < newest:
             yield f"{node}: policy {name} is at generation {newest}, this node at {mine}: the roll-out runs or waits."
     if change := mapping(spec.get("change")):
