@@ -33,7 +33,6 @@ SECONDS = 3.0
 API_VERSION = "kubectl.nodedevices.io/v1alpha1"  # of what `-o json` and `-o yaml` write; a field may be added to it
 OUTPUTS = ("table", "wide", "json", "yaml", "name")
 ANSWERED = "Answered"
-_Node = tuple[str, list[Row]]  # its name and its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,8 @@ class Source:
     names: tuple[str, ...] = ()
     empty: str = ""  # what to say when there is no row
 
-    def node(self, item: Raw) -> _Node:
+    def node(self, item: Raw) -> tuple[str, list[Row]]:
+        """Return the node's name and its rows."""
         return facts.name_of(item), list(self.rows(item))
 
 
@@ -107,10 +107,11 @@ def _show_several(session: Session, listing: Listing, source: Source, field: str
         session.say(line)
     answers = read_clusters(session, contexts, source.names, listing.selector)
     kind = replace(source.kind, columns=(Column("CLUSTER", "cluster"), *source.kind.columns))
-    found = [(answer.context, row) for answer in answers for item in answer.items for row in source.rows(item)]
     rows = [
-        Row(f"{context}:{row.name}", {"cluster": context, **row.fields}, key=f"{context}:{row.key}")
-        for context, row in found
+        Row(f"{it.context}:{row.name}", {"cluster": it.context, **row.fields}, key=f"{it.context}:{row.key}")
+        for it in answers
+        for item in it.items
+        for row in source.rows(item)
     ]
     without = [  # anything to show
         Row(f"{it.context}:", {"cluster": it.context, kind.state: it.state, "reason": it.problem}, key=it.context)
@@ -153,7 +154,7 @@ class _Printer:
         self._table = TableText(self._columns, colours=session.colours, headers=listing.headers)
         self._shown: dict[str, dict[str, tuple[object, ...]]] = {}  # node -> row -> what its columns showed
 
-    def first(self, nodes: Sequence[_Node], field: str | None) -> None:
+    def first(self, nodes: Sequence[tuple[str, list[Row]]], field: str | None) -> None:
         rows = []
         for name, mine in nodes:
             rows += mine

@@ -71,7 +71,6 @@ class Session:
         self._machine = machine
         self._kubeconfig = kubeconfig
         self.context_name = context  # as it was given; empty: the current one
-        self.environment = machine.environment
         self._ahead = timedelta()  # of the API server's clock
         self.sleep = machine.sleep
         self.colours = _colours(color, machine)
@@ -109,19 +108,19 @@ class Session:
         said of it."""
         from nodedevices_kubectl import api as opening  # noqa: PLC0415
 
-        return opening.find_contexts(self._kubeconfig, named, self.environment)
+        return opening.find_contexts(self._kubeconfig, named, self._machine.environment)
 
     @cached_property
     def context(self) -> Context:
         from nodedevices_kubectl import api as opening  # noqa: PLC0415 - --help and completion need none of it
 
-        return opening.find_context(self._kubeconfig, self.context_name, self.environment)
+        return opening.find_context(self._kubeconfig, self.context_name, self._machine.environment)
 
     @cached_property
     def api(self) -> Api:
         from nodedevices_kubectl import api as opening  # noqa: PLC0415
 
-        api = opening.connect(self.context, self.environment, self._seconds)
+        api = opening.connect(self.context, self._machine.environment, self._seconds)
         api.dated = self._dated
         if self._machine.stderr.isatty() and not self._seconds:
             api.page_read = self._progress

@@ -57,10 +57,8 @@ class Rule:
         if not self.found:
             return {"rule": self.cel, "message": self.message}
         escaped = self.message.replace("\\", "\\\\").replace("'", "\\'")
-        if self.values:
-            said = f"'{self.found}: {escaped.replace('%', '%%')}'.format([{self.values}])"
-        else:
-            said = f"{self.found} + ': {escaped}'"
+        plain = f"{self.found} + ': {escaped}'"
+        said = f"'{self.found}: {escaped.replace('%', '%%')}'.format([{self.values}])" if self.values else plain
         return {"rule": self.cel, "message": self.message, "messageExpression": said}
 
 

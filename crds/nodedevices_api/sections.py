@@ -486,10 +486,6 @@ class Budget(Strict):
     )
 
 
-def _acts(effect: str | None, mode: str | None) -> bool:
-    return effect == "NoExecute" or mode not in {None, "Never"}
-
-
 _CEL_TAINTS = "has({0}.taintEffect) && {0}.taintEffect == 'NoExecute'"
 _CEL_EVICTS = "has(self.evictMode) && self.evictMode != 'Never'"
 _CEL_RULE_ACTS = f"{_CEL_TAINTS.format('r')} || has(r.evictMode) && r.evictMode != 'Never'"
@@ -545,7 +541,10 @@ class Faults(Strict):
             f"has(self.rules) && self.rules.exists(r, {_CEL_RULE_ACTS}))",
             "NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
             lambda it: (
-                it.budget is not None or not any(_acts(part.taint_effect, part.evict_mode) for part in (it, *it.rules))
+                it.budget is not None
+                or all(
+                    part.taint_effect != "NoExecute" and part.evict_mode in {None, "Never"} for part in (it, *it.rules)
+                )
             ),
             found=f"({_CEL_TAINTS.format('self')} ? 'taintEffect is NoExecute' : {_CEL_EVICTS} ? "
             "'evictMode is ' + self.evictMode : 'an entry of rules has one of both') + ', and there is no budget'",

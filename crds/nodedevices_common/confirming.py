@@ -48,10 +48,6 @@ class Form(NamedTuple):
         return str(Entry(subject or self.subject, self.answer, what))
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and text[0] != "0"
-
-
 def _is_time(text: str) -> bool:
     return zoned_time(text) is not None
 
@@ -61,7 +57,12 @@ RECOVERED = Form(_DEVICE, "recovered", _is_time, _TIME)
 REMOVED = Form(_DEVICE, "removed", _is_time, _TIME)
 ALL_REMOVED = Form(EVERY, "removed", _is_time, _TIME)
 CONFIG_ACCEPTED = Form("config", "accepted", str.isalnum, "spec.configHash")
-ROLLOUT_RESUMED = Form("rollout", "resumed", _is_number, "metadata.generation")
+ROLLOUT_RESUMED = Form(
+    "rollout",
+    "resumed",
+    lambda text: text.isascii() and text.isdecimal() and text[0] != "0",
+    "metadata.generation",
+)
 ACTIONS_RESUMED = Form("actions", "resumed", _is_time, _TIME)
 
 OF_NODE = (RECOVERED, REMOVED, ALL_REMOVED, CONFIG_ACCEPTED)  # on a NodeDevices

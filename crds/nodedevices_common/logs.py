@@ -40,9 +40,9 @@ def configure(level: Level = "info", format: Format = "auto", *, stdlib: bool = 
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp" if text else "time"),
+        # The console renderer prints exceptions itself.
+        _escaped if text else structlog.processors.format_exc_info,
     ]
-    # The console renderer prints exceptions itself.
-    shared.append(_escaped if text else structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),

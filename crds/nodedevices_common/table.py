@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -94,14 +94,14 @@ def bold(text: str, *, colours: bool) -> str:
     return f"{_BOLD}{text}{_PLAIN}" if colours else text
 
 
+@dataclass(slots=True)
 class TableText:
     """A table whose rows may come in several parts."""
 
-    def __init__(self, columns: Sequence[Column], *, colours: bool, headers: bool) -> None:
-        self._columns = columns
-        self._colours = colours
-        self._headers = headers
-        self._widths: list[int] = []
+    columns: Sequence[Column]
+    colours: bool
+    headers: bool
+    _widths: list[int] = field(default_factory=list)
 
     def lines(self, rows: Sequence[Row], now: datetime) -> Iterator[str]:
         """The rows as lines; the first part has the headers before it."""
@@ -109,20 +109,20 @@ class TableText:
         if not cells:
             return
         if not self._widths:
-            headers = [[column.header for column in self._columns]] if self._headers else []
+            headers = [[column.header for column in self.columns]] if self.headers else []
             self._widths = [max(map(len, column), default=0) for column in zip(*headers, *cells, strict=True)]
             if headers:
-                yield bold(self._line(headers[0], plain=True), colours=self._colours)
+                yield bold(self._line(headers[0], plain=True), colours=self.colours)
         for line in cells:
             yield self._line(line)
 
     def cells(self, row: Row, now: datetime) -> list[str]:
-        return [printable(column.show(row.fields.get(column.field), now)) for column in self._columns]
+        return [printable(column.show(row.fields.get(column.field), now)) for column in self.columns]
 
     def _line(self, cells: Sequence[str], *, plain: bool = False) -> str:
         parts = [*map(str.ljust, cells[:-1], self._widths), *cells[-1:]]  # nothing pads the last one
-        if self._colours and not plain:
-            for at, (cell, column) in enumerate(zip(cells, self._columns, strict=True)):
+        if self.colours and not plain:
+            for at, (cell, column) in enumerate(zip(cells, self.columns, strict=True)):
                 if column.tone is not None and (tone := column.tone(cell)) is not None:
                     parts[at] = f"{_COLOURS[tone]}{cell}{_PLAIN}{parts[at][len(cell) :]}"
         return GAP.join(parts)

@@ -186,5 +186,7 @@ class ProbeKind:
     def arguments(self, given: AgentOptions) -> list[str]:
         """Return the command with what the agent passes on."""
         values = {flag: given[option] for flag, option in self.passed_on.items() if self.passes(flag, given[option])}
-        flags = [f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in values.items() if value]
-        return [self.name, *flags]
+        return [
+            self.name,
+            *(f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in values.items() if value),
+        ]

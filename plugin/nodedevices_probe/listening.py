@@ -112,5 +112,4 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, even one that hangs inside a driver."""
-    prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

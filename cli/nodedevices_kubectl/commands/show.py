@@ -177,7 +177,7 @@ def version(session: Session, *, client: bool, output: str) -> None:
     if not client:
         agents, problem = _agents(session)
         kubernetes = text(session.api.get("/version").get("gitVersion"))
-        found |= {"agents": [{"version": running, "nodes": count} for running, count in agents]}
+        found["agents"] = [{"version": running, "nodes": count} for running, count in agents]
         found |= {**({"problem": problem} if problem else {}), "kubernetes": kubernetes}
         shown = [f"{running} ({count} node{'' if count == 1 else 's'})" for running, count in agents]
         lines += [f"Agents:      {problem or ', '.join(shown) or '<none>'}", f"Kubernetes:  {kubernetes}"]

@@ -70,8 +70,9 @@ def memory_of_processes(roots: Roots, gpus: Mapping[str, Sequence[KfdNode]]) -> 
     process on every GPU that it may open. None: this kernel does not say."""
     if not roots.exists(PROCESSES):
         return None
-    numbers = {bus_id: [roots.number(f"{NODES}/{node.number}/gpu_id") for node in gpus[bus_id]] for bus_id in gpus}
-    owners = {f"vram_{number}": bus_id for bus_id, own in numbers.items() for number in own}
+    owners = {
+        f"vram_{roots.number(f'{NODES}/{node.number}/gpu_id')}": bus_id for bus_id in gpus for node in gpus[bus_id]
+    }
     found: dict[str, list[int]] = {bus_id: [] for bus_id in gpus}
     for process in roots.names(PROCESSES)[:MAX_PROCESSES]:
         for name in roots.names(f"{PROCESSES}/{process}"):
@@ -111,8 +112,10 @@ def gfx_name(version: int) -> str:
 def _memory(roots: Roots, number: int) -> int:
     """Return the memory of its own banks together: on MI300 `local_mem_size` is 0."""
     banks = f"{NODES}/{number}/mem_banks"
-    sizes = (roots.properties(f"{banks}/{bank}/properties").get("size_in_bytes", 0) for bank in roots.names(banks)[:16])
-    return sum(size for size in sizes if size > 0)
+    return sum(
+        max(roots.properties(f"{banks}/{bank}/properties").get("size_in_bytes", 0), 0)
+        for bank in roots.names(banks)[:16]
+    )
 
 
 def _xgmi(roots: Roots, number: int) -> frozenset[int]:

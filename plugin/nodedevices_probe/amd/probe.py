@@ -24,7 +24,7 @@ from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_nodes, memory_of_proc
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import Drm, System, drm, hwmon, node_conditions, sensors
-from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Attribute, DeviceFact, Link, Partition, Readings, within
+from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, DeviceFact, Link, Partition, Readings, within
 from nodedevices_probe.source import SysfsSource, attributes
 
 # --- what bears on health, and telemetry ------------------------------------------------------------------------------
@@ -127,7 +127,11 @@ class AmdSource(SysfsSource):
         topology = _Topology(
             nodes=nodes,
             owners={node.number: bus_id for bus_id, some in nodes.items() for node in some},
-            partition_nodes=self._partition_nodes(),
+            partition_nodes={
+                node.render: node
+                for name in self.roots.names(PLATFORM)
+                if _XCP.fullmatch(name) and (node := drm(self.roots, f"{PLATFORM}/{name}")).render is not None
+            },
             unhealthy=self.exporter.unhealthy(self.roots),
             in_use=memory_of_processes(self.roots, nodes) if self.use else None,
         )
@@ -153,7 +157,14 @@ class AmdSource(SysfsSource):
             architecture=next((node.gfx for node in nodes if node.gfx), ""),
             firmware=self.roots.word(f"{at}/vbios_version"),
             pci_bus_id=bus_id,
-            extra=self._extra(at, profile),
+            extra=attributes(
+                {
+                    "deviceID": self.roots.word(f"{at}/device").removeprefix("0x"),
+                    PROFILE: profile,
+                    "partitionable": self.roots.exists(f"{at}/available_compute_partition"),
+                    "memoryPartitionable": self.roots.exists(f"{at}/available_memory_partition"),
+                }
+            ),
             capacity=_capacity(memory, nodes),
             partitions=partitions,
             links=topology.links(bus_id),
@@ -177,21 +188,6 @@ class AmdSource(SysfsSource):
         memory = self.roots.word(f"{at}/{MEMORY}").lower()
         both = f"{compute}_{memory}" if compute and memory else compute
         return both if re.fullmatch(r"[a-z0-9]{1,16}(_[a-z0-9]{1,16})?", both) else ""
-
-    def _extra(self, at: str, profile: str) -> dict[str, Attribute]:
-        return attributes(
-            {
-                "deviceID": self.roots.word(f"{at}/device").removeprefix("0x"),
-                PROFILE: profile,
-                "partitionable": self.roots.exists(f"{at}/available_compute_partition"),
-                "memoryPartitionable": self.roots.exists(f"{at}/available_memory_partition"),
-            }
-        )
-
-    def _partition_nodes(self) -> dict[int | None, Drm]:
-        """The DRM nodes of partitions beyond the first of each GPU, by the minor number of the render node."""
-        found = (drm(self.roots, f"{PLATFORM}/{name}") for name in self.roots.names(PLATFORM) if _XCP.fullmatch(name))
-        return {node.render: node for node in found if node.render is not None}
 
 
 def _partitions(

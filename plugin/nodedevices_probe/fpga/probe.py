@@ -80,8 +80,9 @@ class FpgaSource(SysfsSource):
 
     def _found(self, on_bus: Sequence[FpgaFunctions], media: Sequence[str]) -> Found:
         cards, problems = self._cards(self.roots, on_bus)
-        every = [*cards, *self._media(self.roots, media)]
-        return sorted(every, key=lambda device: (device.type, device.pci_bus_id, device.id)), problems[:MAX_PROBLEMS]
+        return sorted(
+            [*cards, *self._media(self.roots, media)], key=lambda device: (device.type, device.pci_bus_id, device.id)
+        ), problems[:MAX_PROBLEMS]
 
     def _cards(self, roots: Roots, on_bus: Sequence[FpgaFunctions]) -> tuple[list[DeviceFact], list[Problem]]:
         functions = {fpga.user: fpga for fpga in on_bus}

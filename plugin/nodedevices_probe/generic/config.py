@@ -195,13 +195,16 @@ def parse(raw: bytes) -> GenericConfig:
         raise CheckError("is empty; give devices, for example 'devices: [{preset: fuse}]'")
     top: Any = {"devices": value} if isinstance(value, list) else value
     listed = list_of(ANYTHING, MAX_DEVICES)
-    keys: dict[str, Rule] = {"device": listed, "devices": listed, **dict.fromkeys(_SQUATS, ANYTHING)}
-    keyed({**keys, "domain": DOMAIN}, what="a mapping with devices, or a list of them")("", top)
+    keyed(
+        {"device": listed, "devices": listed, "domain": DOMAIN, **dict.fromkeys(_SQUATS, ANYTHING)},
+        what="a mapping with devices, or a list of them",
+    )("", top)
     if ("devices" in top) == ("device" in top):
         raise CheckError("devices: is missing" if "devices" not in top else "device: devices is given, too; keep one")
     place = "devices" if "devices" in top else "device"
-    found = entries(place, top[place], _entry, "put both into groups of one")
-    return GenericConfig(domain=top.get("domain", ""), devices=found)
+    return GenericConfig(
+        domain=top.get("domain", ""), devices=entries(place, top[place], _entry, "put both into groups of one")
+    )
 
 
 def _entry(place: str, value: Any) -> ConfigEntry:

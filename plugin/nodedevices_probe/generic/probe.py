@@ -206,8 +206,10 @@ def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ..
     if len(found) > MAX_DEVICES:
         message = f"more than {MAX_DEVICES} devices match; only the first {MAX_DEVICES} are reported"
         made.problems.append(Problem(code="TooManyDevices", message=message))
-    numbered = tuple(replace(device, index=index) for index, device in enumerate(found[:MAX_DEVICES]))
-    return numbered, tuple(made.problems)
+    return (
+        tuple(replace(device, index=index) for index, device in enumerate(found[:MAX_DEVICES])),
+        tuple(made.problems),
+    )
 
 
 def _device_error(nodes: Sequence[str], allowed: Sequence[str], paths: Iterable[str]) -> str | None:

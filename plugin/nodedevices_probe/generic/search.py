@@ -158,20 +158,16 @@ class Search:
         if self._usb is None:
             ports = filter(_PORT.fullmatch, self.roots.names(USB_DEVICES))
             self._usb = list(filter(None, (usb_device(self.system, self.roots, port) for port in ports)))
-        mine = [
-            device
-            for device in self._usb
-            if device.vendor == part.vendor
-            and part.product in {"", device.product}
-            and part.serial in {"", device.serial}
-        ]
         return [
             Found(
                 id=_usb_id(device, self._usb),
                 nodes=tuple(node for node, subsystem in device.nodes if subsystem in part.nodes),
                 usb=device,
             )
-            for device in mine
+            for device in self._usb
+            if device.vendor == part.vendor
+            and part.product in {"", device.product}
+            and part.serial in {"", device.serial}
         ]
 
 

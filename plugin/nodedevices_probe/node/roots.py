@@ -70,8 +70,7 @@ class Roots:
     def unsaid(self, at: str, *names: str) -> str | None:
         """Return which of these files of a device's folder is there and cannot be read, for people; None: none. What a
         device is called by, or cut into, is then not known: it is no other device, and not one without that."""
-        silent = (name for name in names if self.exists(f"{at}/{name}") and self.said(f"{at}/{name}") is None)
-        name = next(silent, None)
+        name = next((it for it in names if self.exists(f"{at}/{it}") and self.said(f"{at}/{it}") is None), None)
         return None if name is None else f"{name} cannot be read: its driver gives no answer, as during a reset"
 
     def word(self, path: str | Path) -> str:

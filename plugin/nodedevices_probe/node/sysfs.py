@@ -127,10 +127,9 @@ def unbound(accelerators: Mapping[str, str], devices: Iterable[DeviceFact]) -> t
 
 def parse_mig_minors(lines: str) -> dict[tuple[int, int, int | None], int]:
     """/proc/driver/nvidia-caps/mig-minors: (GPU minor, GPU instance, compute instance or None) -> capability minor."""
-    found = (_MIG_MINOR.fullmatch(line.strip()) for line in lines.splitlines())
     return {
         (int(match[1]), int(match[2]), int(match[3]) if match[3] else None): int(match[4])
-        for match in found
+        for match in map(_MIG_MINOR.fullmatch, map(str.strip, lines.splitlines()))
         if match is not None
     }
 
@@ -223,8 +222,7 @@ class System:
 
     def display_mode(self, bus_id: str) -> str:
         """compute | graphics, by PCI class, as NVIDIA's feature discovery distinguishes them; "" for others."""
-        pci_class = self.roots.word(f"{PCI_DEVICES}/{bus_id}/class")[:6]
-        return {"0x0302": "compute", "0x0300": "graphics"}.get(pci_class, "")
+        return {"0x0302": "compute", "0x0300": "graphics"}.get(self.roots.word(f"{PCI_DEVICES}/{bus_id}/class")[:6], "")
 
 
 def _folder(path: Path | None) -> Path | None:

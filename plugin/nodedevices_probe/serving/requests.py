@@ -91,8 +91,7 @@ def encode(request: Request) -> bytes:
         case FindHardware():
             said = {"hardware": True}
         case RunProgram():
-            parts = {"root": request.root, "arguments": request.arguments}
-            said = {"program": {"name": request.name, **parts}}
+            said = {"program": {"name": request.name, "root": request.root, "arguments": request.arguments}}
     return json.dumps({"protocol": PROTOCOL, **said}).encode() + b"\n"
 
 
