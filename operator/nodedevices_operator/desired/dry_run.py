@@ -19,6 +19,7 @@ from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.defaults import Resolved
 from nodedevices_api.matching import described
 from nodedevices_api.sections import ExpectedDevices, SharedResource, Sharing
+from nodedevices_common.grouping import grouped
 from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.text import some
 
@@ -67,10 +68,10 @@ class DryRunEffect(Struct, frozen=True):
         if self.taint is not None:
             what = f"taint the Node {self.taint.target} for {self.taint.reason}"
             told.setdefault(_refusal(answers, self.taint), []).append(what)
-        groups: dict[tuple[str, int], list[str]] = {}
-        for eviction in self.evictions:
-            why = eviction.kept or _refusal(answers, eviction.action)
-            groups.setdefault((why, eviction.grace_seconds), []).append(eviction.pod)
+        groups = grouped(
+            ((eviction.kept or _refusal(answers, eviction.action), eviction.grace_seconds), eviction.pod)
+            for eviction in self.evictions
+        )
         for (why, grace), pods in sorted(groups.items()):
             after = f" when {grace} s after it was marked" if grace else ""
             told.setdefault(why, []).append(f"evict {some(sorted(pods), MAX_PODS)}{after}")

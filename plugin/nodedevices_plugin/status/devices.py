@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 from nodedevices_api import nodedevices as api
 from nodedevices_api.base import wire_name
 from nodedevices_api.conditions import MISSING
+from nodedevices_common.grouping import grouped
 from nodedevices_common.quantity import from_bytes
 from nodedevices_probe.protocol import DeviceFact, Partition
 from pydantic import ValidationError
@@ -327,9 +328,7 @@ def of_parts(
 ) -> dict[str, api.Shares]:
     """Return the report's shares by device or partition. `cores`: by device that shares its computing power, the
     percentage that is held. Shares of one device in several resources, as RDMA pools have of a NIC, are added up."""
-    by_part: dict[str, list[ShareCounts]] = defaultdict(list)
-    for count in counts:
-        by_part[count.part].append(count)
+    by_part = grouped((count.part, count) for count in counts)
     return {
         part: api.Shares(
             resource=found[0].resource.name if len(found) == 1 else None,

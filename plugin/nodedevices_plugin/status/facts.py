@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from nodedevices_api.meta import Condition
 from nodedevices_api.withheld import MEANINGS, SERVED_BY_ANOTHER
+from nodedevices_common.grouping import grouped
 from nodedevices_probe.protocol import Driver, DriverState
 
 from nodedevices_plugin.model import (
@@ -77,10 +78,11 @@ def count(
     found = []
     amounts = memory_held(id_ for ids in held.values() for id_ in ids)
     for resource in resources:
-        parts: dict[str, list[SchedulableId]] = defaultdict(list)
-        for schedulable in resource.ids:
-            if schedulable.replica is not None and resource.per_device is None:
-                parts[schedulable.part_id].append(schedulable)
+        parts = grouped(
+            (schedulable.part_id, schedulable)
+            for schedulable in resource.ids
+            if schedulable.replica is not None and resource.per_device is None
+        )
         taken = set(held.get(resource.name, ()))
         for part, ids in parts.items():
             own = {own_id(schedulable): schedulable.healthy for schedulable in ids}
@@ -176,11 +178,11 @@ class Withheld(Struct, frozen=True, kw_only=True):
 def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
     """Return the withheld ids by reason, in the order of the reference. Together with the Healthy ones they are the
     capacity. `mine`: this agent serves it to the kubelet."""
-    found: dict[str, list[tuple[SchedulableId, Blocked]]] = {}
-    for schedulable in (*resource.ids, *resource.unlisted):
-        blocked = schedulable.blocked if mine else _SERVED_BY_ANOTHER
-        if blocked is not None:
-            found.setdefault(blocked.reason, []).append((schedulable, blocked))
+    found = grouped(
+        (blocked.reason, (schedulable, blocked))
+        for schedulable in (*resource.ids, *resource.unlisted)
+        if (blocked := schedulable.blocked if mine else _SERVED_BY_ANOTHER) is not None
+    )
     return tuple(
         Withheld(reason=reason, ids=tuple(found[reason]))
         for reason in sorted(found, key=lambda reason: _ORDER.get(reason, len(_ORDER)))

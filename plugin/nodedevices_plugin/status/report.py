@@ -24,6 +24,7 @@ from nodedevices_api import nodedevices as api
 from nodedevices_api.base import Model, to_dict
 from nodedevices_api.withheld import EXCLUDED, MEANINGS
 from nodedevices_common import __version__
+from nodedevices_common.grouping import grouped
 from nodedevices_common.observing import OBSERVE
 from nodedevices_common.times import rfc3339
 
@@ -225,9 +226,7 @@ def _withheld(found: Withheld, names: Mapping[str, str]) -> api.Withheld:
 
 def _why_withheld(found: Withheld, names: Mapping[str, str]) -> str:
     """Return the message that all ids have; else each message with the devices that have it."""
-    by_message: dict[str, list[SchedulableId]] = {}
-    for schedulable, blocked in found.ids:
-        by_message.setdefault(blocked.message, []).append(schedulable)
+    by_message = grouped((blocked.message, schedulable) for schedulable, blocked in found.ids)
     if len(by_message) == 1:
         return next(iter(by_message))
     return "; ".join(f"{', '.join(_parts_of(some, names)[:4])}: {message}" for message, some in by_message.items())

@@ -6,11 +6,12 @@ A row without series is not shown: what is gone leaves none, and a node that sha
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from nodedevices_common.grouping import grouped
 from nodedevices_common.metrics import MetricRow, Sample, SampleRow, counter, gauge, rows
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 from prometheus_client import Gauge
@@ -69,11 +70,12 @@ class Scraped:
     @cached_property
     def held(self) -> tuple[tuple[InventoryDevice, list[Who]], ...]:
         """Each device with the containers that have it or a partition of it, by a device plugin or a claim."""
-        by_part: defaultdict[str, list[Who]] = defaultdict(list)
-        for holder in self.facts.world.holdings.holders:
-            for part_id in {*map(physical_id, holder.ids), *holder.also}:
-                by_part[part_id].append((holder.resource or "", holder.namespace, holder.pod, holder.container))
-        return tuple((device, [who for id_ in device.ids for who in by_part[id_]]) for device in self.devices)
+        by_part = grouped(
+            (part_id, (holder.resource or "", holder.namespace, holder.pod, holder.container))
+            for holder in self.facts.world.holdings.holders
+            for part_id in {*map(physical_id, holder.ids), *holder.also}
+        )
+        return tuple((device, [who for id_ in device.ids for who in by_part.get(id_, ())]) for device in self.devices)
 
     @cached_property
     def resources(self) -> tuple[ResourceCounts, ...]:
