@@ -57,7 +57,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.health import HealthState
 from nodedevices_plugin.offering.occupancy import bound_to, collide, held_as
-from nodedevices_plugin.sharing.daemons import described, has_daemon, not_ready, reserved
+from nodedevices_plugin.sharing.daemons import described, has_daemon, not_ready
 from nodedevices_plugin.sharing.mps import max_clients
 
 # --- how the devices are ---------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def daemon_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
 def daemon_in_use(shape: Plan, facts: GateFacts) -> Check | None:
     """A daemon with running clients stays although it is not wanted any more, and admits no other process to its
     devices. The ids that its clients hold are kept, but not for the next pod."""
-    devices = reserved(facts.staying)
+    devices = {id_ for daemon in facts.staying for id_ in daemon.device_ids}  # reserved to the daemons' clients
     here = [held_id for held_id in facts.held if held_id.device_id in devices]
     pods = tuple(dict.fromkeys(held_id.holder for held_id in here if held_id.holder))
     theirs = Blocked(reason=HELPER_IN_USE, message=described(facts.staying), waits_for=pods)

@@ -66,9 +66,7 @@ class HealthRules(Struct, frozen=True, kw_only=True):
         )
 
     def _concerns(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
-        if rule.match is None or fact is None:
-            return rule.match is None
-        return selects(rule.match, fact)
+        return rule.match is None or (fact is not None and selects(rule.match, fact))
 
     def _is_met(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
         """True when the reasons of the rule came so often, within the window that ends with the newest of them."""

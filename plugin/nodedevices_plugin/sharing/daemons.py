@@ -151,11 +151,6 @@ def announced(coming: Sequence[mps.MpsDaemon], taken: Set[str]) -> tuple[mps.Mps
     return tuple(daemon if taken >= daemon.device_ids else replace(daemon, waits=True) for daemon in coming)
 
 
-def reserved(daemons: Sequence[mps.MpsDaemon]) -> frozenset[str]:
-    """Return the devices that these daemons reserve to their clients."""
-    return frozenset(id_ for daemon in daemons for id_ in daemon.device_ids)
-
-
 def kept_text(daemons: Sequence[mps.MpsDaemon]) -> str:
     """Return why they still run, for people."""
     return (
