@@ -343,7 +343,7 @@ class NvidiaFaults(FaultSource):
     meanings = MEANINGS
 
     def kind_of(self, event: ProbeEvent) -> str:
-        return kernel_log.kind_of(event)
+        return kernel_log.kind_of_detail(event) if event.kind == kmsg.XID_DETAIL else event.kind
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         if code is not None and kind == CODED:

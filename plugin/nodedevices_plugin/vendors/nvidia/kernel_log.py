@@ -184,10 +184,8 @@ _OTHER = _Bits(
 )
 
 
-def kind_of(event: ProbeEvent) -> str:
-    """Return what an XID's details say, as a kind of event; other events keep theirs."""
-    if event.kind != kinds.XID_DETAIL:
-        return event.kind
+def kind_of_detail(event: ProbeEvent) -> str:
+    """Return what an XID's details say, as a kind of event."""
     if event.xid == GRAPHICS:
         return _GRAPHICS_KIND
     return _nvlink_kind(event.details) if event.xid == NVLINK else event.kind
