@@ -1,8 +1,9 @@
 """Decides which configuration is in effect, and the condition ConfigApplied.
 
 The last good configuration stays until another one is known to be good and possible on this node. Then the settings
-that do not change ids take effect at once. Settings that decide ids (Effective.shape) take effect when the state file
-has them, so that a restart comes back with the same ids, and when no change has to wait for pods (offering.occupancy).
+that do not change ids take effect at once. Settings that decide ids (Effective.in_shape_of) take effect when the state
+file has them, so that a restart comes back with the same ids, and when no change has to wait for pods
+(offering.occupancy).
 The result is a shape; the gates decide which of its ids go to new containers.
 
 Where there never was a good configuration (a first start with a bad file), nothing is offered until there is one: wrong
@@ -346,7 +347,7 @@ def _change(
 ) -> _Change | ConfigProblem | None:
     """The wanted configuration, or why it cannot take effect; None: it is in effect."""
     requested, shape = wanted.effective, wanted.shape
-    if before.applied_once and requested.shape == before.effective.shape:
+    if before.applied_once and requested.has_shape_of(before.effective):
         return None
     needs = _awaited(shape, assessed)
     decision = _may(before, requested, shape, needs=needs, running=running, assessed=assessed)
@@ -363,7 +364,7 @@ def _change(
         )
     if needs.problem is not None:
         return replace(needs.problem, coming=needs.daemons)
-    if before.applied_once and (assessed.inputs.saved is None or assessed.inputs.saved.shape != requested.shape):
+    if before.applied_once and (assessed.inputs.saved is None or not requested.has_shape_of(assessed.inputs.saved)):
         what = ", ".join(changed_names(running.shape or Plan(), shape)) or "what is offered"
         why = assessed.inputs.unsaved_because or "it is being written"
         message = f"the change of {what} waits until the state file is written: {why}"

@@ -48,14 +48,8 @@ class NodeSettings:
     files: Mapping[str, object] = dataclasses.field(default_factory=dict)
     withheld: tuple[str, ...] = ()
 
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """The settings that decide which ids are offered."""
-        by_flags = {name: settings for name, settings in self.vendors.items() if _shapes(settings)}
-        return (self.mps_root, self.files, self.withheld, by_flags)
-
     def in_shape_of(self, other: NodeSettings) -> NodeSettings:
-        """Return these settings with the shape of the other."""
+        """Return these settings with those of the other that decide which ids are offered."""
         theirs = {name: settings for name, settings in other.vendors.items() if _shapes(settings)}
         own = {name: settings for name, settings in self.vendors.items() if not _shapes(settings)}
         return dataclasses.replace(
@@ -171,15 +165,13 @@ class Effective(Struct, frozen=True, kw_only=True):
         """True when DRA serves what it can."""
         return not self.observing and self.sections.serving.api == Api.DRA.value
 
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """The settings that decide which ids the kubelet is offered, and under which names. All others take effect
-        without waiting for pods."""
-        own = self.sections
-        return (own.serving, own.resources, own.sharing, own.partitions, self.resource_prefix, self.node.shape)
+    def has_shape_of(self, other: Effective) -> bool:
+        """True when both offer the kubelet the same ids, under the same names."""
+        return self == self.in_shape_of(other)
 
     def in_shape_of(self, other: Effective) -> Effective:
-        """Return this configuration with the shape of the other."""
+        """Return this configuration with the settings of the other that decide which ids the kubelet is offered, and
+        under which names. All others take effect without waiting for pods."""
         shape = {name: getattr(other.sections, name) for name in ("serving", "resources", "sharing", "partitions")}
         return replace(
             self,
