@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import MsgspecError, Struct, field, json
 from nodedevices_common.errors import OperationError
-from nodedevices_common.files import Identity, identity
+from nodedevices_common.files import Identity, head, identity
 
 FILE = "kubelet_internal_checkpoint"  # in the device-plugin folder
 MAX_BYTES = 16 << 20
@@ -57,26 +57,21 @@ class CheckpointFile:
         self._last: tuple[Identity, tuple[CheckpointEntry, ...]] | None = None
 
     def read(self) -> tuple[CheckpointEntry, ...] | None:
-        """Return what the function `read` returns for the file."""
+        """Return the file's entries; None where there is no file. Raises CheckpointError."""
         before = identity(self.path)  # the kubelet writes another file and renames it
         if self._last is not None and self._last[0] == before:
             return self._last[1]
-        content = read(self.path)
-        self._last = (before, content) if before is not None and content is not None else None
+        try:
+            raw = head(self.path, MAX_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: {error.strerror or error}") from error
+        if len(raw) > MAX_BYTES:
+            raise CheckpointError(f"{self.path}: larger than {MAX_BYTES} bytes")
+        content = parse(raw)
+        self._last = (before, content) if before is not None else None
         return content
-
-
-def read(path: Path) -> tuple[CheckpointEntry, ...] | None:
-    """Return the file's entries; None where there is no file. Raises CheckpointError."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise CheckpointError(f"{path}: larger than {MAX_BYTES} bytes")
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
-    return parse(raw)
 
 
 def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_common.files import identity
-from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry, CheckpointError, CheckpointFile, parse, read
+from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry, CheckpointError, CheckpointFile, parse
 from support.cases import cases
 
 # Written by a kubelet 1.36.3, with the answers and the checksum cut out.
@@ -72,9 +72,9 @@ def test_what_is_not_a_checkpoint_is_an_error_and_never_nobody(raw: bytes) -> No
 
 
 def test_a_file_that_is_not_there_is_none_and_one_that_cannot_be_read_an_error(tmp_path: Path) -> None:
-    assert read(tmp_path / "missing") is None
+    assert CheckpointFile(tmp_path / "missing").read() is None
     with pytest.raises(CheckpointError, match="Is a directory"):
-        read(tmp_path)
+        CheckpointFile(tmp_path).read()
 
 
 def test_a_file_that_was_written_again_is_read_again(tmp_path: Path) -> None:
