@@ -123,7 +123,11 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
     of_probes = _of_probes(reading, parts, devices=bool(every))
     if not chosen or wrong_here:
         findings += [*of_probes.values(), *_without_driver(parts)]
-    findings += [] if chosen else [_of_count(count, _types(every)) for count in lacking_devices(facts)]
+    findings += (
+        []
+        if chosen
+        else [_of_count(count, _counted(device.fact.type for device in every)) for count in lacking_devices(facts)]
+    )
     whole, called = report(facts), {names[device.fact.id] for device in kept}
     return Result(
         node=node,
@@ -230,10 +234,8 @@ def _of_count(count: Count, here: str) -> Finding:
     )
 
 
-def _types(devices: Iterable[InventoryDevice]) -> str:
-    return ", ".join(
-        f"{count} {kind}" for kind, count in sorted(Counter(device.fact.type for device in devices).items())
-    )
+def _counted(types: Iterable[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(types).items()))
 
 
 def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: bool) -> dict[str, Finding]:
@@ -307,9 +309,8 @@ def summary(result: Result) -> str:
     start = f"DEVICES {result.status.name} - "
     found = [printable(finding.what) for finding in result.findings]
     if not found:
-        types = Counter(device.type for device in physical(result.report.devices))
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
-        return _cut(f"{start}{sum(types.values())} healthy ({kinds})")
+        types = [device.type for device in physical(result.report.devices)]
+        return _cut(f"{start}{len(types)} healthy ({_counted(types)})")
     for named in range(len(found), 0, -1):
         more = len(found) - named
         text = start + ", ".join(found[:named]) + (f" and {more} more" if more else "")
