@@ -50,7 +50,16 @@ def configure(level: Level = "info", format: Format = "auto", *, stdlib: bool = 
         cache_logger_on_first_use=False,
     )
     if stdlib:
-        _route_stdlib(number, shared, renderer)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(
+            structlog.stdlib.ProcessorFormatter(
+                foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+                processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            )
+        )
+        root = logging.getLogger()
+        root.handlers[:] = [handler]
+        root.setLevel(number)
 
 
 def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
@@ -66,16 +75,3 @@ def _escaped(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping
         if isinstance(value, str):
             event[key] = _HIDDEN_IN_TEXT.sub(lambda found: ascii(found[0])[1:-1], value)
     return event
-
-
-def _route_stdlib(level: int, shared: list[structlog.typing.Processor], renderer: structlog.typing.Processor) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-        )
-    )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)

@@ -33,20 +33,15 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind]) -> Non
         parser.add_argument(f"--{option}", nargs="?", const=True, default="", metavar="VALUE", help=shown)
 
 
-def _nothing(kinds: Mapping[str, ProbeKind]) -> str:
-    """Return, for people, that nothing was found."""
-    by_hardware = [kind.name for kind in kinds.values() if kind.present is not never]
-    by_file = [f"{kind.name} ({kind.files[0]})" for kind in kinds.values() if kind.files and kind.present is never]
-    files = f"; {' and '.join(by_file)} run where their file is in --{DEVICES_DIR}" if by_file else ""
-    return f"no hardware of {', '.join(by_hardware)} is there{files}"
-
-
 def run(options: Namespace, write: Callable[[bytes], None], kinds: Mapping[str, ProbeKind]) -> int:
     """Run them one after the other, each in a process of its own. Returns the worst of their exit statuses."""
     hardware = Hardware(Roots(options.root))
     found = [(kind, why) for kind in kinds.values() if (why := kind.wanted(hardware, _given(options, kind)))]
     if not found:
-        say(_nothing(kinds))
+        by_hardware = [kind.name for kind in kinds.values() if kind.present is not never]
+        by_file = [f"{kind.name} ({kind.files[0]})" for kind in kinds.values() if kind.files and kind.present is never]
+        files = f"; {' and '.join(by_file)} run where their file is in --{DEVICES_DIR}" if by_file else ""
+        say(f"no hardware of {', '.join(by_hardware)} is there{files}")
     worst = 0
     for kind, why in found:
         say(f"starting {kind.name}: {why}")

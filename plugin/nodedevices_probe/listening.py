@@ -36,17 +36,14 @@ class Listener:
     def __init__(self, path: Path, *, on_client: Callable[[], None], want: Callable[[bool], None]) -> None:
         self._on_client = on_client
         self._want = want
-        self._clients: list[socket.socket] = []
+        self.clients: list[socket.socket] = []
         self._lock = threading.Lock()
         self._server = bound(path, MAX_CLIENTS)
         threading.Thread(target=self._accept, name="clients", daemon=True).start()
 
-    def has_clients(self) -> bool:
-        return bool(self._clients)
-
     def write(self, line: bytes) -> None:
         with self._lock:
-            clients = list(self._clients)
+            clients = list(self.clients)
         for client in clients:
             try:
                 client.sendall(line)
@@ -58,8 +55,8 @@ class Listener:
             client, _ = self._server.accept()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", WRITE_SECONDS, 0))
             with self._lock:
-                self._clients.append(client)
-                oldest = self._clients[0] if len(self._clients) > MAX_CLIENTS else None
+                self.clients.append(client)
+                oldest = self.clients[0] if len(self.clients) > MAX_CLIENTS else None
             if oldest is not None:
                 self._drop(oldest)
             threading.Thread(target=self._follow, args=[client], name="client", daemon=True).start()
@@ -72,7 +69,7 @@ class Listener:
 
     def _drop(self, client: socket.socket) -> None:
         with self._lock, contextlib.suppress(ValueError):
-            self._clients.remove(client)
+            self.clients.remove(client)
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
         client.close()

@@ -62,7 +62,7 @@ def _observe(options: argparse.Namespace, write: Callable[[bytes], None]) -> int
     )
     if options.listen is not None:
         listener = Listener(options.listen, on_client=loop.repeat_line, want=loop.want)
-        loop.write, loop.is_read = listener.write, listener.has_clients
+        loop.write, loop.is_read = listener.write, lambda: bool(listener.clients)
     elif options.fd is not None and sys.stdin is not None:  # None: whatever descriptor 0 is, it is no input
         threading.Thread(target=_follow_input, args=[loop], name="wanted", daemon=True).start()
     if options.once:
