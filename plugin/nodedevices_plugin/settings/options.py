@@ -340,6 +340,7 @@ def refused_by_vendors(given: Mapping[str, Value], vendors: Vendors = VENDORS) -
 
 
 OPTIONS = options()  # as the agent comes, for pages and tests that list them
+OF_VENDORS = tuple(option for option in OPTIONS if option not in OWN)  # docs/flags.md lists them
 
 
 ONLY_WITH: Mapping[str, str] = {"default-config": "config-dir", "fallback-strategies": "config-dir", **guard.ONLY_WITH}
