@@ -80,7 +80,7 @@ def _of_node(draw: Random, step: int, node: model.NodePlan) -> Iterator[Choice]:
         yield 0.5, lambda: model.StopKubelet(name)
     if node.disk_full:
         yield 4, lambda: model.FreeDisk(name)
-    else:
+    elif not node.cut_again:
         yield 0.7, lambda: model.FillDisk(name)
     if node.silent:
         yield 4, lambda: model.Silence(name, over=True)
@@ -91,7 +91,7 @@ def _of_node(draw: Random, step: int, node: model.NodePlan) -> Iterator[Choice]:
     yield 0.8, lambda: model.Kill("probe", name)
     yield 0.5, lambda: model.Freeze("probe", name, draw.choice(FREEZE_SECONDS))
     # Without a state file and with a configuration that does not fit, nothing is offered until one does.
-    if node.chosen.get("partitions") != "single":
+    if node.chosen.get("partitions") != "single" and not node.cut_again:
         yield 0.6, lambda: model.SpoilState(name, draw.choice(("torn", "lost")))
     yield from _of_devices(draw, step, node)
 
@@ -104,7 +104,7 @@ def _of_devices(draw: Random, step: int, node: model.NodePlan) -> Iterator[Choic
         yield 2.5, lambda: _strike(draw, step, name, draw.choice(well))
     if node.faults:
         yield 1.2 * len(node.faults), lambda: model.Cure(name, draw.choice(sorted(node.faults)))
-    if name == "n1":
+    if name == "n1" and not node.disk_full:
         cuts = ("", *machines.CUTS)
         yield 1.5, lambda: model.Cut(name, draw.choice(CUTTABLE), draw.choice(cuts))
 

@@ -214,6 +214,8 @@ class NodePlan:
     forgets: bool = False
     # Once it was so: partitions that a cut took from under their pods may be known by a condition alone from then on.
     has_forgotten: bool = False
+    # Partitions went, perhaps from under their pods (drivers refuse that): the state file alone has what they were of.
+    cut_again: bool = False
 
     @property
     def absent(self) -> frozenset[int]:
@@ -262,8 +264,9 @@ def after(plan: Plan, action: Action) -> Plan:
         case Kill("agent") if plan.nodes[action.node].disk_full:
             return _forgets(plan, action.node)
         case Cut():
-            cut = {**plan.nodes[action.node].cut, action.index: action.layout}
-            return plan.node(action.node, cut={key: each for key, each in cut.items() if each})
+            node = plan.nodes[action.node]
+            cut = {key: each for key, each in {**node.cut, action.index: action.layout}.items() if each}
+            return plan.node(action.node, cut=cut, cut_again=node.cut_again or action.index in node.cut)
         case Cordon():
             return plan.node(action.node, cordoned=action.indices)
         case Silence():
