@@ -17,11 +17,12 @@ from nodedevices_api.conditions import STALE
 from nodedevices_api.nodedevices import HealthState
 from prometheus_client import Gauge
 
-from nodedevices_operator.cache.queue import KeyQueue, RetryLater, Workers
+from nodedevices_operator.cache.queue import KeyQueue
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
 from nodedevices_operator.cache.rollouts import Rollouts
 from nodedevices_operator.cache.store import Cache, Dirty, faults
+from nodedevices_operator.cache.workers import RetryLater, Workers
 from nodedevices_operator.concerns.fleet_gate import KEY as FLEET_KEY, NAMESPACE, FleetGate
 from nodedevices_operator.concerns.port import SETTLED_SECONDS, Tools
 from nodedevices_operator.concerns.registry import CONCERNS, Factory

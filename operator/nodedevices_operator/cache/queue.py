@@ -6,82 +6,31 @@ exponentially longer each time, with jitter, until a success; a success may requ
 (requeue after). News of a failing key bring its next try forward, to no less than NEWS_SECONDS (a broken node that
 changes all the time costs little more than a quiet one), and never to before the time that the server set.
 
-Keys that are ready are in three lanes: those ahead of all others, which have workers of their own, then urgent ones,
-then the others; each lane in the order in which its keys came. A key that is added `ahead` first has a short pass of
-its own, by workers that do nothing else, and is urgent until it succeeds: a fault is marked while a policy reaches
-thousands of nodes, whose workers hold back meanwhile. That pass only does early what the reconciliation does as well.
-After IN_A_ROW keys of a lane the lanes behind it have a turn: no flood of faults stops them.
+Urgent keys go before all others (lanes) until they succeed. A key that is added `ahead` first has a short pass of its
+own, by workers that do nothing else, and is urgent after it: a fault is marked while a policy reaches thousands of
+nodes, whose workers hold back meanwhile. That pass only does early what the reconciliation does as well.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import heapq
 import random
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from nodedevices_common.backoff import Backoff, Draw
 
-IN_A_ROW = 8
-AHEAD, URGENT, OTHERS = range(3)
+from nodedevices_operator.cache.lanes import AHEAD, OTHERS, URGENT, Lanes
+
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=60.0, jitter=0.2)
 NEWS_SECONDS = 2.0
 JITTER = 0.2  # of a requested delay; it only grows
 MAX_LATE_SECONDS = 5.0  # by jitter, of a requeue after so many seconds
 
 
-class Lanes:
-    """A key is there once; one that waits may move to a lane before its own and keeps its time, never the other
-    way."""
-
-    def __init__(self) -> None:
-        self._lanes = tuple(OrderedDict[str, float]() for _ in range(3))  # each key with since when
-        self._in_a_row = [0, 0]  # keys that were taken of the first two, since one of the lanes behind was
-
-    def __len__(self) -> int:
-        return sum(map(len, self._lanes))
-
-    def waited(self, now: float) -> float:
-        """Return for how long the key that waits longest has been ready; 0: none is."""
-        return max((now - next(iter(lane.values())) for lane in self._lanes if lane), default=0.0)
-
-    def push(self, key: str, lane: int, now: float) -> None:
-        if any(key in before for before in self._lanes[: lane + 1]):
-            return
-        for behind in self._lanes[lane + 1 :]:
-            now = behind.pop(key, now)
-        self._lanes[lane][key] = now
-
-    @property
-    def has_ahead(self) -> bool:
-        """True when `take_ahead` returns a key."""
-        return bool(self._lanes[AHEAD])
-
-    @property
-    def has_next(self) -> bool:
-        """True when `take` returns a key: one is ready, and those ahead do not go first."""
-        held_back = self._lanes[AHEAD] and self._in_a_row[AHEAD] < IN_A_ROW
-        return bool(self._lanes[URGENT] or self._lanes[OTHERS]) and not held_back
-
-    def take_ahead(self) -> str:
-        """Return the next key of those ahead. KeyError: there is none."""
-        self._in_a_row[AHEAD] += 1
-        return self._lanes[AHEAD].popitem(last=False)[0]
-
-    def take(self) -> str:
-        """Return the next key of the lanes behind. KeyError: none is ready."""
-        others_turn = self._lanes[OTHERS] and self._in_a_row[URGENT] >= IN_A_ROW
-        lane = URGENT if self._lanes[URGENT] and not others_turn else OTHERS
-        self._in_a_row = [0, self._in_a_row[URGENT] + 1 if lane == URGENT else 0]
-        return self._lanes[lane].popitem(last=False)[0]
-
-
 class KeyQueue:
     """Deduplicated keys with delays and back-off. `add`, `take`, `done` and `failed` are all, and `take_ahead` and
-    `ahead_done` for the pass before."""
+    `ahead_done` for the pass before; workers.py drives them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, draw: Draw = random.uniform) -> None:
         self._clock = clock
@@ -191,75 +140,3 @@ class KeyQueue:
             self._due[key] = at
             heapq.heappush(self._heap, (at, key))
             self.changed()
-
-
-# --- workers ---------------------------------------------------------------------------------------------------------
-
-
-class RetryLater(Exception):  # noqa: N818  it is no error: a wait was requested
-    """Raised by a handler that knows how long to wait at least, e.g. from Retry-After."""
-
-    def __init__(self, seconds: float, why: str) -> None:
-        super().__init__(why)
-        self.seconds = seconds
-
-
-class Workers:
-    """The workers of one queue. Event loop only; start `run` and `run_ahead` as many times as shall work at once."""
-
-    def __init__(self, queue: KeyQueue) -> None:
-        self._queue = queue
-        self._next = asyncio.Event()  # `take` returns a key
-        self._ahead = asyncio.Event()  # `take_ahead` does
-        self._alarm: asyncio.TimerHandle | None = None  # when the next delayed key is due
-        queue.changed = self._look
-        self._look()
-
-    async def run(
-        self, handler: Callable[[str], Awaitable[float | None]], *, failure: Callable[[str, Exception, float], None]
-    ) -> None:
-        """Work for ever. `failure` gets what failed, and the delay."""
-        queue = self._queue
-        while True:
-            while (key := queue.take()) is None:
-                await self._next.wait()
-            try:
-                after = await handler(key)
-            except Exception as error:  # whatever it was, the key is tried again later
-                failure(key, error, queue.failed(key, error.seconds if isinstance(error, RetryLater) else 0.0))
-            else:
-                queue.done(key, after)
-            await asyncio.sleep(0)  # a handler that never had to wait must not starve the others
-
-    async def run_ahead(self, handler: Callable[[str], Awaitable[None]]) -> None:
-        """Work for ever at the pass before. What the handler raises the reconciliation meets as well."""
-        while True:
-            while (key := self._queue.take_ahead()) is None:
-                await self._ahead.wait()
-            with contextlib.suppress(Exception):
-                await handler(key)
-            self._queue.ahead_done(key)
-            await asyncio.sleep(0)
-
-    def _look(self) -> None:
-        """Wake those for whom there is work, and have the alarm ring when the next delayed key is due."""
-        for event, there in ((self._next, self._queue.ready.has_next), (self._ahead, self._queue.ready.has_ahead)):
-            if there:
-                event.set()
-            else:
-                event.clear()
-        left = self._queue.next_due()
-        if left is None:
-            return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + left
-        if self._alarm is not None and self._alarm.when() > at:
-            self._alarm.cancel()
-            self._alarm = None
-        if self._alarm is None:
-            self._alarm = loop.call_at(at, self._ring)
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self._queue.look_at_times()
-        self._look()

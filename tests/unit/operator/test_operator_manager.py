@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from nodedevices_api.nodedevices import AffectedPod
-from nodedevices_operator.cache.queue import MAX_LATE_SECONDS, RetryLater
+from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
+from nodedevices_operator.cache.workers import RetryLater
 from nodedevices_operator.concerns.labels import MOST_WRITES
 from nodedevices_operator.desired.conditions import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.kube.port import KubeError

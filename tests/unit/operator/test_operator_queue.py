@@ -6,15 +6,9 @@ import asyncio
 
 import pytest
 from hypothesis import given, strategies as st
-from nodedevices_operator.cache.queue import (
-    BACKOFF,
-    IN_A_ROW,
-    MAX_LATE_SECONDS,
-    NEWS_SECONDS,
-    KeyQueue,
-    RetryLater,
-    Workers,
-)
+from nodedevices_operator.cache.lanes import IN_A_ROW
+from nodedevices_operator.cache.queue import BACKOFF, MAX_LATE_SECONDS, NEWS_SECONDS, KeyQueue
+from nodedevices_operator.cache.workers import RetryLater, Workers
 from support.cases import cases
 from support.clock import Clock
 from support.patience import PATIENCE_SECONDS
