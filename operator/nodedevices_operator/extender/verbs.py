@@ -140,9 +140,12 @@ class Verbs:
         wanted, now, table = list(self._requests(arguments).items()), self._clock(), self._cache.table
         found = []
         for name in arguments.names:
-            tables = [(table(name, resource, now), request) for resource, request in wanted]
-            scores = [known.score(request) for known, request in tables if known is not None]
-            found.append({"Host": name, "Score": sum(scores) // max(1, len(scores))})
+            total = count = 0
+            for resource, request in wanted:  # for thousands of nodes in a call: no lists of each
+                if (known := table(name, resource, now)) is not None:
+                    total += known.score(request)
+                    count += 1
+            found.append({"Host": name, "Score": total // count if count else 0})
         return orjson.dumps(found)
 
     async def inspect(self, name: str) -> dict[str, Any]:
@@ -163,12 +166,15 @@ class Verbs:
         found, now, table = Filtered(), self._clock(), self._cache.table
         wanted = list(requests.items())
         for name in names:
-            tables = [(table(name, resource, now), request) for resource, request in wanted]
-            known = [(its, request) for its, request in tables if its is not None]
-            refused = [its.outcome(request) for its, request in known if not its.fits(request)]
+            unknown, refused = True, []
+            for resource, request in wanted:
+                if (known := table(name, resource, now)) is not None:
+                    unknown = False
+                    if not known.fits(request):
+                        refused.append(known.outcome(request))
             if not refused:
                 found.passed.append(name)
-                found.unknown += not known
+                found.unknown += unknown
             else:
                 where = found.never if any(outcome.never for outcome in refused) else found.failed
                 where[name] = "; ".join(outcome.refusal for outcome in refused)
@@ -203,9 +209,8 @@ def _inspected(cache: SharesCache, shares: NodeShares, now: float) -> dict[str, 
         devices += [
             {
                 "id": device.index,
-                "totalGPU": device.held
-                if device.missing
-                else device.total,  # of one that is gone, what pods still have
+                # Of one that is gone, what pods still have.
+                "totalGPU": device.held if device.missing else device.total,
                 "usedGPU": device.held,
                 "pods": [
                     _pod(holder.pod) | {"usedGPU": holder.shares, "container": holder.container}
