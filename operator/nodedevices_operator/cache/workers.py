@@ -1,9 +1,13 @@
-"""Workers of a key queue: each takes a key when one is ready, hands it over, and says how it went."""
+"""Workers of a key queue: each takes a key when one is ready, hands it over, and says how it went.
+
+A key that becomes ready wakes one worker, not all of them, and a key that is taken wakes the next if there is more.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from nodedevices_operator.cache.queue import KeyQueue
@@ -25,8 +29,8 @@ class Workers:
 
     def __init__(self, queue: KeyQueue) -> None:
         self._queue = queue
-        self._next = asyncio.Event()  # `take` returns a key
-        self._ahead = asyncio.Event()  # `take_ahead` does
+        self._idle: deque[asyncio.Future[None]] = deque()  # workers without work, the longest waiting first
+        self._idle_ahead: deque[asyncio.Future[None]] = deque()
         self._alarm: asyncio.TimerHandle | None = None  # when the next delayed key is due
         queue.changed = self._look
         self._look()
@@ -35,8 +39,7 @@ class Workers:
         """Work for ever. `failure` gets what failed, and the delay."""
         queue = self._queue
         while True:
-            while (key := queue.take()) is None:
-                await self._next.wait()
+            key = await _next(queue.take, self._idle)
             try:
                 after = await handler(key)
             except Exception as error:  # whatever it was, the key is tried again later
@@ -48,20 +51,18 @@ class Workers:
     async def run_ahead(self, handler: Callable[[str], Awaitable[None]]) -> None:
         """Work for ever at the pass before. What the handler raises the reconciliation meets as well."""
         while True:
-            while (key := self._queue.take_ahead()) is None:
-                await self._ahead.wait()
+            key = await _next(self._queue.take_ahead, self._idle_ahead)
             with contextlib.suppress(Exception):
                 await handler(key)
             self._queue.ahead_done(key)
             await asyncio.sleep(0)
 
     def _look(self) -> None:
-        """Wake those for whom there is work, and have the alarm ring when the next delayed key is due."""
-        for event, there in ((self._next, self._queue.ready.has_next), (self._ahead, self._queue.ready.has_ahead)):
-            if there:
-                event.set()
-            else:
-                event.clear()
+        """Wake one of each kind for which there is work, and have the alarm ring when the next delayed key is due."""
+        if self._queue.ready.has_next:
+            _wake(self._idle)
+        if self._queue.ready.has_ahead:
+            _wake(self._idle_ahead)
         left = self._queue.next_due()
         if left is None:
             return
@@ -77,3 +78,21 @@ class Workers:
         self._alarm = None
         self._queue.look_at_times()
         self._look()
+
+
+async def _next(take: Callable[[], str | None], idle: deque[asyncio.Future[None]]) -> str:
+    """Return the next key, once there is one; `idle`: those who wait for it."""
+    while (key := take()) is None:
+        woken = asyncio.get_running_loop().create_future()
+        idle.append(woken)
+        await woken
+    return key
+
+
+def _wake(idle: deque[asyncio.Future[None]]) -> None:
+    """Wake the one that waits longest."""
+    while idle:
+        woken = idle.popleft()
+        if not woken.done():  # its worker was cancelled
+            woken.set_result(None)
+            return
